@@ -44,7 +44,7 @@ def generate() -> str:
         unasync.unasync_files([str(given)], [rule])
         text = made.read_text()
     text = re.sub(r'\A""".*?"""', DOCSTRING, text, flags=re.DOTALL)
-    text = re.sub(r"\((self\._call\(.*\))\)\.", r"\1.", text)  # parentheses around a former `await`
+    text = re.sub(r"\((self\._\w+\(.*\))\)\.", r"\1.", text)  # parentheses around a former `await`
     name = f"--stdin-filename={TARGET}"
     text = _ruff(["check", "--quiet", "--fix", "--unsafe-fixes", "--exit-zero", name, "-"], text)
     return _ruff(["format", "--quiet", name, "-"], text)

@@ -27,10 +27,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("commonage")  # how fast an example is depends on what else the node does
 ACCEPTANCE = "tests/acceptance/"
+SHARING = (ACCEPTANCE, "tests/contract/engines/docker/", "tests/contract/engines/swarm/")
+"""Folders whose files go to one worker: the first starts whole systems, the others share a daemon or a Swarm."""
 FIRST = (
     ACCEPTANCE,
     "tests/integration/test_swarm_loss.py",
     "tests/security/test_origins.py",
+    "tests/contract/engines/swarm/",
     "tests/integration/test_joining.py",
     "tests/integration/test_deploy.py",
 )
@@ -118,7 +121,6 @@ MACHINERY = {
 
 
 def _missing(item: pytest.Item) -> str:
-    """Which machinery of a test is missing here, and how to get it; empty if none is."""
     names = [name for mark in item.iter_markers("needs") for name in mark.args]
     return next(
         (f"{name} is missing here: {MACHINERY[name].how}" for name in names if not MACHINERY[name].is_here()), ""
@@ -155,13 +157,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Give each file to one worker, and all acceptance tests to the same one: each of them starts whole systems."""
+    """Give each file, or folder in SHARING, to one worker."""
 
-    class ByFileAndSystem(LoadFileScheduling):
+    class ByFileOrFolder(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return ACCEPTANCE if nodeid.startswith(ACCEPTANCE) else super()._split_scope(nodeid)
+            return next((folder for folder in SHARING if nodeid.startswith(folder)), None) or super()._split_scope(
+                nodeid
+            )
 
-    return ByFileAndSystem(config, log)
+    return ByFileOrFolder(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -27,7 +27,7 @@ def _deploy_images() -> Path:
 
 
 def _worker_base() -> Path:
-    from tests.contract.worker import base
+    from tests.contract.harness.worker import base
 
     return base()
 
@@ -36,12 +36,10 @@ MAKERS: dict[str, Callable[[], Path]] = {"deploy images": _deploy_images, "worke
 
 
 def needed(item: pytest.Item) -> list[str]:
-    """What has to be made for this test."""
     return [name for mark in item.iter_markers("made_ahead") for name in mark.args]
 
 
 def begin(items: Iterable[pytest.Item]) -> None:
-    """Begin with all that these tests need."""
     for name in dict.fromkeys(name for item in items for name in needed(item)):
         command = [sys.executable, "-m", "tests.made_ahead", name]
         _makers.append(

@@ -19,7 +19,8 @@ from statistics import median
 import click
 import uvicorn
 import uvloop
-from tests.integration.api_world import FakeIdentity, make_control, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import FakeIdentity, make_control
 
 from benchmarks.connection import Connection
 from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import click
-from tests.contract.dockerd import minimal_image
-from tests.contract.swarm import Swarm
+from tests.contract.harness.dockerd import minimal_image
+from tests.contract.harness.swarm import Swarm
 
 from benchmarks.sessions.notebook_image import PATH, notebook_image
 

@@ -11,7 +11,7 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
-from tests.contract.dockerd import libraries_of, minimal_image
+from tests.contract.harness.dockerd import libraries_of, minimal_image
 
 # The same path on this machine and in the image: virtual environments cannot be moved.
 PLACE = Path("/var/tmp/commonage-bench-notebook")

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 import click
-from tests.contract.swarm import Swarm, swarm_of
-from tests.contract.test_agent_swarm import agents_on
+from tests.contract.agent.test_swarm import agents_on
+from tests.contract.harness.swarm import Swarm, swarm_of
 from tests.integration.test_swarm_loss import CUT_OFF, DAEMON_KILLED, Loss, lose_a_node, power_off
 
 from benchmarks.report import Figure, as_json, progress, show

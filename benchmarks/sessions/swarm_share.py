@@ -18,8 +18,8 @@ from typing import Any
 
 import click
 import httpx2
-from tests.acceptance.served import until
-from tests.contract.dockerd import IMAGE
+from tests.contract.harness.dockerd import IMAGE
+from tests.fakes.waiting import wait_until
 from tests.integration.swarm_site import DEVICE, WORKERS, SwarmSite, swarm_site
 
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
@@ -91,7 +91,7 @@ def _waits(site: SwarmSite) -> Figure:
     took = time.monotonic() - began
     request.join()
     browser.delete("/hub/api/users/ada/server")
-    until(lambda: not site.live("ada"), 60)
+    wait_until(lambda: not site.live("ada"))
     return Figure(f"{DEVICE}, held by others", took, "s", message)
 
 
@@ -118,7 +118,7 @@ def _swarmspawner(site: SwarmSite) -> Figure:
 
 def _message(browser: httpx2.Client, user: str, is_enough: Callable[[dict[str, Any]], bool]) -> str:
     """The first message of the progress page that satisfies `is_enough`."""
-    until(lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), 30)
+    wait_until(lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), within_s=30)
     with browser.stream("GET", f"/hub/api/users/{user}/server/progress") as answer:
         for line in answer.iter_lines():
             if line.startswith("data:") and is_enough(event := json.loads(line.removeprefix("data:"))):

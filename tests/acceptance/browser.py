@@ -86,7 +86,6 @@ def person(
 
 
 def new_page(context: BrowserContext) -> tuple[Page, Problems]:
-    """Another page of the same person."""
     page, problems = context.new_page(), Problems()
     problems.listen(page)
     return page, problems
@@ -103,7 +102,6 @@ def sign_in(page: Page, user: str, password: str) -> None:
 
 
 def sign_out(page: Page) -> None:
-    """By the menu; ends at the hub."""
     page.locator(".menu summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/hub/**")

@@ -82,14 +82,12 @@ class Served:
         raise AssertionError(f"the server was not ready within {within_s} s:\n{self.output[-3000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> int:
-        """End it as its user would; its exit status."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(60)
 
     def kill(self) -> None:
-        """The end without warning."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(10)
@@ -97,7 +95,6 @@ class Served:
     def cli(
         self, *arguments: str, token: str | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """The command line as a user calls it."""
         environment = {
             **os.environ,
             **self.variables,
@@ -147,7 +144,6 @@ def processes_of(folder: Path) -> list[int]:
 
 @contextlib.contextmanager
 def served(folder: Path, *flags: str, **fields: Any) -> Iterator[Served]:
-    """One that runs; `fields` are further fields of it."""
     installation = Served(folder, flags, **fields)
     try:
         yield installation.start()
@@ -157,14 +153,3 @@ def served(folder: Path, *flags: str, **fields: Any) -> Iterator[Served]:
         for pid in processes_of(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def until(what: Any, within_s: float = 60, every_s: float = 0.05) -> Any:
-    """Wait until `what()` gives something true; that."""
-    give_up = time.monotonic() + within_s
-    while time.monotonic() < give_up:
-        found = what()
-        if found:
-            return found
-        time.sleep(every_s)
-    raise AssertionError(f"it did not come about within {within_s} s")

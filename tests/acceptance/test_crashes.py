@@ -13,7 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.acceptance.served import Served, served, until
+from tests.acceptance.served import Served, served
+from tests.fakes.waiting import wait_until
 
 from commonage.sdk import ApiError, Client
 from commonage.wire.workloads import SubmitIn
@@ -85,10 +86,11 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
             path = "/users/alice/server" + (f"s/{name}" if name else "")
             options = {"environment": "notebook", "cpus": "0.2", "memory": "512MiB", "gpus": "4GiB"}
             assert installation.hub("POST", path, json=options).status_code in (201, 202)
-        until(lambda: len(list(client.workloads(kind="session", state=["running"]))) == 2, 300)
+        wait_until(lambda: len(list(client.workloads(kind="session", state=["running"]))) == 2, within_s=300)
         # A session that cannot ask the hub while it starts ends itself: only those that stand are to survive.
-        until(
-            lambda: all(one["ready"] for one in installation.hub("GET", "/users/alice").json()["servers"].values()), 120
+        wait_until(
+            lambda: all(one["ready"] for one in installation.hub("GET", "/users/alice").json()["servers"].values()),
+            within_s=120,
         )
         sessions = {one.id for one in client.workloads(kind="session", state=["running"])}
         claims = _claims(installation, sessions)
@@ -103,7 +105,9 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
         assert not submitting.is_alive()
         installation.await_ready()
 
-        until(lambda: len(list(client.workloads(kind="job", state=list(TERMINAL)))) >= JOBS, 120, 0.5)
+        wait_until(
+            lambda: len(list(client.workloads(kind="job", state=list(TERMINAL)))) >= JOBS, within_s=120, every_s=0.5
+        )
         jobs = list(client.workloads(kind="job"))
         assert len(acknowledged) == JOBS
         assert {one.id for one in jobs} == set(acknowledged), "what was acknowledged is there, and nothing besides"
@@ -114,7 +118,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
         assert {one.id for one in client.workloads(kind="session", state=["running"])} == sessions
         assert _claims(installation, sessions) == claims, "the very same processes serve the sessions"
         assert all(_alive(claim) for claim in claims.values())
-        until(lambda: installation.hub("GET", "/users/alice").json()["servers"]["second"]["ready"], 60)
+        wait_until(lambda: installation.hub("GET", "/users/alice").json()["servers"]["second"]["ready"])
 
 
 def _claims(installation: Served, sessions: set[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from tests.acceptance.browser import DESK, PHONE, Problems, chromium
 
 from commonage.portal.site import HEADERS
 from commonage.portal.static_files import Docs
-from commonage.wire.docs import DOCS_PATH
+from commonage.wire.hub import DOCS_PATH
 
 pytestmark = pytest.mark.needs("chromium")
 

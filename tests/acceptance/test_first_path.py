@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.acceptance.kernel import by_number, run_notebook, terminal_says
-from tests.acceptance.served import Served, served, until
+from tests.acceptance.served import Served, served
+from tests.fakes.waiting import wait_until
 
 from commonage.engines.containers.program import CONTAINER_SESSION
 from commonage.engines.rundir.programs import SESSION_COMMAND
@@ -48,7 +49,7 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
         json={"environment": "notebook", "cpus": "0.5", "memory": "1GiB", "gpus": "16GiB"},
     )
     assert asked.status_code in (201, 202), asked.text
-    session = until(lambda: list(alice.workloads(kind="session", state=["running"])), 300)[0]
+    session = wait_until(lambda: list(alice.workloads(kind="session", state=["running"])), within_s=300)[0]
     assert session.shares[0].memory_mib == 16 * 1024
     assert session.shares[0].simulated
 
@@ -56,7 +57,7 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     token = _session_token(installation, "alice")
     url = session.url
     assert url == f"http://alice.localhost:{installation.port}/user/alice/"
-    until(lambda: _answers(url, token), 60)
+    wait_until(lambda: _answers(url, token))
     texts = asyncio.run(run_notebook(url, token, EXAMPLES / "digits.ipynb"))
     assert any("accuracy" in text for text in texts)
     assert any("16384" in text or "16 GiB" in text for text in texts), "the notebook shows its share"

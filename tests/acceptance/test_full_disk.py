@@ -14,9 +14,10 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.acceptance.kernel import by_number
-from tests.acceptance.served import USERS_PASSWORD, Served, served, until
-from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
-from tests.contract.small_session import session_image
+from tests.acceptance.served import USERS_PASSWORD, Served, served
+from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
+from tests.contract.harness.small_session import session_image
+from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
 from commonage.sdk.errors import ApiError
@@ -70,12 +71,12 @@ def _session(installation: Served, user: str) -> httpx2.Client:
     asked = installation.hub("POST", f"/users/{user}/server", json={})
     assert asked.status_code in (201, 202) or "already running" in asked.text, asked.text
     commonage = installation.client(user)
-    running = until(lambda: list(commonage.workloads(kind="session", state=["running"])), 300)[0]
+    running = wait_until(lambda: list(commonage.workloads(kind="session", state=["running"])), within_s=300)[0]
     token = installation.hub("POST", f"/users/{user}/tokens", json={"note": "t", "expires_in": 3600}).json()["token"]
     address, host = by_number(str(running.url))
     headers = {"Authorization": f"token {token}", **host}
     jupyter = httpx2.Client(base_url=f"{address}api/", headers=headers, timeout=60)
-    until(lambda: jupyter.get("status").status_code == 200, 240)
+    wait_until(lambda: jupyter.get("status").status_code == 200, within_s=240)
     return jupyter
 
 
@@ -92,25 +93,27 @@ def _fill(place: Path) -> None:
 
 def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> None:
     commonage = installation.client("alice")
-    until((installation.data / "reserve").exists, 120)
+    wait_until((installation.data / "reserve").exists, within_s=120)
     job = commonage.submit(SubmitIn(command=["sh", "-c", "cat /dev/zero >$HOME/big; exit 7"])).workload
     ended = commonage.wait(job.id)
     assert (ended.state, ended.exit_code) == ("failed", 7), "how it ended is known, though the disk was full"
-    until(lambda: _free_mib(installation) > 0, 120)  # part of what was kept for this was given up
+    wait_until(lambda: _free_mib(installation) > 0, within_s=120)  # part of what was kept for this was given up
 
     # A new job waits and says why; nobody's sign-in does, nor a session.
-    until(lambda: any("DiskNearlyFull" in [why.code for why in one.reasons] for one in commonage.nodes()), 120)
+    wait_until(
+        lambda: any("DiskNearlyFull" in [why.code for why in one.reasons] for one in commonage.nodes()), within_s=120
+    )
     waiting = commonage.submit(SubmitIn(command=["sh", "-c", "exit 0"], name="waits")).workload
-    until(lambda: "InsufficientDisk" in [one.code for one in commonage.explain(waiting.id).reasons], 120)
+    wait_until(lambda: "InsufficientDisk" in [one.code for one in commonage.explain(waiting.id).reasons], within_s=120)
     for user in ("alice", "somebody-new"):
         assert _sign_in(installation, user).startswith(f"200 {installation.url}/services/commonage/")
     with closing(_session(installation, "alice")) as jupyter:
         assert "big" in [one["name"] for one in jupyter.get("contents/").json()["content"]]
         assert jupyter.delete("contents/big").status_code == 204
-    until(lambda: _free_mib(installation) > _SIZE_MIB // 2, 120)
+    wait_until(lambda: _free_mib(installation) > _SIZE_MIB // 2, within_s=120)
     assert not (installation.data / "workspaces" / "alice" / "big").exists(), "not kept as rubbish either"
     assert commonage.wait(waiting.id).state == "succeeded"
-    until(
+    wait_until(
         lambda: (installation.data / "reserve").exists() and (installation.data / "reserve").stat().st_size == 64 * _MIB
     )
 
@@ -136,7 +139,7 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
         # The session that runs deletes, and everything goes on.
         assert jupyter.delete("contents/big").status_code == 204
     assert installation.process is not None and installation.process.poll() is None
-    done = until(lambda: _done(installation), 240)
+    done = wait_until(lambda: _done(installation), within_s=240)
     assert done == "succeeded"
 
 

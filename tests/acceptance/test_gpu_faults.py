@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.served import Served, served, until
+from tests.acceptance.served import Served, served
 from tests.fakes.nvml.harness import FakeDriver, build_library
+from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
 from commonage.wire.reasons import ReasonOut
@@ -53,10 +54,10 @@ def test_a_device_fails_and_comes_back(server: Served, driver: FakeDriver) -> No
     made = server.cli("run", "--detach", "--gpus", "8GiB", "--", "sleep", "600", token=ann)
     assert made.returncode == 0, made.stderr
     (workload,) = client.workloads(owner="ann")
-    until(lambda: client.workload(workload.id).state == "running")
+    wait_until(lambda: client.workload(workload.id).state == "running")
 
     driver.says(*DEVICE, "xid 1 95")
-    until(lambda: faults(client))
+    wait_until(lambda: faults(client))
     told = next(one.reason for one in client.events(workload.id, after=0) if one.kind == "warning")
     assert (told.code, told.params["is_held"]) == ("GpuFault", True)
     assert [(fault["code"], fault["params"]["number"]) for fault in told.params["faults"]] == [("FatalXid", 95)]
@@ -68,7 +69,7 @@ def test_a_device_fails_and_comes_back(server: Served, driver: FakeDriver) -> No
 
     server.kill()
     server.start()
-    assert until(lambda: faults(client))
+    assert wait_until(lambda: faults(client))
     name = client.nodes()[0].name
     assert server.cli("node", "resume", name, "--gpu", "0", token=ann).returncode != 0
     assert server.cli("node", "resume", name, "--gpu", "0", token=admin).returncode == 0

@@ -45,7 +45,7 @@ class _Hub(BaseHTTPRequestHandler):
         self._answer(204)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        pass
 
 
 @pytest.fixture

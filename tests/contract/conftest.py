@@ -1,6 +1,9 @@
 """Lets a failing assertion of a contract suite show what it compared, as one in a test file does."""
 
+from collections.abc import Iterator
+
 import pytest
+from tests.contract.harness.dockerd import Dockerd, dockerd_with_image
 
 pytest.register_assert_rewrite(
     "commonage.testing.engine_contract",
@@ -9,3 +12,10 @@ pytest.register_assert_rewrite(
     "commonage.testing.store_contract",
     "commonage.testing.store_reading_contract",
 )
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    """One daemon with the test image for all files of a worker that need no other, and that leave nothing in it."""
+    with dockerd_with_image() as daemon:
+        yield daemon

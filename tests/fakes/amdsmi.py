@@ -62,8 +62,6 @@ class AmdSmiException(Exception):
 
 
 class AmdSmiLibraryException(AmdSmiException):
-    """What the library answers."""
-
     def __init__(self, err_code: int) -> None:
         super().__init__(err_code)
         self.err_code = err_code

@@ -29,7 +29,7 @@ class MemoryBundles:
         self.kept[self.path(kept)] = kept
 
     async def discard(self, received: ReceivedBundle) -> None:
-        """Nothing is left."""
+        pass
 
     async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
         self.kept[self.path(kept)] = kept

@@ -35,6 +35,7 @@ from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Metrics, Point, Sample
+from commonage.server.clock import SystemClock
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.engine import FakeEngine
 from commonage.testing.fakes.store import MemoryStore
@@ -50,16 +51,6 @@ ENVIRONMENTS = (
     Environment("torch", "PyTorch", "PyTorch 2.9 with CUDA", kinds=(Kind.SESSION, Kind.JOB)),
     Environment("base", "Base", "Python and nothing else", kinds=(Kind.JOB, Kind.SERVICE)),
 )
-
-
-class WallClock:
-    """The real time."""
-
-    def now(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class FakeIdentity:
@@ -97,7 +88,7 @@ class FakeIdentity:
         await self.control.workloads.submit(hub, ask)
 
     async def stop_session(self, user: str, name: str) -> None:
-        """Nothing to stop."""
+        pass
 
     async def expires_at(self, token: str) -> float | None:
         return None
@@ -109,12 +100,10 @@ class FakeIdentity:
         self.revoked.add(f"token-{user}")
 
     async def ensure_user(self, user: str) -> None:
-        """Everybody is known."""
+        pass
 
 
 class MemoryMetrics(Metrics):
-    """The metrics port, as a list."""
-
     def __init__(self) -> None:
         self.samples: dict[tuple[str, str], list[Sample]] = {}
 
@@ -130,9 +119,6 @@ class MemoryMetrics(Metrics):
         found = [one for one in self.samples.get((metric, subject), ()) if since <= one.at < until]
         step = max(1, len(found) // points)
         return [Point(one.at, one.value, one.value, one.value) for one in found[::step]]
-
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return [samples[-1] for (_, subject), samples in self.samples.items() if subject in subjects]
 
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
@@ -159,7 +145,7 @@ class Portal:
     """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
 
     def __init__(self, clock: Clock | None = None, settings: ControlSettings | None = None) -> None:
-        self.clock = clock or WallClock()
+        self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
         self.devices = devices
         self.engine = FakeEngine("here", nodes, self.clock, default=Behaviour(lasts_s=None, holds_mib=640))
@@ -180,7 +166,6 @@ class Portal:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Portal]:
-        """With all loops of control at work."""
         await self.store.open()
         await self.control.open()
         loops = asyncio.create_task(self.control.run())

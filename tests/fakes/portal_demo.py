@@ -103,7 +103,6 @@ def _direct(portal: Portal, ended: int) -> None:
 
 
 async def chatter(portal: Portal) -> None:
-    """Running jobs print."""
     step = 0
     while True:
         step += 1
@@ -146,7 +145,6 @@ def _of_attempt(workload: Workload, now: float) -> Iterator[Sample]:
 
 
 async def serve(port: int, ended: int) -> None:
-    """Serve until interrupted."""
     portal = Portal()
     async with portal.running():
         await populate(portal, ended)

@@ -21,12 +21,13 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from tests.fakes.metrics import KeptMetrics
+from tests.fakes.waiting import until
 
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.control.control import Adapters, Control
-from commonage.control.limits import Limits
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Limits
 from commonage.control.workloads.submission import Submission
 from commonage.control.workloads.workloads import HUB
 from commonage.domain.errors import Unavailable
@@ -42,8 +43,8 @@ from commonage.portal.router import create_router
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import IssuedToken
-from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
+from commonage.server.clock import SystemClock
 from commonage.server.web.websockets import WEBSOCKETS
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
@@ -60,23 +61,6 @@ PEOPLE = frozenset({"ann", "bob", "root", "hub", "_operator"})
 _USER = frozenset({Scope.READ, Scope.SUBMIT, Scope.TOKENS})
 # Tests ask faster than anybody is allowed to.
 PLENTY = Limits(requests_per_s=1e6, failed_tokens_per_s=1e6)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for something that has no event of its own."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (there is nothing to wait for but time)
-            await asyncio.sleep(0.01)
-
-
-class WallClock:
-    """The clock port on real time."""
-
-    def now(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 @dataclass
@@ -140,31 +124,6 @@ class FakeIdentity:
         pass
 
 
-class KeptMetrics:
-    """The metrics port: keeps every sample as it is."""
-
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-
-    async def write(self, samples: Sequence[Sample]) -> None:
-        self.samples += samples
-
-    async def query(
-        self, metric: str, subject: str, *, since: float, until: float, points: int = 200
-    ) -> Sequence[Point]:
-        return [
-            Point(one.at, one.value, one.value, one.value)
-            for one in self.samples
-            if (one.metric, one.subject) == (metric, subject) and since <= one.at < until
-        ][-points:]
-
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return []
-
-    async def tidy(self, now: float) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class SampledDevices:
     """What measures the GPU of `gpu-1`, and how often."""
@@ -210,7 +169,7 @@ def make_control(
     bundles: BundleLimits | None = None,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
-    clock = WallClock()
+    clock = SystemClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
     fake = FakeEngine("here", nodes, clock)
     world = Adapters(
@@ -237,15 +196,13 @@ def make_control(
 
 
 async def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
-    """A fresh store: `memory`, `sqlite` or `postgresql` (which needs the machinery of that name)."""
-    if kind == "memory":
-        return MemoryStore()
+    """A fresh store: `sqlite` or `postgresql` (which needs the machinery of that name)."""
     url = request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite+aiosqlite:///{folder}/api.db"
     await upgrade(url)
     return SqlStore(url)
 
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))
 
 
 async def _stand(control: Control) -> None:

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from tests.contract.dockerd import IMAGE, Dockerd, minimal_image
-from tests.contract.leftovers import unmount_below
-from tests.contract.made_once import forget_others, made_once
-from tests.contract.swarm import Node, Swarm
+from tests.contract.harness.dockerd import IMAGE, Dockerd, minimal_image
+from tests.contract.harness.leftovers import unmount_below
+from tests.contract.harness.made_once import forget_others, made_once
+from tests.contract.harness.swarm import Node, Swarm
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -93,7 +93,6 @@ class Host:
             self.load(self.daemon, image)
 
     def load(self, daemon: Dockerd, image: str) -> None:
-        """Give one of our images to a daemon."""
         load = ["docker", "-H", daemon.url, "load", "--quiet", "--input", str(self._images / f"{image}.tar")]
         subprocess.run(load, check=True, capture_output=True)
 
@@ -159,7 +158,6 @@ class Host:
 
     @property
     def certificate(self) -> Path:
-        """Of Caddy's own authority, as its volume has it."""
         return self.daemon.folder / "data/volumes/hub-caddy/_data/pki/authorities/local/root.crt"
 
     def states(self, label: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +20,7 @@ import httpx2
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from tests.fakes.waiting import until
 
 from commonage.domain.principals import Principal
 from commonage.server.data_dir import free_port
@@ -30,26 +31,11 @@ from commonage.server.secrets import load_secrets
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 
-async def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait for a condition, which may be a coroutine function; what it gave."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        found = await found if asyncio.iscoroutine(found) else found
-        if found:
-            return found
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.05)
-
-
 def reason(message: str) -> dict[str, Any]:
-    """As the API gives one."""
     return {"code": "Any", "params": {}, "message": message}
 
 
 class Control:
-    """The stub of the control plane."""
-
     def __init__(self, spawner_token: str) -> None:
         self.spawner_token = spawner_token
         self.sessions: dict[str, dict[str, Any]] = {}
@@ -155,7 +141,6 @@ class Control:
     # --- what the tests do ---------------------------------------------------------------------------------------
 
     async def run(self, id: str) -> None:
-        """Let a session run: something answers on its port."""
         prefix = self.bodies[id]["variables"]["JUPYTERHUB_SERVICE_PREFIX"]
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -186,7 +171,6 @@ class Control:
 
 
 def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What the API says of a session just submitted."""
     absent = (
         "position started_at ended_at deadline exit_code node time_limit_s array_id array_index url bundle internal_url"
     )

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.served import Served, free_port, served, until
-from tests.contract.dockerd import IMAGE, minimal_image, new_folder
-from tests.contract.newcomer import ADMIN, MIRROR, Newcomer
-from tests.contract.swarm import MANAGER, Swarm, doorway
+from tests.acceptance.served import Served, free_port, served
+from tests.contract.harness.dockerd import IMAGE, minimal_image, new_folder
+from tests.contract.harness.newcomer import ADMIN, MIRROR, Newcomer
+from tests.contract.harness.swarm import MANAGER, Swarm, doorway
+from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
 from commonage.wire.nodes import NodeOut
@@ -41,11 +42,9 @@ class Site:
     # --- what admins type ---------------------------------------------------------------------------------------------
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The command line, as an admin types it on the manager."""
         return self.server.cli(*words, token=self.token)
 
     def done(self, *words: str) -> str:
-        """What it prints; it must end well."""
         ran = self.command(*words)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
@@ -55,12 +54,10 @@ class Site:
         return self.done(*self.joining(node, *more, user=user))
 
     def joining(self, node: Newcomer, *more: str, user: str = ADMIN) -> tuple[str, ...]:
-        """The words of it."""
         access = ("--ssh-config", str(node.ssh_config))
         return ("node", "join", f"{user}@{node.address}", *access, *self.steps, *more)
 
     def leave(self, node: Newcomer, *more: str) -> str:
-        """`commonage node leave`; what it prints."""
         access = ("--ssh-config", str(node.ssh_config))
         return self.done("node", "leave", f"{ADMIN}@{node.address}", *access, *more)
 
@@ -73,7 +70,6 @@ class Site:
     # --- what is seen of a node ------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeOut | None:
-        """What the control plane says of it."""
         return next((one for one in self.admin.nodes() if one.name == name), None)
 
     def is_ready(self, name: str) -> bool:
@@ -91,15 +87,13 @@ class Site:
     def load_image(self, node: Newcomer) -> None:
         """Have the image of jobs on the node, whose Docker may not run yet."""
         node.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
-        until(lambda: node.ssh(f"docker import {self.shared}/{_IMAGE_FILE} {IMAGE}").returncode == 0)
+        wait_until(lambda: node.ssh(f"docker import {self.shared}/{_IMAGE_FILE} {IMAGE}").returncode == 0)
 
     def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
-        """A job on this machine."""
         ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory_mib=64, cpus="0.1", **fields)
         return self.admin.submit(ask).workload
 
     def said_of(self, node: str, script: str, **fields: Any) -> list[str]:
-        """What a job on this machine prints; it must end well."""
         job = self.submit(node, script, **fields)
         ended = self.admin.wait(job.id, timeout_s=240)
         said = [line.text for line in self.admin.logs(job.id)]
@@ -143,7 +137,7 @@ def site_of(
     with doorway(manager.space, port), runs as server:
         token = server.token("admin", "--admin")
         with Client(server.url, token) as admin:
-            until(lambda: MANAGER in {one.name for one in admin.nodes()})
+            wait_until(lambda: MANAGER in {one.name for one in admin.nodes()})
             admin.drain("local", MANAGER)
             yield Site(swarm, server, admin, token, shared, steps)
 

@@ -18,17 +18,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from tests.integration.api_world import URL, WallClock
+from tests.integration.api_world import URL
 
 from commonage.domain.errors import EngineFailure
 from commonage.join.client import NAME, JoinClient
-from commonage.join.identity_proof import statement
+from commonage.join.config import statement
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
+from commonage.server.clock import SystemClock
 from commonage.wire.hub import PORTAL_PATH
 
 
@@ -50,11 +51,9 @@ class SwarmAuthority:
 
     @property
     def trust(self) -> SwarmTrust:
-        """What a manager says of it."""
         return SwarmTrust(self.swarm_id, self._root.public_bytes(serialization.Encoding.PEM).decode())
 
     def node(self, node_id: str, role: str = "swarm-worker") -> tuple[str, ec.EllipticCurvePrivateKey]:
-        """The certificate (PEM) and the key of this node."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -144,7 +143,6 @@ class World:
         return JoinClient(made, authority or self.authority.certificate)
 
     async def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """As a node does."""
         return await asyncio.to_thread(self.join_client().post, path, body)
 
     async def join(self, node: str, node_id: str, folder: Path) -> dict[str, Any]:
@@ -180,7 +178,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
 
     agents: Any = SimpleNamespace(agent_reports=agent_reports, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
-    join_service = JoinService(site, authority, tokens, swarm, WallClock())
+    join_service = JoinService(site, authority, tokens, swarm, SystemClock())
     await asyncio.to_thread(join_service.open, make_bundle(), agents)
     listener = JoinListener(join_service)
     pair = authority.serve(names)
@@ -192,7 +190,6 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
 
 
 def request_for(name: str, folder: Path) -> str:
-    """A certificate request as a node makes it."""
     key = folder / "key"
     make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(key)]
     subprocess.run(make, check=True, capture_output=True)

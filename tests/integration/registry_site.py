@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from click.testing import CliRunner, Result
-from tests.contract.dockerd import minimal_image
+from tests.contract.harness.dockerd import minimal_image
 from tests.integration.api_world import Api, served
 from uv import find_uv_bin
 
@@ -52,12 +52,10 @@ class Site:
 
     @property
     def address(self) -> str:
-        """`HOST:PORT`."""
         return self.registry.about.address
 
     @property
     def storage(self) -> Path:
-        """Where the registry has its files."""
         return self.folder / "registry/storage"
 
     def wait(self, what: Coroutine[Any, Any, T]) -> T:
@@ -65,7 +63,6 @@ class Site:
         return asyncio.run_coroutine_threadsafe(what, self.loop).result(60)
 
     def commonage(self, *arguments: str, token: str = "bob") -> Result:
-        """Call the command line as somebody."""
         environ = {"XDG_CONFIG_HOME": str(self.folder / "home"), "COMMONAGE_URL": self.url, "NO_COLOR": "1"}
         environ |= {"COMMONAGE_TOKEN": token, **self.environ}
         result = CliRunner().invoke(main, arguments, env=environ, prog_name="commonage")
@@ -74,7 +71,6 @@ class Site:
         return result
 
     def buildah(self, *arguments: str) -> str:
-        """Call buildah in the store of these tests."""
         done = subprocess.run(
             ["buildah", *arguments], env={**os.environ, **self.environ}, capture_output=True, text=True, check=False
         )
@@ -97,7 +93,6 @@ class Site:
 
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
-    """All of it, in this folder."""
     held: list[tuple[asyncio.AbstractEventLoop, Api]] = []
 
     def prepare(api: Api) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.acceptance.served import Served, served, until
-from tests.contract.agents import AgentProgram, make_config
-from tests.contract.dockerd import IMAGE, new_folder
-from tests.contract.leftovers import trusted_by_docker
-from tests.contract.small_session import session_image
-from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
+from tests.acceptance.served import Served, served
+from tests.contract.harness.agents import AgentProgram, make_config
+from tests.contract.harness.dockerd import IMAGE, new_folder
+from tests.contract.harness.leftovers import trusted_by_docker
+from tests.contract.harness.small_session import session_image
+from tests.contract.harness.swarm import MANAGER, Swarm, doorway, swarm_of
+from tests.fakes.waiting import wait_until
 from tests.integration.registry_site import buildah_store, forget_store
 
 from commonage.link.certificate_authority import CertificateAuthority
@@ -51,8 +52,6 @@ source = "{shared}/datasets"
 
 
 class SwarmSite:
-    """The site while it runs."""
-
     def __init__(self, swarm: Swarm, server: Served, registry: str) -> None:
         self.swarm, self.server, self.registry = swarm, server, registry
         self.agents: dict[str, AgentProgram] = {}
@@ -85,7 +84,6 @@ class SwarmSite:
         self.agents[name] = AgentProgram(folder / name, config, before=node.inside())
 
     def use(self, *names: str) -> None:
-        """Have only these nodes take work from now on."""
         admin = self.admin
         for one in (MANAGER, *WORKERS):
             if one in names:
@@ -97,19 +95,16 @@ class SwarmSite:
 
     @property
     def admin(self) -> Client:
-        """An admin, by the API."""
         if "admin" not in self._clients:
             self._clients["admin"] = self.server.client("admin", "--admin")
         return self._clients["admin"]
 
     def client(self, user: str) -> Client:
-        """A user, by the API."""
         if user not in self._clients:
             self._clients[user] = self.server.client(user)
         return self._clients[user]
 
     def browser(self, user: str) -> httpx2.Client:
-        """A user at the hub, with a token of their own."""
         if user not in self._browsers:
             self.server.hub("POST", f"/users/{user}")
             made = self.server.hub("POST", f"/users/{user}/tokens", json={"note": "test", "expires_in": 3600})
@@ -123,23 +118,19 @@ class SwarmSite:
         return self.browser(user).request(method, f"/user/{user}/{path}", headers=name, **options)
 
     def ask(self, user: str, **options: Any) -> httpx2.Response:
-        """Ask the hub for a session, as its page does."""
         small = {"cpus": "0.1", "memory": "64MiB"}
         return self.browser(user).post(f"/hub/api/users/{user}/server", json={**small, **options})
 
     def session(self, user: str, **options: Any) -> WorkloadOut:
-        """A session of the user that the hub says is ready."""
         asked = self.ask(user, **options)
         assert asked.status_code in (201, 202), asked.text
-        until(lambda: self.is_ready(user), 120)
+        wait_until(lambda: self.is_ready(user), within_s=120)
         return self.live(user)[0]
 
     def is_ready(self, user: str) -> bool:
-        """What the hub says of the user's session."""
         return bool(self.browser(user).get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("ready"))
 
     def live(self, user: str) -> list[WorkloadOut]:
-        """The user's sessions that have not ended."""
         states = ["held", "queued", "starting", "running"]
         return list(self.client(user).workloads(kind="session", owner=user, state=states))
 
@@ -149,17 +140,15 @@ class SwarmSite:
         return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
 
     def runs(self, user: str, job: str) -> None:
-        """Wait until this job of the user runs."""
         client = self.client(user)
         try:
-            until(lambda: client.workload(job).state not in ("queued", "starting"), 90)
+            wait_until(lambda: client.workload(job).state not in ("queued", "starting"), within_s=90)
         finally:
             found = client.workload(job)
             told = [one.reason.message for one in client.event_page(job).items]
             assert found.state == "running", f"{found.state}: {found.reason}: {told}"
 
     def run(self, user: str, node: str, script: str, **fields: Any) -> list[str]:
-        """What a job of the user says on this machine; it must end well."""
         ask = SubmitIn(command=["sh", "-c", script], on={"node": node}, memory_mib=64, cpus="0.1", **fields)
         client = self.client(user)
         job = client.submit(ask).workload
@@ -169,7 +158,6 @@ class SwarmSite:
         return said
 
     def close(self) -> None:
-        """Its people and agents go."""
         for one in (*self._clients.values(), *self._browsers.values()):
             one.close()
         for agent in self.agents.values():
@@ -210,7 +198,9 @@ def swarm_site() -> Iterator[SwarmSite]:
         closing.enter_context(trusted_by_docker(site.registry, certificate))
         for name in WORKERS:
             site.start_agent(folder / "agents", name)
-        until(lambda: {one.name for one in site.admin.nodes() if one.devices and one.state == "ready"} == set(WORKERS))
+        wait_until(
+            lambda: {one.name for one in site.admin.nodes() if one.devices and one.state == "ready"} == set(WORKERS)
+        )
         site.use(*WORKERS)
         yield site
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.api_world import OPERATOR_TOKEN, SPAWNER, STORES, Api, make_store, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import OPERATOR_TOKEN, SPAWNER, STORES, Api, make_store, serving
 
 from commonage.domain.principals import Scope
 from commonage.testing.behaviour import Behaviour

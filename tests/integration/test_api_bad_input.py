@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.api_world import URL, Api, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import URL, Api, serving
 
 from commonage.api.problems import PROBLEMS
 from commonage.testing.behaviour import Behaviour

@@ -10,7 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 from click.testing import CliRunner
-from tests.integration.api_world import STORES, Api, make_store, served, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import STORES, Api, make_store, served, serving
 
 from commonage.cli import main
 from commonage.domain.principals import Principal, Scope
@@ -34,8 +35,6 @@ TWO = [
 
 @dataclass
 class SomeRegistry:
-    """The registry's address; nothing is pushed to it."""
-
     about: RegistryAbout
 
 

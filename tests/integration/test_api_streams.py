@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 import uvicorn
-from tests.integration.api_world import Api, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import Api, serving
 
 from commonage.api.app import end_streams
 from commonage.testing.behaviour import Behaviour
@@ -112,7 +113,6 @@ async def test_events_resume_without_gap_or_repetition(live: Live) -> None:
         seen: list[tuple[int, str]] = []
 
         async def listen(last: str) -> str:
-            """Listen for three events, then go away."""
             stream = events(ann, "/events", **{"Last-Event-ID": last})
             async for event in stream:
                 data = json.loads(event.data)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.api_world import STORES, Api, SampledDevices, make_store, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import STORES, Api, SampledDevices, make_store, serving
 
 from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State
@@ -73,7 +74,9 @@ async def test_usage_report_leads_to_a_suggestion(api: Api, device: Device) -> N
             4608,
             300,
         )
-        assert usage_report["summary"].startswith("asked 8 GiB of VRAM, peak 4000 MiB, 4.5 GiB would have done; ")
+        assert usage_report["summary"].startswith(
+            "requested 8 GiB of GPU memory, peak 4000 MiB, 4.5 GiB would be enough; "
+        )
         assert usage_report["gpu_utilisation"] == pytest.approx(0.5)
         assert usage_report["energy_wh"] > 0
         await api.control.sampling.tick()

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.api_world import STORES, Api, make_store, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import STORES, Api, make_store, serving
 
 from commonage.domain.tenants import Rules, Tenant
 from commonage.testing.behaviour import Behaviour

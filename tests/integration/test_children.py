@@ -4,13 +4,12 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.fakes.waiting import until
 
 from commonage.server.processes.children import Child, ChildFailed, Supervisor
 
@@ -52,13 +51,6 @@ def gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_restarted_when_killed_and_none_left_when_stopped(tmp_path: Path) -> None:

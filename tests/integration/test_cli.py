@@ -13,8 +13,6 @@ from commonage.cli import main
 
 
 class Done(NamedTuple):
-    """The result of a command."""
-
     returncode: int
     stdout: str
     stderr: str
@@ -31,7 +29,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in its own folder, with this token."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

@@ -69,7 +69,7 @@ def test_run_prints_usage_report_and_later_a_hint(commonage: Run) -> None:
     first = commonage(*ask)
     assert first.exit_code == 0, first.stderr
     assert first.stdout == "hello\n"
-    assert "asked 12 GiB of VRAM, peak 3000 MiB, 3.5 GiB would have done; " in first.stderr
+    assert "requested 12 GiB of GPU memory, peak 3000 MiB, 3.5 GiB would be enough; " in first.stderr
     assert "will do" not in first.stderr
     for _ in range(10):  # the usage report is written a moment after the end
         again = commonage(*ask)
@@ -79,7 +79,7 @@ def test_run_prints_usage_report_and_later_a_hint(commonage: Run) -> None:
     modest = commonage("run", "--no-files", "--gpus", "4GiB", "--", "train")
     assert "will do" not in modest.stderr, "that is not much more"
     shown = commonage("explain", first.stderr.split()[1])
-    assert "It asked 12 GiB of VRAM, peak 3000 MiB" in shown.stdout
+    assert "It requested 12 GiB of GPU memory, peak 3000 MiB" in shown.stdout
 
 
 def test_job_without_gpu_has_no_report_line(commonage: Run) -> None:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.acceptance.served import until
-from tests.contract.dockerd import IMAGE
-from tests.contract.filter_cases import SHARED, bound, but, container, service
-from tests.contract.filtering import ask_through
-from tests.contract.local_agents import processes_of
-from tests.contract.swarm import Node
+from tests.contract.docker_filter.cases import SHARED, bound, but, container, service
+from tests.contract.docker_filter.filtering import ask_through
+from tests.contract.harness.dockerd import IMAGE
+from tests.contract.harness.processes import processes_of
+from tests.contract.harness.swarm import Node
+from tests.fakes.waiting import wait_until
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
 pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900), pytest.mark.made_ahead("deploy images")]
@@ -47,7 +47,7 @@ def _until_healthy(site: Host, label: str, wanted: dict[str, str]) -> None:
         return found == wanted
 
     try:
-        until(are_healthy, within_s=300, every_s=0.5)
+        wait_until(are_healthy, within_s=300, every_s=0.5)
     except AssertionError:
         late = [
             one["Id"] for one in site.daemon.containers(label=[label]) if found.get(one["Labels"][label]) != "healthy"
@@ -58,7 +58,6 @@ def _until_healthy(site: Host, label: str, wanted: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def token(site: Host) -> str:
-    """Alice's."""
     [control] = site.daemon.containers(label=[f"{COMPOSED}=control"])
     return site.run("docker", "exec", control["Id"], "commonage", "token", "--user", "alice").strip()
 
@@ -116,7 +115,7 @@ def test_a_new_control_plane_leaves_hub_and_proxy_alone(site: Host, token: str) 
     after = started()
     assert {name for name in PARTS if after[name] != before[name]} == {"control"}
     assert _processes(site) == began
-    until(lambda: site.visit("job", token, "id")["state"] == "succeeded", within_s=60)
+    wait_until(lambda: site.visit("job", token, "id")["state"] == "succeeded")
 
 
 def _processes(site: Host) -> dict[str, set[str]]:
@@ -138,7 +137,7 @@ def _descendants(site: Host, container: str) -> set[str]:
 
 # --- the filter before the Docker socket ---------------------------------------------------------------------------
 
-# What it makes of calls of all kinds is tried in tests/contract/test_docker_filter.py; here, that it
+# What it makes of calls of all kinds is tried in tests/contract/docker_filter/test_filter.py; here, that it
 # stands before the daemon, with the folders of this installation.
 NAME = "commonage-0a1b2c3d4e5f6-1"
 MADE = f"/v1.41/containers/create?name={NAME}"
@@ -222,7 +221,7 @@ def _stack_is_up(site: Host) -> None:
         assert "paused" not in updates, updates
         return "updating" not in updates
 
-    until(are_settled, within_s=120, every_s=0.5)
+    wait_until(are_settled, within_s=120, every_s=0.5)
     _until_healthy(site, STACKED, {f"site_{part}": "healthy" for part in PARTS})
     assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
 
@@ -254,7 +253,7 @@ def admin(site: Host) -> Iterator[str]:
     _agent_on(site, admin, site.node)
     yield admin
     site.run("docker", "stack", "rm", "site")
-    until(lambda: not site.states(STACKED), within_s=120)
+    wait_until(lambda: not site.states(STACKED), within_s=120)
 
 
 def _in_control(site: Host, *command: str) -> str:
@@ -268,7 +267,7 @@ def _attempts_on(node: Node) -> list[str]:
 
 
 def test_a_worker_that_joined_the_swarm_by_hand_takes_no_work(site: Host, admin: str) -> None:
-    worker = until(lambda: site.visit("nodes", admin).get("worker1"), every_s=0.5)
+    worker = wait_until(lambda: site.visit("nodes", admin).get("worker1"), every_s=0.5)
     assert worker["state"] == "faulty" and "No certificate of this site is bound" in worker["reason"], worker
 
 
@@ -285,7 +284,7 @@ def _agent_on(site: Host, admin: str, node: Node) -> None:
     made = _in_control(site, "commonage", "node", "token", "--data-dir", str(site.data))
     site.agent_on(node, made)
     try:
-        until(lambda: _agent_is_heard(site, admin, node.name), within_s=60, every_s=0.5)
+        wait_until(lambda: _agent_is_heard(site, admin, node.name), every_s=0.5)
     except AssertionError:
         [found] = node.daemon.containers(label=[f"{COMPOSED}=agent"])
         log = site.run("docker", "-H", node.daemon.url, "logs", found["Id"])
@@ -320,7 +319,7 @@ def test_a_session_is_a_service_on_another_node_than_the_hub(site: Host, admin: 
     assert session["State"] == "running"
     assert site.visit("session_ended", _hub_token(site), "alice")
     assert "jy-alice" not in {one["Spec"]["Name"] for one in site.swarm.services()}
-    until(lambda: not _attempts_on(site.worker), within_s=30)
+    wait_until(lambda: not _attempts_on(site.worker), within_s=30)
 
 
 MOUNTS = "TaskTemplate.ContainerSpec.Mounts"
@@ -399,11 +398,11 @@ def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
     assert about["HostConfig"]["CpuShares"] == 102
     site.worker.daemon.kill()
     try:
-        until(lambda: not processes_of(first), within_s=60, every_s=0.2)
-        until(lambda: site.visit("attempts", token, job)[-1][1:] == ["manager", "running"], within_s=60, every_s=0.5)
+        wait_until(lambda: not processes_of(first), every_s=0.2)
+        wait_until(lambda: site.visit("attempts", token, job)[-1][1:] == ["manager", "running"], every_s=0.5)
     finally:
         site.worker.daemon.start()
     assert len(site.visit("attempts", token, job)) == 2
     # Docker starts it again with itself, and it knows who it is.
-    until(lambda: _agent_is_heard(site, admin), within_s=60, every_s=0.5)
+    wait_until(lambda: _agent_is_heard(site, admin), every_s=0.5)
     site.visit("all_stopped", token)

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from select import select
 from typing import Any
 
 import aiohttp
 import pytest
+from tests.fakes.waiting import wait_until
 from tests.integration.api_world import served
 
 from commonage.engines.process.engine import ProcessEngine
@@ -39,13 +40,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def until(is_so: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + _WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def ann(url: str) -> Iterator[Client]:
     with Client(url, "ann") as client:
@@ -54,18 +48,16 @@ def ann(url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def job(ann: Client) -> Iterator[str]:
-    """A job that runs, by its id."""
     ask = SubmitIn(command=["sh", "-c", "exec sleep 300"], name="train", variables={"PLAIN": "a b"}, memory_mib=256)
     made = ann.submit(ask).workload.id
-    until(lambda: ann.workload(made).state == "running", "it runs")
+    wait_until(lambda: ann.workload(made).state == "running", "it runs")
     yield made
     if ann.workload(made).state == "running":
         ann.stop(made)
-        until(lambda: ann.workload(made).state == "stopped", "it has ended")
+        wait_until(lambda: ann.workload(made).state == "stopped", "it has ended")
 
 
 def begun(url: str, *arguments: str, token: str = "ann", **how: object) -> subprocess.Popen[bytes]:
-    """`commonage exec` as a process of its own."""
     environment = {**os.environ, "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token, "TERM": "xterm"}
     environment |= {"COLUMNS": "80", "LINES": "24"}  # as another terminal had it
     arguments = (sys.executable, "-m", "commonage", "exec", *arguments)
@@ -81,7 +73,6 @@ def run(url: str, *arguments: str, token: str = "ann", given: bytes = b"") -> tu
 
 
 def running(mark: str) -> list[int]:
-    """The processes with this argument, those of this very test excepted."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -118,7 +109,7 @@ def test_what_is_not_there_does_not_run_or_is_somebody_elses(url: str, ann: Clie
     code, _, err = run(url, job, "--", "true", token="read:ann")
     assert (code, b"lacks the scope" in err) == (2, True)
     ann.stop(job)
-    until(lambda: ann.workload(job).state == "stopped", "it has ended")
+    wait_until(lambda: ann.workload(job).state == "stopped", "it has ended")
     code, _, err = run(url, job, "--", "true")
     assert (code, err.decode().strip()) == (2, f"commonage: {job} is not running but stopped; start it again")
 
@@ -178,11 +169,11 @@ def test_a_terminal_is_one_from_end_to_end(url: str, job: str) -> None:
         screen.type("stty size; echo $TERM; tty\n")
         screen.until(b"33 91\r\nxterm\r\n/dev/pts/")
         screen.resize(72, 21)
-        until(lambda: screen.asked("stty size", rb"\d+ \d+\r\n") == b"21 72\r\n", "it has heard of the size")
+        wait_until(lambda: screen.asked("stty size", rb"\d+ \d+\r\n") == b"21 72\r\n", "it has heard of the size")
         screen.type("sleep 271.8281\n")
-        until(lambda: running("271.8281"), "it sleeps")
+        wait_until(lambda: running("271.8281"), "it sleeps")
         screen.type("\x03")  # Ctrl-C is the command's, not ours
-        until(lambda: not running("271.8281"), "it was interrupted")
+        wait_until(lambda: not running("271.8281"), "it was interrupted")
         screen.type("exit 5\n")
         assert screen.process.wait(timeout=_WITHIN_S) == 5
         assert termios.tcgetattr(screen.slave) == screen.before
@@ -195,26 +186,26 @@ def test_a_client_that_is_killed_leaves_nothing(url: str, job: str, how: str) ->
     mark = f"314.{time.monotonic_ns()}"
     script = f"(trap '' HUP TERM; exec setsid sleep {mark}) & exec sleep {mark}"
     process = begun(url, how, job, "--", "sh", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    until(lambda: len(running(mark)) == 2, "both run")
+    wait_until(lambda: len(running(mark)) == 2, "both run")
     process.kill()
     process.wait()
-    until(lambda: not running(mark), "nothing is left")
+    wait_until(lambda: not running(mark), "nothing is left")
 
 
 def test_nor_does_one_whose_input_nobody_takes(url: str, job: str) -> None:
     mark = f"314.{time.monotonic_ns()}"
     with open("/dev/zero", "rb") as zeros:
         process = begun(url, job, "--", "sleep", mark, stdin=zeros, stdout=subprocess.DEVNULL)
-    until(lambda: running(mark), "it runs")
+    wait_until(lambda: running(mark), "it runs")
     time.sleep(1)  # its pipe, the window and the sockets fill up
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=_WITHIN_S) == 130
-    until(lambda: not running(mark), "nothing is left")
+    wait_until(lambda: not running(mark), "nothing is left")
 
 
 def test_the_end_of_the_workload_ends_the_command(url: str, ann: Client, job: str) -> None:
     process = begun(url, job, "--", "sleep", "299", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    until(lambda: running("299"), "it runs")
+    wait_until(lambda: running("299"), "it runs")
     ann.stop(job)
     assert process.wait(timeout=_WITHIN_S) > 128
 
@@ -278,9 +269,9 @@ def test_a_server_that_stops_ends_them(tmp_path: Path) -> None:
         Client(url, "ann") as ann,
     ):
         made = ann.submit(SubmitIn(command=["sleep", "20"], memory_mib=64)).workload.id
-        until(lambda: ann.workload(made).state == "running", "it runs")
+        wait_until(lambda: ann.workload(made).state == "running", "it runs")
         process = begun(url, made, "--", "sleep", mark, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-        until(lambda: running(mark), "it runs")
+        wait_until(lambda: running(mark), "it runs")
     assert process.wait(timeout=_WITHIN_S) == 3
     assert not running(mark)
 

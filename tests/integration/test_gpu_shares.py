@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.api_world import SPAWNER, URL, FakeIdentity, KeptMetrics, WallClock, until
+from tests.fakes.metrics import KeptMetrics
+from tests.fakes.waiting import until
+from tests.integration.api_world import SPAWNER, URL, FakeIdentity
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
@@ -23,6 +25,7 @@ from commonage.engines.settings import ProcessSettings
 from commonage.gpu.detect import share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
+from commonage.server.clock import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.fakes.store import MemoryStore
 from commonage.wire.hub import API_PATH
@@ -37,7 +40,6 @@ class Installation:
         self.control, self.client = control, client
 
     async def run(self, gpus: str, script: str = "sleep 60") -> dict[str, Any]:
-        """Submit, and wait until it runs."""
         asked = {"kind": "job", "gpus": gpus, "command": ["sh", "-c", script], "memory_mib": 64, "cpus": "0.1"}
         made = await self.client.post("/workloads", json=asked)
         assert made.status_code == 201, made.text
@@ -49,7 +51,6 @@ class Installation:
         await self.until_not(workload["id"], "running")
 
     async def says(self, workload: dict[str, Any]) -> str:
-        """Its log, as soon as there is some."""
         for _ in range(500):
             text = (await self.client.get(f"/workloads/{workload['id']}/logs")).text
             if text:
@@ -68,7 +69,7 @@ class Installation:
 
 @asynccontextmanager
 async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Installation]:
-    clock = WallClock()
+    clock = SystemClock()
     sharing = Sharing(data / "gpus", slots=parse_slots(slots))
     devices = share_devices(gpus, sharing, node_name="here", clock=clock).devices
     engine = ProcessEngine("local", data, devices=devices, settings=ProcessSettings(node_name="here"))

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import httpx2
 import psutil
 import pytest
-from tests.integration.hub_installation import Installation, until
+from tests.fakes.waiting import until
+from tests.integration.hub_installation import Installation
 
 from commonage.domain.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from commonage.domain.principals import Principal, Scope

@@ -10,7 +10,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Response
 from fastapi.responses import RedirectResponse
-from tests.integration.hub_installation import Installation, until
+from tests.fakes.waiting import until
+from tests.integration.hub_installation import Installation
 
 from commonage.server.data_dir import free_port
 

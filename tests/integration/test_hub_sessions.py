@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.hub_installation import Installation, reason, until
+from tests.fakes.waiting import until
+from tests.integration.hub_installation import Installation, reason
 
 from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope
@@ -224,13 +225,28 @@ async def test_one_whose_node_was_lost_is_started_again_though_the_hub_has_not_n
     assert await here.identity.whois(tokens[1]) is not None
 
 
-async def test_a_running_session_survives_the_hub(here: Installation, user: str) -> None:
-    id = await started(here, user)
-    token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]
+async def test_a_restarted_hub_finds_running_waiting_and_failed_sessions(here: Installation, user: str) -> None:
+    waits, fails = f"{user}w", f"{user}f"
+    running = await started(here, user)
+    token = here.control.bodies[running]["secrets"]["COMMONAGE_TOKEN"]
+    ids = []
+    for name in (waits, fails):
+        await here.identity.ensure_user(name)
+        number = len(here.control.sessions) + 1
+        await here.identity.start_session(name, "", {})
+        ids.append(await here.control.submitted(number))
+    waiting, failing = ids
     await restart_hub(here)
+    here.control.end(failing, "failed", "no such environment")
+    assert here.control.sessions[waiting]["state"] == "queued"
+    await here.control.run(waiting)
     await until(lambda: ready(here, user))
+    await until(lambda: ready(here, waits))
+    await until(lambda: gone(here, fails))
+    assert len(here.control.sessions) == number, "none is submitted again"
     async with here.browser() as browser:
-        assert (await browser.get(f"/user/{user}/api")).json() == {"session": id}
+        assert (await browser.get(f"/user/{user}/api")).json() == {"session": running}
+        await until(lambda: served(browser, f"/user/{waits}/api", waiting))
     here.identity.forget(token)
     assert await here.identity.whois(token)
     await here.identity.stop_session(user, "")
@@ -239,31 +255,9 @@ async def test_a_running_session_survives_the_hub(here: Installation, user: str)
     assert await here.identity.whois(token) is None
 
 
-async def test_a_waiting_session_survives_the_hub(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
-    await restart_hub(here)
-    assert here.control.sessions[id]["state"] == "queued"
-    await here.control.run(id)
-    await until(lambda: ready(here, user))
-    async with here.browser() as browser:
-        await until(lambda: served(browser, f"/user/{user}/api", id))
-    assert len(here.control.sessions) == number
-
-
 async def served(browser: httpx2.AsyncClient, path: str, id: str) -> bool:
     answer = await browser.get(path)
     return answer.status_code == 200 and id in answer.text
-
-
-async def test_one_that_failed_while_the_hub_was_away_is_cleared(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
-    await restart_hub(here)
-    here.control.end(id, "failed", "no such environment")
-    await until(lambda: gone(here, user))
 
 
 async def test_an_unreachable_control_plane_kills_nothing(here: Installation, user: str) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.acceptance.served import until
-from tests.contract.agents import without_node_id
-from tests.contract.newcomer import switched_on
-from tests.contract.swarm import swarm_of
-from tests.contract.worker import Worker
+from tests.contract.harness.agents import without_node_id
+from tests.contract.harness.newcomer import switched_on
+from tests.contract.harness.swarm import swarm_of
+from tests.contract.harness.worker import Worker
+from tests.fakes.waiting import wait_until
 from tests.integration.joining_site import STEPS, Site, new_folders, site_of, what_is_there
 from tests.integration.registry_site import buildah_store, forget_store
 from tests.integration.swarm_site import push_image
@@ -46,7 +46,7 @@ image = "{registry}/public/small:latest"
 
 [[node_pools]]
 name = "burst"
-provider = "tests.contract.paper_cloud:Paper"
+provider = "tests.contract.harness.paper_cloud:Paper"
 size = "1"
 image = "1"
 max = 1
@@ -109,7 +109,7 @@ def test_a_node_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: Site
         program = hold.format(kind=kind, port=port, more=more)
         worker.ssh(f'nohup python3 -c "{program}" >/dev/null 2>&1 & echo $! >>/run/holders')
     try:
-        until(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
+        wait_until(lambda: all(port in worker.ssh("ss -Hlntu").stdout for port in (":7946", ":4789")))
         # The kernel tells programs of long ago that it is one of those that they know.
         refused = worker.ssh(site.script().replace("sudo sh", "sudo setarch --uname-2.6 sh"), "admin")
     finally:
@@ -138,7 +138,7 @@ def test_one_command_over_ssh_and_the_node_has_joined(site: Site, worker: Worker
     assert "worker1 has joined Test site" in said
     assert "tools        changed" in said, "openssl was not there, and comes from the mirror"
     assert site.states("worker1") == ["ready"]
-    until(lambda: site.is_ready("worker1"))
+    wait_until(lambda: site.is_ready("worker1"))
     (resource,) = site.swarm.nodes()["worker1"]["Description"]["Resources"]["GenericResources"]
     assert resource["DiscreteResourceSpec"] == {"Kind": "VRAM", "Value": 24576}
     node = site.node("worker1")
@@ -171,7 +171,7 @@ def test_what_is_pushed_comes_to_what_joined_by_the_trust_it_was_given(site: Sit
     """Nobody asks for it: the node's Docker fetches it by TLS of the site's authority, signed in as the node."""
     reference = push_image(site.server, _IMAGE)
     assert reference.startswith(f"{_REGISTRY}/{_IMAGE}@sha256:")
-    until(lambda: has_image(worker, reference))
+    wait_until(lambda: has_image(worker, reference))
     (known,) = [one for one in site.admin.image(_IMAGE).nodes if one.node == "worker1"]
     assert known.state == "ready"
     assert site.said_of("worker1", "echo $COMMONAGE_USER", environment=_IMAGE) == ["admin"]
@@ -182,7 +182,7 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     worker.ssh("touch /etc/docker/daemon.json")
     begun = worker.ssh("cat /run/docker.pid").stdout
     job = site.submit("worker1", "sleep 600")
-    until(lambda: site.admin.workload(job.id).state == "running")
+    wait_until(lambda: site.admin.workload(job.id).state == "running")
     again = site.joining(worker, "--label", "zone=north")
     refused = site.command(*again)
     assert refused.returncode != 0
@@ -190,29 +190,29 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     assert worker.ssh("cat /run/docker.pid").stdout == begun
     assert site.admin.workload(job.id).state == "running"
     site.admin.stop(job.id)
-    until(lambda: not worker.ssh("docker ps --quiet").stdout)
+    wait_until(lambda: not worker.ssh("docker ps --quiet").stdout)
     assert "changed: docker, images." in site.done(*again), "what most people start can be had since"
     assert worker.ssh("cat /run/docker.pid").stdout != begun
-    until(lambda: site.is_ready("worker1"))
+    wait_until(lambda: site.is_ready("worker1"))
 
 
 def test_a_node_of_an_earlier_release_joins_again_while_its_work_runs(site: Site, worker: Worker) -> None:
     """Its certificate names no Swarm node, and the authority wrote none down."""
     job = site.submit("worker1", "sleep 600")
-    until(lambda: site.admin.workload(job.id).state == "running")
+    wait_until(lambda: site.admin.workload(job.id).state == "running")
     authority, certificate = site.server.data / "authority", "/etc/commonage/agent.crt"
     old = without_node_id(authority, worker.ssh(f"cat {certificate}").stdout)
     issued = json.loads((authority / "issued.json").read_text())
     (authority / "issued.json").write_text(json.dumps([{**one, "node_id": ""} for one in issued]))
     worker.ssh(f"echo '{old}' >{certificate}; /etc/init.d/commonage-agent restart")
-    until(lambda: "names no Swarm node: join the node again" in worker.ssh(_LOG).stdout)
-    node = until(lambda: (one := site.node("worker1")) is not None and one.state == "faulty" and one)
+    wait_until(lambda: "names no Swarm node: join the node again" in worker.ssh(_LOG).stdout)
+    node = wait_until(lambda: (one := site.node("worker1")) is not None and one.state == "faulty" and one)
     assert "NoNodeCertificate" in [one.code for one in node.reasons], node
     assert "certificate  changed" in site.join(worker, "--label", "zone=north")
-    until(lambda: site.is_ready("worker1"))
+    wait_until(lambda: site.is_ready("worker1"))
     assert site.admin.workload(job.id).state == "running"
     site.admin.stop(job.id)
-    until(lambda: not worker.ssh("docker ps --quiet").stdout)
+    wait_until(lambda: not worker.ssh("docker ps --quiet").stdout)
 
 
 def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> None:
@@ -220,8 +220,8 @@ def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> 
     look = "pgrep --full '[c]ommonage.agent run'"
     before = worker.ssh(look).stdout
     assert worker.ssh(f"kill -9 $({look})").returncode == 0
-    until(lambda: (found := worker.ssh(look).stdout) and found != before)
-    until(lambda: site.is_ready("worker1"))
+    wait_until(lambda: (found := worker.ssh(look).stdout) and found != before)
+    wait_until(lambda: site.is_ready("worker1"))
 
 
 def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], Worker]) -> None:
@@ -240,7 +240,7 @@ def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], W
     again = other.ssh(site.script(scratch), "admin")
     assert "Nothing to do: worker2 has joined Test site already" in again.stdout
     assert what_is_there(other) == before
-    until(lambda: site.is_ready("worker2"))
+    wait_until(lambda: site.is_ready("worker2"))
 
 
 def test_a_token_is_for_joining_and_nothing_else(site: Site, worker: Worker) -> None:
@@ -272,7 +272,7 @@ def test_a_node_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, w
     assert not site.states("worker1")
     # What it was told is of no use to it any more.
     assert not may_pull(site, worker)
-    assert "was removed from this site" in until(lambda: refusal(worker))
+    assert "was removed from this site" in wait_until(lambda: refusal(worker))
     manager = f"{site.swarm.manager.address}:2377"
     worker.ssh("docker swarm leave --force")
     assert "join token" in worker.ssh(f"docker swarm join --token {of_swarm} {manager}").stderr
@@ -281,19 +281,19 @@ def test_a_node_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, w
     assert "changed: swarm, certificate, registry, agent." in again
     assert site.states("worker1") == ["ready"]
     assert may_pull(site, worker)
-    until(lambda: site.is_ready("worker1"))
+    wait_until(lambda: site.is_ready("worker1"))
 
 
 def test_leaving_takes_everything_back_and_the_site_knows_the_node_no_more(site: Site, worker: Worker) -> None:
     job = site.submit("worker1", "sleep 600", requeue=True)
-    until(lambda: site.admin.workload(job.id).state == "running")
+    wait_until(lambda: site.admin.workload(job.id).state == "running")
     refused = worker.ssh("commonage-agent leave")
     assert refused.returncode == 1 and "1 workload is running" in refused.stdout, refused
     said = site.leave(worker, "--force")
     assert "the control plane removed this node" in said and "Left." in said, said
     assert site.node("worker1") is None
-    until(lambda: not site.states("worker1"))
-    until(lambda: site.admin.workload(job.id).state == "queued")
+    wait_until(lambda: not site.states("worker1"))
+    wait_until(lambda: site.admin.workload(job.id).state == "queued")
     site.admin.stop(job.id)
     assert worker.ssh("docker info --format '{{.Swarm.LocalNodeState}}'").stdout.strip() == "inactive"
     left = worker.ssh("ls -d /etc/commonage /etc/init.d/commonage-agent /scratch/* /etc/docker/certs.d/*; iptables -S")
@@ -311,13 +311,13 @@ def test_a_node_that_vanished_is_replaced_by_what_a_cloud_starts(
     first = new_worker("worker3", 13)
     assert "worker3 has joined Test site" in boot_with(first, data)
     site.load_image(first)
-    until(lambda: site.is_ready("worker3"))
+    wait_until(lambda: site.is_ready("worker3"))
     script = 'echo try >>"$HOME/tries"; [ "$(grep -c try "$HOME/tries")" = 1 ] || exit 0; sleep 600'
     job = site.submit("worker3", script, requeue=True)
-    until(lambda: site.admin.workload(job.id).state == "running" and list(site.shared.rglob("tries")))
+    wait_until(lambda: site.admin.workload(job.id).state == "running" and list(site.shared.rglob("tries")))
     first.vanish()
-    until(lambda: site.admin.workload(job.id).state == "queued")
-    until(lambda: "ready" not in site.states("worker3"))
+    wait_until(lambda: site.admin.workload(job.id).state == "queued")
+    wait_until(lambda: "ready" not in site.states("worker3"))
     first.remove()
     second = new_worker("worker3", 13)
     site.load_image(second)
@@ -335,10 +335,10 @@ def test_a_node_pool_rents_a_node_for_who_waits_and_gives_it_back(
     cloud = site.server.folder / "cloud"
     ask = SubmitIn(command=["sh", "-c", "true"], on={"node-pool": "burst"}, memory_mib=64, cpus="0.1")
     job = site.admin.submit(ask).workload
-    [rented] = until(lambda: list(cloud.glob("*.yaml")))
+    [rented] = wait_until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
-    until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
+    wait_until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
     [node_pool] = json.loads(site.done("node-pool", "ls", "--json"))
     assert (node_pool["cost_per_h"], [one["name"] for one in node_pool["nodes"]]) == (1.5, [name])
     node = new_worker("as-the-cloud-calls-it", 14)
@@ -346,10 +346,10 @@ def test_a_node_pool_rents_a_node_for_who_waits_and_gives_it_back(
     assert f"{name} has joined Test site" in boot_with(node, rented.read_text())
     ended = site.admin.wait(job.id, timeout_s=60)
     assert (ended.state, ended.node) == ("succeeded", name)
-    until(lambda: not list(cloud.iterdir()), 90)
-    until(lambda: site.node(name) is None and not site.states(name))
-    assert "was removed from this site" in until(lambda: refusal(node)), "should it come back, it is not let in"
-    until(lambda: site.admin.node_pools()[0].cost_per_h == 0)
+    wait_until(lambda: not list(cloud.iterdir()), within_s=90)
+    wait_until(lambda: site.node(name) is None and not site.states(name))
+    assert "was removed from this site" in wait_until(lambda: refusal(node)), "should it come back, it is not let in"
+    wait_until(lambda: site.admin.node_pools()[0].cost_per_h == 0)
     told = {one.reason.code: one.reason.params for one in site.admin.event_page().items}
     added, removed = told["PoolNodeAdded"], told["PoolNodeRemoved"]
     assert (added["node"], added["price_before_per_h"], added["price_per_h"]) == (name, 0.0, 1.5)
@@ -374,13 +374,11 @@ def may_pull(site: Site, worker: Worker) -> bool:
 
 
 def login_of(worker: Worker) -> str:
-    """As Docker has it."""
     logins = json.loads(worker.ssh("cat /root/.docker/config.json").stdout)
     return str(logins["auths"][_REGISTRY]["auth"])
 
 
 def swarm_token(site: Site) -> str:
-    """With which a worker joins the Swarm now."""
     return str(site.swarm.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"])
 
 
@@ -390,7 +388,6 @@ def scratch_bytes(worker: Worker) -> int:
 
 
 def has_image(worker: Worker, image: str) -> bool:
-    """Whether the node's Docker has it."""
     return worker.ssh(f"docker image inspect {image}").returncode == 0
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.acceptance.served import until
-from tests.contract.newcomer import MIRROR, switched_on
-from tests.contract.swarm import swarm_of
-from tests.contract.worker import Worker, base
+from tests.contract.harness.newcomer import MIRROR, switched_on
+from tests.contract.harness.swarm import swarm_of
+from tests.contract.harness.worker import Worker, base
 from tests.fakes.gpus.harness import LOOK, MEMORY_MIB, A, B
 from tests.fakes.gpus.packages import make_mirror
+from tests.fakes.waiting import wait_until
 from tests.integration.joining_site import Site, new_folders, site_of
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_driver_and_toolkit_come_from_the_mirror_and_docker_runs_with_them(site:
 
 
 def test_its_devices_are_known_and_each_container_sees_its_own(site: Site, worker: Worker) -> None:
-    until(lambda: site.is_ready("gpu1"), 60)
+    wait_until(lambda: site.is_ready("gpu1"))
     node = site.node("gpu1")
     assert node is not None
     assert [(one.uuid, one.simulated) for one in node.devices] == [(A, False), (B, False)]
@@ -109,7 +109,6 @@ def test_its_devices_are_known_and_each_container_sees_its_own(site: Site, worke
 
 
 def look(site: Site, **fields: Any) -> dict[str, Any]:
-    """What a job there sees."""
     said = site.said_of("gpu1", f"python3 -c {shlex.quote(LOOK)}", **fields)
     found: dict[str, Any] = json.loads(said[-1])
     return found

@@ -7,18 +7,19 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
-from tests.contract.agents import AgentProgram, make_config
+from tests.contract.harness.agents import AgentProgram, make_config
+from tests.fakes.waiting import until
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection, client_context
-from commonage.agent.fencing.partition import is_reachable
+from commonage.agent.partition import is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
@@ -37,18 +38,6 @@ pytestmark = pytest.mark.anyio
 
 NODE = "worker1"
 _WITHIN_S = 20
-
-
-async def until(holds: Callable[[], Any], what: str) -> Any:
-    """What it gives, once that is something."""
-    try:
-        async with asyncio.timeout(_WITHIN_S):
-            while True:
-                if found := holds():
-                    return found
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {_WITHIN_S} s: {what}") from None
 
 
 class Site:

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from click.testing import CliRunner
-from tests.contract.test_engine_process import HERE
+from tests.contract.engines.rigs import HERE
 
 from commonage.cli import main
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState, Share

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.contract.dockerd import NO_RULES, Dockerd, new_folder
-from tests.contract.leftovers import trusted_by_docker
-from tests.contract.test_engine_docker import docker_rig
+from tests.contract.engines.rigs import docker_rig
+from tests.contract.harness.dockerd import NO_RULES, Dockerd, new_folder
+from tests.contract.harness.leftovers import trusted_by_docker
 from tests.integration.registry_site import (
     ADDRESS,
     MACHINE_PASSWORD,
@@ -105,7 +105,6 @@ def run_in(here: Site, image: str, *command: str) -> str:
 
 
 def small(here: Site, name: str, content: str, base: str = "localhost/commonage/debian:bookworm") -> str:
-    """An image of one file, quickly made. Gives its local name."""
     folder = here.folder / name.replace("/", "-")
     folder.mkdir()
     (folder / "Containerfile").write_text(f"FROM {base}\nCOPY file /file\n")
@@ -311,7 +310,6 @@ class Person:
         self._registry = httpx2.Client(base_url=f"https://{here.address}", verify=context, trust_env=False)
 
     def asks(self, method: str, path: str) -> httpx2.Response:
-        """The registry's answer to who has shown what they were given."""
         refused = self._registry.request(method, path)
         assert refused.status_code == 401
         said = dict(re.findall(r'(\w+)="([^"]*)"', refused.headers["www-authenticate"]))

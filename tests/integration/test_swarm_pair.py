@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.local_agents import processes_of
-from tests.contract.swarm import MANAGER, Swarm, swarm_of
-from tests.contract.test_agent_swarm import agents_on
-from tests.contract.test_engine_swarm import swarm_rig
+from tests.contract.agent.test_swarm import agents_on
+from tests.contract.engines.rigs import swarm_rig
+from tests.contract.harness.processes import processes_of
+from tests.contract.harness.swarm import MANAGER, Swarm, swarm_of
 from tests.integration.test_swarm_loss import CUT_OFF, lose_a_node, none_ran_twice
 
 from commonage.domain.statuses import Phase

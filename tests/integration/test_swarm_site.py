@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from tests.acceptance.served import USERS_PASSWORD, until
-from tests.contract.local_agents import processes_of
+from tests.acceptance.served import USERS_PASSWORD
+from tests.contract.harness.processes import processes_of
+from tests.fakes.waiting import wait_until
 from tests.integration.swarm_site import DEVICE, WORKERS, SwarmSite, push_image, swarm_site
 
 from commonage.wire.hub import PORTAL_PATH
@@ -67,9 +68,9 @@ def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite
     ]
     for one in holders:
         bob.stop(one)
-    until(lambda: site.is_ready("ada"), 60)
+    wait_until(lambda: site.is_ready("ada"))
     assert site.browser("ada").delete("/hub/api/users/ada/server").status_code in (202, 204)
-    until(lambda: not site.live("ada"), 60)
+    wait_until(lambda: not site.live("ada"))
 
 
 def _progress_until(site: SwarmSite, user: str, words: str, **options: str) -> tuple[str, float]:
@@ -79,7 +80,9 @@ def _progress_until(site: SwarmSite, user: str, words: str, **options: str) -> t
     asking = threading.Thread(target=site.ask, args=(user,), kwargs=options)
     asking.start()
     try:
-        until(lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), 30)
+        wait_until(
+            lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), within_s=30
+        )
         with browser.stream("GET", f"/hub/api/users/{user}/server/progress") as answer:
             for line in answer.iter_lines():
                 if line.startswith("data:") and words in (said := json.loads(line.removeprefix("data:"))["message"]):
@@ -149,7 +152,10 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_nodes_agent(site:
         other.ask("GET", f"/images/{reference}/json")
     # Where an admin wishes it, it is there before anybody asks.
     site.admin.prepull("public/small", [DIES])
-    until(lambda: [one.state for one in site.admin.image("public/small").nodes if one.node == DIES] == ["ready"], 60)
+    wait_until(
+        lambda: [one.state for one in site.admin.image("public/small").nodes if one.node == DIES] == ["ready"],
+        within_s=60,
+    )
     assert other.ask("GET", f"/images/{reference}/json")["RepoDigests"] == [reference]
 
 
@@ -174,24 +180,32 @@ def test_who_is_on_a_node_that_is_drained_is_told_and_goes_on_elsewhere_where_th
     assert (told.code, told.params["node"], told.params["by"]) == ("NodeMustBeEmpty", DIES, "admin")
     assert told.params["fate"] == "session-ends"
     for one in (job, service):
-        until(lambda one=one: client.workload(one.id).node == STAYS and client.workload(one.id).state == "running", 60)
+        wait_until(
+            lambda one=one: client.workload(one.id).node == STAYS and client.workload(one.id).state == "running",
+            within_s=60,
+        )
         first, _ = sorted(client.attempts(one.id), key=lambda attempt: attempt.number)
         assert processes_of(first.id) == []
-    until(lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, ada.id), 60)
+    wait_until(
+        lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, ada.id), within_s=60
+    )
     [again] = site.live("ada")
     assert (again.node, again.state) == (STAYS, "running")
     told = [one.reason for one in client.event_page(again.id).items if one.reason.code == "RestartOf"]
     assert [one.params["workload_id"] for one in told] == [ada.id]
     # Who did not wish it stays until the deadline, and then reads why it is over.
-    until(lambda: site.client("bob").workload(bob.id).state == "stopped", 60)
+    wait_until(lambda: site.client("bob").workload(bob.id).state == "stopped")
     drained = site.client("bob").workload(bob.id).reason
     assert (drained.code, drained.params["node"], drained.params["by"]) == ("NodeDrained", DIES, "admin")
     assert drained.params["leave_by_at"] is not None
-    until(lambda: not site.swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]), 60)
+    wait_until(lambda: not site.swarm.machines[DIES].daemon.containers(label=["commonage.attempt"]))
     for one in (job, service):
         client.stop(one.id)
     assert site.browser("ada").delete("/hub/api/users/ada/server").status_code in (202, 204)
-    until(lambda: not site.live("ada") and not site.browser("bob").get("/hub/api/users/bob").json()["servers"], 60)
+    wait_until(
+        lambda: not site.live("ada") and not site.browser("bob").get("/hub/api/users/bob").json()["servers"],
+        within_s=60,
+    )
 
 
 # --- a node dies ---------------------------------------------------------------------------------------------------
@@ -208,7 +222,9 @@ def test_users_whose_node_dies_read_why_and_go_on_elsewhere_where_they_wished(si
     began = time.monotonic()
     try:
         for user, session in lost.items():
-            until(lambda user=user, session=session: site.client(user).workload(session.id).state == "lost", 60)
+            wait_until(
+                lambda user=user, session=session: site.client(user).workload(session.id).state == "lost", within_s=60
+            )
             ended = site.client(user).workload(session.id)
             assert (ended.reason.code, ended.reason.params["node"]) == ("NodeLost", DIES)
             told = [one.reason for one in site.client(user).event_page(session.id).items]
@@ -222,13 +238,15 @@ def test_users_whose_node_dies_read_why_and_go_on_elsewhere_where_they_wished(si
     finally:
         daemon.start()
     admin = site.admin
-    until(lambda: all(one.state == "ready" for one in admin.nodes() if one.name in WORKERS), 60)
-    until(lambda: not daemon.containers(label=["commonage.attempt"]), 60)
+    wait_until(lambda: all(one.state == "ready" for one in admin.nodes() if one.name in WORKERS))
+    wait_until(lambda: not daemon.containers(label=["commonage.attempt"]))
     assert len(site.live("ada")) == 1
 
 
 def _goes_on_elsewhere(site: SwarmSite, lost: str) -> None:
-    until(lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, lost), 120)
+    wait_until(
+        lambda: site.is_ready("ada") and (site.says("ada") or {}).get("workload") not in (None, lost), within_s=120
+    )
     [again] = site.live("ada")
     assert (again.node, again.state, site.says("ada")["workload"]) == (STAYS, "running", again.id)
     assert site.at_session("ada", "GET", "api/contents/kept").content == b"saved"
@@ -240,7 +258,7 @@ def _goes_on_elsewhere(site: SwarmSite, lost: str) -> None:
 
 def _ends_and_is_told(site: SwarmSite, lost: str) -> None:
     bob = site.browser("bob")
-    until(lambda: not bob.get("/hub/api/users/bob").json()["servers"], 60)
+    wait_until(lambda: not bob.get("/hub/api/users/bob").json()["servers"])
     assert site.live("bob") == []
     reason = site.client("bob").workload(lost).reason.message
     with httpx2.Client(base_url=site.server.url, follow_redirects=True, timeout=60, trust_env=False) as browser:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.integration.hub_installation import until
+from tests.fakes.waiting import until
 
 from commonage.server.data_dir import free_port
 from commonage.server.processes.children import Supervisor

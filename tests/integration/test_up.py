@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.acceptance.served import USERS_PASSWORD, Served, processes_of, served, until
+from tests.acceptance.served import USERS_PASSWORD, Served, processes_of, served
+from tests.fakes.waiting import wait_until
 from tests.integration.sign_in import sign_in
 
 from commonage.server.data_dir import free_port
@@ -39,7 +40,7 @@ def refused(*flags: str, **environment: str) -> str:
 
 
 def test_from_the_first_start_to_the_second(here: Served) -> None:
-    until(lambda: "people are kept apart" in here.output)
+    wait_until(lambda: "people are kept apart" in here.output)
     assert f"http://localhost:{here.port}/" in here.output
     assert "simulated" in here.output.lower()
     assert "kept apart by agreement only" in here.output
@@ -63,7 +64,7 @@ def test_from_the_first_start_to_the_second(here: Served) -> None:
     long = json.loads(here.cli("run", "-d", "--json", "--no-files", "--", "sleep", "1000", token=token).stdout)["id"]
 
     with here.client("bob") as client:
-        until(lambda: client.workload(long).state == "running")
+        wait_until(lambda: client.workload(long).state == "running")
         ports = (here.data / "ports.json").read_text()
         assert here.stop(signal.SIGINT) == 0
         assert here.processes() == []
@@ -71,7 +72,7 @@ def test_from_the_first_start_to_the_second(here: Served) -> None:
         here.start()
         states = {one.id: one.state for one in client.workloads()}
         assert sorted(state for one, state in states.items() if one != long) == ["failed", "succeeded"]
-        until(lambda: client.workload(long).state == "running")
+        wait_until(lambda: client.workload(long).state == "running")
         assert client.workload(long).attempts == 2
         assert (here.data / "ports.json").read_text() == ports
         client.stop(long)
@@ -82,7 +83,7 @@ def test_workloads_outlive_an_upgrade_and_a_crash(here: Served) -> None:
     with here.client("bob") as client:
         token = here.token("bob")
         made = here.cli("run", "-d", "--no-files", "--", "sh", "-c", "echo one; sleep 1000", token=token).stdout.strip()
-        until(lambda: client.workload(made).state == "running")
+        wait_until(lambda: client.workload(made).state == "running")
 
         assert here.stop(signal.SIGTERM) == 0
         assert [pid for pid in here.processes() if b"traefik" in command(pid) or b"hub" in command(pid)] == []
@@ -91,7 +92,9 @@ def test_workloads_outlive_an_upgrade_and_a_crash(here: Served) -> None:
         assert (client.workload(made).state, client.workload(made).attempts) == ("running", 1)
 
         here.kill()
-        until(lambda: not [pid for pid in here.processes() if b"traefik" in command(pid) or b"hub" in command(pid)])
+        wait_until(
+            lambda: not [pid for pid in here.processes() if b"traefik" in command(pid) or b"hub" in command(pid)]
+        )
         here.start()
         assert (client.workload(made).state, client.workload(made).attempts) == ("running", 1)
         client.stop(made)
@@ -113,10 +116,10 @@ def test_a_second_ctrl_c_hurries(here: Served) -> None:
             "trap '' TERM INT; sleep 1000 & wait; sleep 1000",
         )
         made = here.cli(*stubborn, token=token).stdout.strip()
-        until(lambda: client.workload(made).state == "running")
+        wait_until(lambda: client.workload(made).state == "running")
     assert here.process is not None
     here.process.send_signal(signal.SIGINT)
-    until(lambda: "Waiting for" in here.output)
+    wait_until(lambda: "Waiting for" in here.output)
     assert here.stop(signal.SIGINT) == 0
     assert here.processes() == []
 

@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock, until
+from tests.fakes.metrics import KeptMetrics
+from tests.fakes.waiting import until
+from tests.integration.api_world import FakeIdentity
 
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
@@ -26,6 +28,7 @@ from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import ProcessSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.server.clock import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing import factories
 from commonage.testing.fakes.store import MemoryStore
@@ -60,7 +63,7 @@ class Site:
         settings = ProcessSettings(node_name="here", memory_mib=4096, cgroups=cgroups)
         self.engine = ProcessEngine("local", data, devices=self.device, settings=settings)
         world = Adapters(
-            store=MemoryStore(), metrics=KeptMetrics(), clock=WallClock(), identity=FakeIdentity(),
+            store=MemoryStore(), metrics=KeptMetrics(), clock=SystemClock(), identity=FakeIdentity(),
             bundles=BundleFiles(data / "bundles"), devices=self.device, engines=[self.engine], environments=[SHELL],
             chance=random.randrange,
         )  # fmt: skip
@@ -71,7 +74,7 @@ class Site:
         command = ("sh", "-c", DETACHES)
         ask = Submission(Kind.JOB, command, gpu=parse_gpus("8GiB"), memory_mib=64, cpus_milli=100)
         (made,) = (await self.control.workloads.submit(ANN, ask)).workloads
-        await until(lambda: self.there(made) is State.RUNNING, 30)
+        await until(lambda: self.there(made) is State.RUNNING, within_s=30)
         async for line in self.engine.logs(f"{made.id}-1", follow=True):
             return made, int(line.text)
         raise AssertionError("it said nothing")
@@ -107,7 +110,7 @@ async def test_the_culprit_is_ended_with_its_detached_child_and_its_neighbour_go
     (unattributed_processes,) = site.control.watchdog.unattributed_processes.values()
     assert [(one.pid, one.memory_mib) for one in unattributed_processes] == [(os.getpid(), 700)]
     assert unattributed_processes[0].name
-    await until(lambda: site.there(mine) is None, 30)
+    await until(lambda: site.there(mine) is None, within_s=30)
     ended = await site.control.store.workload(mine.id)
     assert ended.state is State.STOPPED
     assert isinstance(ended.reason, OverGpuShare)

@@ -80,7 +80,6 @@ def measured(token: str, workload: str, at_least: str) -> float:
 
 
 def ended(token: str, workload: str) -> dict[str, object]:
-    """Wait for its end; how it ended, after how many tries."""
     with closing(Client(URL, token)) as client:
         found = client.wait(workload, timeout_s=_WITHIN_S)
         said = [line.text for line in client.logs(workload)]
@@ -105,7 +104,6 @@ def all_stopped(token: str) -> int:
 
 
 def nodes(token: str) -> dict[str, dict[str, object]]:
-    """The nodes, by name: how they stand, why, and how many GPUs they have."""
     with closing(Client(URL, token)) as client:
         return {
             one.name: {

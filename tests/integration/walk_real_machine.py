@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.acceptance.served import until
-from tests.contract.dockerd import minimal_image
-from tests.contract.newcomer import switched_on
-from tests.contract.nfs import served_by_nfs
-from tests.contract.node import Node
-from tests.contract.swarm import MANAGER, swarm_of
+from tests.contract.harness.dockerd import minimal_image
+from tests.contract.harness.newcomer import switched_on
+from tests.contract.harness.nfs import served_by_nfs
+from tests.contract.harness.node import Node
+from tests.contract.harness.swarm import MANAGER, swarm_of
+from tests.fakes.waiting import wait_until
 from tests.integration.joining_site import STEPS, Site, new_folders, site_of, what_is_there
 
 pytestmark = [pytest.mark.needs("docker", "machines"), pytest.mark.timeout(900)]
@@ -49,7 +49,7 @@ size = "8MiB"
 
 def slowly(condition: Callable[[], object]) -> None:
     """Wait for what an emulator takes its time for, without keeping it busy with the question."""
-    until(condition, 240, every_s=1)
+    wait_until(condition, within_s=240, every_s=1)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import httpx2
 import uvicorn
-from tests.integration.api_world import Api, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import Api, serving
 
 from commonage.api.app import end_streams
 from commonage.domain.workloads import State
@@ -31,7 +32,6 @@ class Site:
         self.control = api.control
 
     def client(self, token: str | None = "ann", **headers: str) -> httpx2.AsyncClient:
-        """A program of one user."""
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         return httpx2.AsyncClient(
@@ -55,7 +55,6 @@ class Site:
         return made
 
     def shell(self, http: aiohttp.ClientSession, workload_id: str, token: str = "ann") -> Any:
-        """A WebSocket beside this workload, as a context manager."""
         url = f"{self.url}{API_PATH}/workloads/{workload_id}/exec"
         return http.ws_connect(url, headers={"Authorization": f"Bearer {token}"})
 

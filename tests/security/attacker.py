@@ -12,8 +12,6 @@ from commonage.wire.hub import PORTAL_PATH
 
 
 class SignedIn:
-    """A browser that has signed in under `name` and landed on the portal."""
-
     def __init__(self, url: str, name: str, password: str) -> None:
         self.http = httpx2.Client(base_url=url, follow_redirects=True, trust_env=False, timeout=30)
         self.http.get("/hub/login")
@@ -30,7 +28,6 @@ class SignedIn:
 
     @property
     def is_in(self) -> bool:
-        """Whether the portal shows itself, and not the form to sign in."""
         return self.http.get(PORTAL_PATH).url.path == PORTAL_PATH
 
     def hub(self, method: str, path: str, body: Any = None) -> httpx2.Response:

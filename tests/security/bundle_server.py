@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import uvicorn
-from tests.integration.api_world import serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import serving
 
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import ProcessSettings
@@ -21,7 +22,6 @@ from commonage.store.upgrade import upgrade
 
 
 async def main(folder: Path) -> None:
-    """Serve until killed."""
     url = f"sqlite:///{folder}/commonage.db"
     await upgrade(url)
     settings = ProcessSettings(node_name="here", cgroups=False, warm_sessions=False)

@@ -4,7 +4,8 @@ its pages. Each script does what an attacker would: it tries to read, use or lea
 from __future__ import annotations
 
 from playwright.sync_api import Page
-from tests.acceptance.served import Served, until
+from tests.acceptance.served import Served
+from tests.fakes.waiting import wait_until
 
 from commonage.wire.hub import PORTAL_PATH
 
@@ -77,16 +78,17 @@ async ([hub, here, path, pattern]) => {
       if (find.test(text) || ++times > 15) { clearInterval(timer); done(text); }
     }, 100);
   });
-  for (const tag of ["iframe", "object", "embed"]) {
+  const shown = ["iframe", "object", "embed"].map(async (tag) => {
     const frame = document.createElement(tag);
     frame[tag === "object" ? "data" : "src"] = url;
     document.body.append(frame);
     keep(tag, await soon(() => (frame.contentDocument || frame.getSVGDocument()).documentElement.outerHTML));
     frame.remove();
-  }
+  });
   const opened = window.open(url);
   keep("window", await soon(() => opened.document.documentElement.outerHTML));
   try { opened.close(); } catch { }
+  await Promise.all(shown);
   return loot;
 }
 """
@@ -143,12 +145,12 @@ class MaliciousServer:
         options = {"environment": "notebook", "cpus": "0.5", "memory": "1GiB"}
         asked = self._installation.hub("POST", "/users/mallory/server", json=options)
         assert asked.status_code in (201, 202), asked.text
-        until(lambda: list(mallory.workloads(kind="session", state=["running"])), 300)
-        until(lambda: self._installation.hub("GET", "/users/mallory").json()["servers"][""]["ready"], 60)
+        wait_until(lambda: list(mallory.workloads(kind="session", state=["running"])), within_s=300)
+        wait_until(lambda: self._installation.hub("GET", "/users/mallory").json()["servers"][""]["ready"])
 
     def stop(self) -> None:
         self._installation.hub("DELETE", "/users/mallory/server")
-        until(lambda: not list(self._installation.client("mallory").workloads(state=["running"])), 60)
+        wait_until(lambda: not list(self._installation.client("mallory").workloads(state=["running"])))
 
     def received_cookies(self) -> str:
         """All cookies that browsers ever sent to her."""

@@ -13,8 +13,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.fakes.waiting import wait_until
 from tests.integration.api_world import serving
 
 from commonage.control.settings import BundleLimits
@@ -32,19 +32,8 @@ GZIP = {"Content-Type": "application/gzip"}
 ROOT = Path(__file__).parents[2]
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What the condition gives, once it is true."""
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
-    return found
-
-
 @dataclass
 class Server:
-    """A server that runs."""
-
     process: subprocess.Popen[bytes]
     folder: Path
     http: httpx2.Client
@@ -67,7 +56,7 @@ class Server:
     def ended(self, workload_id: str) -> tuple[str, str]:
         """Its last state, and why."""
         states = ("succeeded", "failed", "stopped", "lost")
-        found = eventually(lambda: one if (one := self.workload(workload_id))["state"] in states else None)
+        found = wait_until(lambda: one if (one := self.workload(workload_id))["state"] in states else None)
         return found["state"], found["reason"]["params"].get("error", "")
 
     def memory_mib(self) -> int:
@@ -106,9 +95,8 @@ def started(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:
-    """One that answers."""
     with started(folder) as server:
-        eventually(lambda: server.process.poll() is not None or (folder / "port").exists())
+        wait_until(lambda: server.process.poll() is not None or (folder / "port").exists())
         server.http.base_url = httpx2.URL(f"http://127.0.0.1:{(folder / 'port').read_text()}{API_PATH}")
         yield server
 
@@ -152,12 +140,12 @@ def test_a_bundle_whose_unpacking_ends_the_server_is_not_unpacked_at_every_start
     many = packed({f"{index % 50}/{index}": b"" for index in range(30_000)})
     with running(folder) as server:
         workload = server.submit(bundle=server.send(many))
-        [attempt] = eventually(lambda: list((folder / "data" / "runs").glob("*/unpacking")))
-        eventually(server.children)
+        [attempt] = wait_until(lambda: list((folder / "data" / "runs").glob("*/unpacking")))
+        wait_until(server.children)
         server.kill()
-        eventually(lambda: not server.children(), 10)  # nothing goes on behind its back
+        wait_until(lambda: not server.children(), within_s=10)  # nothing goes on behind its back
     with started(folder) as server:
-        eventually(lambda: attempt.read_text() == "2")
+        wait_until(lambda: attempt.read_text() == "2")
         server.kill()
     with running(folder) as server:
         state, reason = server.ended(workload)
@@ -177,7 +165,7 @@ def test_an_upload_that_is_cut_off_by_a_kill_leaves_nothing(tmp_path: Path) -> N
             head = f"POST {API_PATH}/bundles HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ann\r\n"
             head += "Content-Length: 9999999\r\nContent-Type: application/gzip\r\n\r\n"
             line.sendall(head.encode() + b"\x1f\x8b" + bytes(1000))
-            eventually(lambda: list((folder / "bundles").glob(".coming-*")))
+            wait_until(lambda: list((folder / "bundles").glob(".coming-*")))
             server.kill()
     with running(folder):
         assert list((folder / "bundles").iterdir()) == []

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.joining_world import World, opened
 
 from commonage.cli.nodes.join import commands
-from commonage.wire.joining import JoinTokenOut
+from commonage.wire.nodes import JoinTokenOut
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("root")]
 
@@ -40,7 +40,7 @@ def web(script: str) -> Iterator[str]:
             self.wfile.write(script.encode())
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Not to the tests' output."""
+            pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -78,7 +78,6 @@ class Node:
         )
 
     def look(self) -> None:
-        """What every user of the node sees of its processes now."""
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit():

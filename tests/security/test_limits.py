@@ -12,10 +12,11 @@ from pathlib import Path
 import aiohttp
 import httpx2
 import pytest
-from tests.integration.api_world import PLENTY, SPAWNER, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import PLENTY, SPAWNER
 from tests.security.api_site import STREAM, Site, site
 
-from commonage.control.tenants.connections import Connection
+from commonage.control.request_limits import Connection
 from commonage.domain.principals import Principal
 from commonage.domain.tenants import Rules, Tenant
 from commonage.sdk import AsyncClient

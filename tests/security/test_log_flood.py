@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
-from tests.integration.api_world import until
+from tests.contract.engines.rigs import docker_rig
+from tests.contract.harness.dockerd import dockerd_with_image
+from tests.fakes.waiting import until
 from tests.security.api_site import site
 
 from commonage.domain.reasons.attempts import LogTruncated
@@ -26,7 +27,7 @@ async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_pat
         flood = f"echo first; yes 0123456789abcdef | head -c {FLOOD}M; echo; echo last; exec sleep 300"
         job = await here.running(command=["sh", "-c", flood], memory_mib=256)
         [log] = tmp_path.glob("runs/*/log")
-        await until(lambda: log.stat().st_size > FLOOD * MIB, 240)
+        await until(lambda: log.stat().st_size > FLOOD * MIB, within_s=240)
         await until(lambda: log.stat().st_blocks * 512 <= MAX * MIB)
         async with here.client() as ann:
             found = (await ann.get(f"/workloads/{job}/events")).json()["items"]
@@ -62,7 +63,7 @@ async def test_a_container_that_prints_without_end_does_not_fill_the_disk(tmp_pa
             flood = ("sh", "-c", f"echo first; {lines_64k}; {write}; echo last; exec sleep 300")
             order = await rig.started(rig.start_request(FOREVER, command=flood))
             [log] = tmp_path.glob("docker/runs/*/log")
-            await until(lambda: log.stat().st_size >= FLOOD * MIB, 240)
+            await until(lambda: log.stat().st_size >= FLOOD * MIB, within_s=240)
             await until(lambda: log.stat().st_blocks * 512 <= MAX * MIB)
             lines = await rig.lines(order.attempt_id)
             assert (lines[0], lines[-1]) == ("first", "last")

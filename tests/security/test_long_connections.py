@@ -11,11 +11,12 @@ from pathlib import Path
 import aiohttp
 import httpx2
 import pytest
-from tests.integration.api_world import PLENTY, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import PLENTY
 from tests.security.api_site import STREAM, Site, site
 
-from commonage.control.tenants import connections
-from commonage.control.tenants.connections import Connection
+from commonage.control import request_limits
+from commonage.control.request_limits import Connection
 from commonage.testing.behaviour import Behaviour
 from commonage.wire.hub import PORTAL_PATH
 
@@ -31,7 +32,6 @@ async def here(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def last_event(response: httpx2.Response) -> tuple[str, dict[str, object]]:
-    """The last event of a stream that ends."""
     found = [one async for one in httpx2.EventSource(response) if one.data]
     return found[-1].event, json.loads(found[-1].data)
 
@@ -122,6 +122,6 @@ async def test_a_hub_that_is_away_for_a_moment_ends_nothing(here: Site, monkeypa
         await asyncio.sleep(0.5)
         assert here.control.connections.count(Connection.STREAM, "ann") == 1
         # But not for ever: whoever can keep the hub down must not keep what was revoked.
-        monkeypatch.setattr(connections, "UNCONFIRMED_S", 0.0)
+        monkeypatch.setattr(request_limits, "UNCONFIRMED_S", 0.0)
         event, problem = await asyncio.wait_for(last_event(response), 10)
         assert (event, problem["code"]) == ("error", "unavailable")

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.acceptance.served import until as wait_until
-from tests.contract.agents import make_config, without_node_id
-from tests.contract.swarm import MANAGER, Swarm, swarm_of
-from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
-from tests.integration.api_world import URL, WallClock
+from tests.contract.engines.rigs import SwarmRig, swarm_rig
+from tests.contract.harness.agents import make_config, without_node_id
+from tests.contract.harness.swarm import MANAGER, Swarm, swarm_of
+from tests.fakes.waiting import until, wait_until
+from tests.integration.api_world import URL
 from tests.integration.joining_world import SwarmAuthority, World, opened, request_for
-from tests.integration.test_link import Node, refusal, until
+from tests.integration.test_link import Node, refusal
 
 from commonage.agent.steps.host import Host
 from commonage.agent.steps.swarm import prove, swarm_node
@@ -34,13 +34,14 @@ from commonage.domain.reasons.nodes import HostNameChanged, NodeTakesNoWork, NoN
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME, JoinClient, JoinRefused
-from commonage.join.identity_proof import statement
+from commonage.join.config import statement
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.messages import Measured, Report
+from commonage.server.clock import SystemClock
 from commonage.testing.engine_rig import FOREVER
 from commonage.wire.hub import PORTAL_PATH
 
@@ -224,7 +225,7 @@ class JoinServiceProcess:
         self.agents = AgentConnections(self.authority)
         site = Site("Lab", f"{URL}{PORTAL_PATH}join", (), (), folder / "shared")
         manager = SwarmManager(swarm.manager.daemon.url)
-        self.join_service = JoinService(site, self.authority, self.tokens, manager, WallClock())
+        self.join_service = JoinService(site, self.authority, self.tokens, manager, SystemClock())
         self.join_client = JoinListener(self.join_service)
         self._folder, self._at = folder, ""
 

@@ -20,7 +20,8 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.acceptance.browser import Problems, await_live, chromium, go, person
-from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served, until
+from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
+from tests.fakes.waiting import wait_until
 from tests.security.malicious_server import HUB_TOKEN, PORTAL_TOKEN, MaliciousServer
 
 from commonage.server.data_dir import free_port
@@ -206,7 +207,7 @@ def test_own_session_opens_from_portal(deployment: Deployment, alice: Page) -> N
     installation = deployment.installation
     options = {"environment": "notebook", "cpus": "0.5", "memory": "1GiB"}
     assert installation.hub("POST", "/users/alice/server", json=options).status_code in (201, 202)
-    until(lambda: list(installation.client("alice").workloads(kind="session", state=["running"])), 300)
+    wait_until(lambda: list(installation.client("alice").workloads(kind="session", state=["running"])), within_s=300)
     try:
         go(alice, "workloads")
         with alice.context.expect_page() as opened:
@@ -218,7 +219,7 @@ def test_own_session_opens_from_portal(deployment: Deployment, alice: Page) -> N
         alice.wait_for_url(f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**", timeout=60_000)
     finally:
         installation.hub("DELETE", "/users/alice/server")
-        until(lambda: not list(installation.client("alice").workloads(state=["running"])), 60)
+        wait_until(lambda: not list(installation.client("alice").workloads(state=["running"])))
 
 
 def test_portal_is_live(deployment: Deployment, alice: Page) -> None:

@@ -22,7 +22,6 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Instal
 
 
 async def guess(browser: httpx2.AsyncClient, name: str, password: str) -> httpx2.Response:
-    """By the hub's API."""
     auth = {"auth": {"username": name, "password": password}}
     return await browser.post(f"/hub/api/users/{name}/tokens", json=auth)
 

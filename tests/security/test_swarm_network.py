@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.acceptance.served import until
-from tests.contract.swarm import Node
+from tests.contract.harness.swarm import Node
+from tests.fakes.waiting import wait_until
 from tests.integration.swarm_site import WORKERS, SwarmSite, swarm_site
 
 from commonage.wire.hub import API_PATH
@@ -165,7 +165,7 @@ def test_a_published_port_takes_connections_from_the_control_plane_only(site: Sw
         [port] = {int(one.split()[3].rpartition(":")[2]) for one in listening.splitlines() if ":2" in one} & set(
             range(20000, 30000)
         )
-        until(lambda: ask_from(manager, node.address, port).startswith("HTTP/1.0 200"), 60)
+        wait_until(lambda: ask_from(manager, node.address, port).startswith("HTTP/1.0 200"))
         assert ask_from(outsider, node.address, port) == "closed"
         assert ask_from(site.swarm.machines[WORKERS[1]], node.address, port) == "closed"
         # Docker publishes by IPv6, too: there it answers the node itself, and nobody else.

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.swarm import Swarm, swarm_of
-from tests.contract.test_agent_swarm import Agents, agents_on
-from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
+from tests.contract.agent.test_swarm import Agents, agents_on
+from tests.contract.engines.rigs import SwarmRig, swarm_rig
+from tests.contract.harness.swarm import Swarm, swarm_of
 from tests.integration.joining_world import opened
 
 from commonage.domain.errors import EngineFailure

@@ -24,15 +24,12 @@ DAY_S = 24 * 3600
 
 
 class Site(Installation):
-    """A real hub, and the real API's routes beside it."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "data")
         control, _ = make_control(folder, identity=self.identity)
         self.api = create_app(control, Auth(self.identity))
 
     async def ask_api(self, token: str, **fields: Any) -> httpx2.Response:
-        """Ask the API for a token, with a token."""
         transport = httpx2.ASGITransport(app=self.api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://api") as client:
             headers = {"Authorization": f"Bearer {token}"}
@@ -45,7 +42,6 @@ class Site(Installation):
             return await browser.post(f"/hub/api/users/{user}/tokens", json=fields, headers=headers)
 
     async def lasts_s(self, token: str) -> float | None:
-        """How long it is good for from now on, as the hub itself says."""
         expires_at = await self.identity.expires_at(token)
         return None if expires_at is None else expires_at - datetime.now().timestamp()
 

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.agents import make_config
+from tests.contract.harness.agents import make_config
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import dial
 from commonage.agent.network import gateway as container_gateway
 from commonage.agent.network.gateway import ContainerGateway, open_tunnel
 from commonage.domain.reasons.nodes import GatewayNotListening
-from commonage.link import tunnels
+from commonage.link import listener as tunnels
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.forwarding import Streams
@@ -70,7 +70,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def said_back(streams: Streams, data: bytes) -> bytes:
-    """What comes back of it; nothing if the connection ends."""
     try:
         async with asyncio.timeout(20):
             streams[1].write(data)

@@ -39,7 +39,6 @@ PATCHES = ("hub/", "files/injected/", "engines/process/warm/zygote.py", "engines
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[ast.Attribute, bool]]:
-    """All `x.y` that are assigned, and whether x is the object itself, or its class."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node, isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -18,16 +17,12 @@ VERBS = {
 def main(arguments: Sequence[str]) -> int:
     """Run the verb in the first argument with the other arguments. Returns the exit code: 2 for an unknown verb."""
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
-    if verb not in VERBS or importlib.util.find_spec(_module_of(verb)) is None:
+    if verb not in VERBS:
         known = "\n".join(f"  {name:12} {description}" for name, description in VERBS.items())
         print(f"usage: python3 -m commonage.agent VERB …, VERB one of\n{known}", file=sys.stderr)
         return 2
-    code: int = importlib.import_module(_module_of(verb)).main(rest)
+    code: int = importlib.import_module(f"commonage.agent.{verb.replace('-', '_')}").main(rest)
     return code
-
-
-def _module_of(verb: str) -> str:
-    return f"commonage.agent.{verb.replace('-', '_')}"
 
 
 if __name__ == "__main__":

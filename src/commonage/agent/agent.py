@@ -9,27 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import ControlPlaneConnection
-from commonage.agent.containers.containers import Containers
+from commonage.agent.containers.containers import Containers, Limits
 from commonage.agent.containers.docker import DaemonGone, DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.agent.containers.images import Puller
-from commonage.agent.containers.limits import Limits
 from commonage.agent.containers.mounts import Mounts
 from commonage.agent.devices import AgentDevices, DeviceSnapshot
-from commonage.agent.fencing.daemon_health import DaemonHealth, Ping
-from commonage.agent.fencing.fencing import Fences
-from commonage.agent.fencing.partition import SWARM_PORT, PartitionMonitor, is_reachable
+from commonage.agent.fencing import DaemonHealth, Fences, Ping
 from commonage.agent.network.firewall import FirewallKeeper
 from commonage.agent.network.gateway import ContainerGateway
 from commonage.agent.node import Node
+from commonage.agent.partition import SWARM_PORT, PartitionMonitor, is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import ProcessOwner
@@ -43,6 +41,7 @@ from commonage.messages import text
 from commonage.ports.agents import PARTITIONED_AFTER_S, NodeNetwork, OnProgress
 from commonage.ports.devices import ShareAssignment
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _PING_INTERVAL_S, _PING_TIMEOUT_S = 1.0, 3.0
 _PARTITION_CHECK_INTERVAL_S = 0.25
@@ -193,12 +192,10 @@ class Agent:
     async def _watch_devices(self) -> None:
         while True:
             self._snapshot = await self._devices.snapshot(self._owners)
-            new = [(0, one) for one in await self._warnings_of_devices()]
-            self._warnings = [*self._warnings, *new][-_MAX_WARNINGS:]
+            if not self._devices.is_silent:
+                new = [(0, warning) for warning in await self._devices.take_warnings()]
+                self._warnings = [*self._warnings, *new][-_MAX_WARNINGS:]
             await asyncio.sleep(messages.REPORT_EVERY_S)
-
-    async def _warnings_of_devices(self) -> Sequence[tuple[str, str]]:
-        return () if self._devices.is_silent else await self._devices.take_warnings()
 
     async def _report_to(self, connection: Connection, welcome: Welcome) -> None:
         self._execs.set_connection(connection)
@@ -220,12 +217,8 @@ class Agent:
         faults = tuple(one for one in broken if one is not None)
         node = await asyncio.to_thread(self._node.report, snapshot.devices, faults)
         self._report_number += 1
-        self._report_times = {
-            number: at
-            for number, at in self._report_times.items()
-            if number > self._report_number - _REMEMBERED_REPORTS
-        }
         self._report_times[self._report_number] = time.monotonic()
+        self._report_times.pop(self._report_number - _REMEMBERED_REPORTS, None)
         unsent = tuple(one for number, one in self._warnings if number == 0)
         self._warnings = [(number or self._report_number, one) for number, one in self._warnings]
         return messages.Report(
@@ -253,85 +246,84 @@ class Agent:
 
     def _request_handlers(self) -> Mapping[RequestType[Any, Any], RequestHandler]:
         return {
-            messages.MEASURE: self._measure,
-            messages.OWNERS: self._owners_of,
-            messages.ENFORCE: self._enforce,
-            messages.RELEASE: self._release,
-            messages.MOUNT: self._mount,
-            messages.UNMOUNT: self._unmount,
+            messages.MEASURE: _handler(lambda _: self._measure()),
+            messages.OWNERS: _handler(lambda request: self._owners_of(request.pids)),
+            messages.ENFORCE: _handler(self._enforce),
+            messages.RELEASE: _handler(lambda request: self._devices.release(request.ids)),
+            messages.MOUNT: _handler(self._mount),
+            messages.UNMOUNT: _handler(self._unmount),
             messages.PULL: self._pull,
             EXEC: self._execs.run,
-            messages.FENCE: self._fence,
-            messages.UNPAUSE: self._unpause,
-            messages.REACHES: self._reaches,
-            messages.NOTE_ALLOCATIONS: self._note_allocations,
-            messages.RESUME: self._resume,
+            messages.FENCE: _handler(self._fence),
+            messages.UNPAUSE: _handler(self._unpause),
+            messages.REACHES: _handler(self._reaches),
+            messages.NOTE_ALLOCATIONS: _handler(lambda request: self._devices.note_allocations(request.allocations)),
+            messages.RESUME: _handler(lambda request: self._devices.resume(request.uuid)),
         }
 
     def _owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         return owners_of(pids, self._containers.of_attempts())
 
-    async def _measure(self, _: messages.Nothing, on_progress: OnProgress) -> messages.Measured:
+    async def _measure(self) -> messages.Measured:
         running = list(self._containers.running.values())
-        found = await asyncio.to_thread(lambda: [measure(one.attempt_id, one.pid) for one in running])
-        return messages.Measured(tuple(one for one in found if one is not None))
+        measured = await asyncio.to_thread(lambda: [measure(one.attempt_id, one.pid) for one in running])
+        return messages.Measured(tuple(one for one in measured if one is not None))
 
-    async def _owners_of(self, pids: messages.Pids, on_progress: OnProgress) -> messages.Owners:
-        return messages.Owners(tuple(await asyncio.to_thread(self._owners, pids.pids)))
+    async def _owners_of(self, pids: Collection[int]) -> messages.Owners:
+        return messages.Owners(tuple(await asyncio.to_thread(self._owners, pids)))
 
-    async def _enforce(self, hold: ShareAssignment, on_progress: OnProgress) -> messages.Variables:
+    async def _enforce(self, hold: ShareAssignment) -> messages.Variables:
         return messages.Variables(tuple((await self._devices.enforce(hold)).items()))
 
-    async def _release(self, attempts: messages.Attempts, on_progress: OnProgress) -> messages.Nothing:
-        await self._devices.release(attempts.ids)
-        return messages.Nothing()
+    async def _mount(self, request: messages.Mounts) -> messages.Mounted:
+        return messages.Mounted(
+            await self._in_mounting_thread(lambda: self._mounts.mount(request.attempt_id, request.sources))
+        )
 
-    async def _mount(self, request: messages.Mounts, on_progress: OnProgress) -> messages.Mounted:
-        mount = partial(self._mounts.mount, request.attempt_id, request.sources)
-        return messages.Mounted(await asyncio.get_running_loop().run_in_executor(self._mounting, mount))
-
-    async def _unmount(self, attempts: messages.Attempts, on_progress: OnProgress) -> messages.Nothing:
+    async def _unmount(self, attempts: messages.Attempts) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._mounting, self._mounts.remove, attempts.ids)
+            await self._in_mounting_thread(lambda: self._mounts.remove(attempts.ids))
         except OSError as error:
             raise EngineFailure(f"the folders of {', '.join(attempts.ids)} cannot be unmounted: {error}") from error
-        return messages.Nothing()
+
+    async def _in_mounting_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._mounting, work)
 
     async def _pull(self, image: messages.Image, on_progress: OnProgress) -> messages.Nothing:
         await self._puller.ensure(image.name, on_progress)
         return messages.Nothing()
 
-    async def _fence(self, attempts: messages.Attempts, on_progress: OnProgress) -> messages.Attempts:
+    async def _fence(self, attempts: messages.Attempts) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
 
-    async def _unpause(self, unpause: messages.Unpause, on_progress: OnProgress) -> messages.Nothing:
-        made = self._report_times.get(unpause.number)
-        if made is None or time.monotonic() - made > PARTITIONED_AFTER_S:  # it may have been requeued elsewhere since
-            return messages.Nothing()
+    async def _unpause(self, unpause: messages.Unpause) -> None:
+        reported_at = self._report_times.get(unpause.number)
+        if reported_at is None or time.monotonic() - reported_at > PARTITIONED_AFTER_S:
+            return  # it may have been requeued elsewhere since
         paused = await asyncio.to_thread(self._fences.unpause, unpause.ids)
         warning = "Paused for {:.0f} s because its node was partitioned from the control plane; it continues now."
         self._warnings += [(0, (one, warning.format(seconds))) for one, seconds in paused.items()]
         self._changed.set()
-        return messages.Nothing()
 
-    async def _reaches(self, node: messages.NodeAddress, on_progress: OnProgress) -> messages.Reachable:
+    async def _reaches(self, node: messages.NodeAddress) -> messages.Reachable:
         return messages.Reachable(await is_reachable(node.address, SWARM_PORT, refused=False))
-
-    async def _note_allocations(self, allocations: messages.Allocations, on_progress: OnProgress) -> messages.Nothing:
-        await self._devices.note_allocations(allocations.allocations)
-        return messages.Nothing()
-
-    async def _resume(self, device: messages.Device, on_progress: OnProgress) -> messages.Nothing:
-        await self._devices.resume(device.uuid)
-        return messages.Nothing()
 
     async def _release_stale(self) -> None:
         while True:
             await asyncio.sleep(_RELEASE_INTERVAL_S)
             live = set(self._containers.of_attempts().values())
             await self._devices.release_stale(live, time.monotonic())
-            unmount = partial(self._mounts.remove_stale, live, time.monotonic())
             try:
-                await asyncio.get_running_loop().run_in_executor(self._mounting, unmount)
+                await self._in_mounting_thread(partial(self._mounts.remove_stale, live, time.monotonic()))
             except OSError as error:
                 _log.warning("folders of attempts that have ended cannot be unmounted: %s", error)
+
+
+def _handler(handle: Callable[[Any], Awaitable[object]]) -> RequestHandler:
+    """The handler of a request that reports no progress. Without a result it answers `Nothing`."""
+
+    async def handler(params: Any, _: OnProgress) -> object:
+        result = await handle(params)
+        return messages.Nothing() if result is None else result
+
+    return handler

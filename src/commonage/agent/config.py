@@ -1,16 +1,18 @@
-"""The agent's configuration: one TOML file, written when its node joins. This module reads and writes it."""
+"""The agent's configuration: one TOML file, written when its node joins; and its small state files."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from commonage.domain.codec import Unreadable, from_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import InvalidInput
 
+T = TypeVar("T")
 HOME = Path("/etc/commonage")
 SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
 CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
@@ -67,15 +69,15 @@ class AgentConfig:
 def read_config(path: Path) -> AgentConfig:
     """Read the file. Raises InvalidInput, which names the file and the problem."""
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; joining a site writes this file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from error
-    if isinstance(found.get("labels"), dict):
-        found["labels"] = [[name, str(value)] for name, value in found["labels"].items()]
+    if isinstance(settings.get("labels"), dict):
+        settings["labels"] = [[name, str(value)] for name, value in settings["labels"].items()]
     try:
-        config = from_json(AgentConfig, found)
+        config = from_json(AgentConfig, settings)
     except Unreadable as error:
         raise InvalidInput(
             f"{path}: {error.message.replace('AgentConfig.', '').replace('AgentConfig', 'it')}"
@@ -105,6 +107,27 @@ def config_text(config: AgentConfig) -> str:
 def _toml(value: object) -> str:
     """A TOML value: JSON's strings, numbers, booleans and lists are valid TOML."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def read_state(file: Path, kind: type[T], default: T) -> T:
+    """What `save_state` wrote; `default` if that cannot be read."""
+    try:
+        return from_json(kind, json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, Unreadable):
+        return default
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write the file atomically. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def save_state(file: Path, value: object) -> None:
+    """Save what the control plane sent. A full disk is no error: it is sent again with the next link."""
+    with suppress(OSError):
+        file.write_text(json.dumps(to_json(value)), encoding="utf-8")
 
 
 def split_address(address: str) -> tuple[str, int]:

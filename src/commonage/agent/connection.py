@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commonage import __version__
-from commonage.agent.config import AgentConfig, split_address
+from commonage.agent.config import AgentConfig, replace_file, split_address
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
@@ -180,7 +180,7 @@ class ControlPlaneConnection:
             try:
                 csr = Path(self._config.request).read_text(encoding="ascii")
                 renewed = await connection.request(messages.RENEW, messages.SigningRequest(csr))
-                _replace(Path(self._config.certificate), renewed.pem)
+                replace_file(Path(self._config.certificate), renewed.pem)
                 until = renewed.until
                 _log.info("the certificate was renewed")
             except (CommonageError, OSError, UnicodeDecodeError) as error:
@@ -217,9 +217,3 @@ def client_context(config: AgentConfig) -> ssl.SSLContext:
     context.load_verify_locations(config.authority)
     context.load_cert_chain(config.certificate, config.key)
     return context
-
-
-def _replace(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text, encoding="ascii")
-    new.replace(path)

@@ -40,14 +40,10 @@ Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
 
 
 class SystemClock:
-    """The node's clock."""
-
     def now(self) -> float:
-        """Unix seconds."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
         await asyncio.sleep(seconds)
 
 
@@ -114,8 +110,8 @@ class AgentDevices:
             return DeviceSnapshot(fault=GpuDriverUnavailable(error=error.message))
         pids = {one.pid for sample in samples for one in sample.processes if one.attempt_id is None and one.pid}
         # A process that began after the driver was asked is not the process that the driver saw.
-        found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
-        return DeviceSnapshot(devices, samples, found, self._open_fault)
+        process_owners = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
+        return DeviceSnapshot(devices, samples, process_owners, self._open_fault)
 
     def _withhold(self, device: Device) -> Device:
         if self._withheld_reason is None or device.simulated or not is_nvidia(device):
@@ -154,25 +150,22 @@ class AgentDevices:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
+    # As the methods of `Devices`, in the driver's thread.
+
     async def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
-        """As `Devices.enforce`."""
         return await self._in_driver_thread(lambda: self._devices.enforce(hold))
 
     async def release(self, attempt_ids: Collection[str]) -> None:
-        """As `Devices.release`, for each attempt."""
-        for one in attempt_ids:
-            await self._in_driver_thread(partial(self._devices.release, one))
+        for attempt_id in attempt_ids:
+            await self._in_driver_thread(partial(self._devices.release, attempt_id))
 
     async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        """As `Devices.note_allocations`."""
         await self._in_driver_thread(lambda: self._devices.note_allocations(allocations))
 
     async def resume(self, uuid: str) -> None:
-        """As `Devices.resume`."""
         await self._in_driver_thread(lambda: self._devices.resume(uuid))
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """As `Devices.take_warnings`."""
         return await self._in_driver_thread(self._devices.take_warnings)
 
     async def release_stale(self, live: Collection[str], now: float) -> None:

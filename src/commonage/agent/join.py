@@ -11,12 +11,11 @@ import socket
 import time
 from collections.abc import Sequence
 
-from commonage.agent.steps.certificate import Certificate
+from commonage.agent.steps.credentials import Certificate, Images, Registry
 from commonage.agent.steps.docker import Docker
 from commonage.agent.steps.host import Host
 from commonage.agent.steps.nvidia import Nvidia
 from commonage.agent.steps.preflight import Preflight, Tools
-from commonage.agent.steps.registry import Images, Registry
 from commonage.agent.steps.service import Agent, Registered
 from commonage.agent.steps.step import JoinContext, Options, Outcome, Step, run_steps
 from commonage.agent.steps.storage import Scratch, Share
@@ -91,29 +90,17 @@ def _options(given: argparse.Namespace) -> Options:
         if not name or not equals or not value:
             raise ValueError(f"--label takes NAME=VALUE, not {one!r}")
         labels.append((name, value))
-    return Options(
-        node=socket.gethostname(),
-        scratch=given.scratch,
-        share=given.share,
-        mirror=given.mirror,
-        nvidia=given.nvidia,
-        driver=given.driver,
-        gpus=given.gpus,
-        vram_mib=given.vram,
-        address=given.address,
-        disk_gib=given.disk,
-        labels=tuple(labels),
-        force=given.force,
-    )
+    same = {name: value for name, value in vars(given).items() if name not in ("plan", "label")}
+    return Options(node=socket.gethostname(), labels=tuple(labels), **same)
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="join",
         description="Join this machine to a Commonage site. Running it again changes nothing.",
         epilog="Example: sh join.sh --token-file FILE --share nas:/commonage --scratch 25%% --plan",
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--plan", action="store_true", help="only show the changes")
     add("--force", action="store_true", help="restart Docker if needed, even if that ends running containers")
     add("--share", default="", metavar="SOURCE", help="shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'")
@@ -127,10 +114,21 @@ def _parser() -> argparse.ArgumentParser:
         help="install packages only from here: file:/FOLDER, or a sources.list line",
     )
     add("--gpus", default="auto", metavar="WHICH", help="GPUs to share: auto, none, or simulated:1x24GiB")
-    add("--vram", type=int, metavar="MIB", help="total memory of all GPUs, if the driver reports it wrong")
+    add(
+        "--vram",
+        dest="vram_mib",
+        type=int,
+        metavar="MIB",
+        help="total memory of all GPUs, if the driver reports it wrong",
+    )
     add("--address", default="", help="this node's address in the Swarm (default: the one that reaches the manager)")
     add(
-        "--disk", type=float, default=10.0, metavar="GIB", help="disk space that must be free for images and containers"
+        "--disk",
+        dest="disk_gib",
+        type=float,
+        default=10.0,
+        metavar="GIB",
+        help="disk space that must be free for images and containers",
     )
     add("--label", action="append", default=[], metavar="NAME=VALUE", help="label of the node; repeatable")
-    return made
+    return parser

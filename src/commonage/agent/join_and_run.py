@@ -20,25 +20,24 @@ from typing import Any
 from commonage.agent import run
 from commonage.agent.config import HOME, SETTINGS, config_text
 from commonage.agent.containers.docker import DockerDaemon
-from commonage.agent.steps.certificate import Certificate
+from commonage.agent.steps.credentials import Certificate, Registry
 from commonage.agent.steps.host import Host
-from commonage.agent.steps.registry import Registry
 from commonage.agent.steps.service import agent_config
 from commonage.agent.steps.step import CheckResult, JoinContext, Options, Step, blocked, done, needed, run_steps
+from commonage.agent.steps.storage import check_mark
 from commonage.domain.errors import CommonageError
 from commonage.join.client import NAME, JoinClient, JoinRefused, read_token
-from commonage.join.config import MARK_FILE, JoinConfig, JoinConfigError
+from commonage.join.config import JoinConfig, JoinConfigError
 
 JOINED = HOME / "joined"
 """Digest of the token that the agent joined with. Another token means that it must join again."""
 LOGINS = HOME / "docker.json"
-_FAILED = 1
 _INIT_PID = 1
 _TOKEN = re.compile(r"cmj1\.[\w-]+\.[\w-]+", re.ASCII)
 _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", re.DOTALL)
 
 
-class Visibility:
+class Visibility(Step):
     """Step: the container sees the node's processes and the daemon's containers. `info` is Docker's own."""
 
     name = "visibility"
@@ -47,7 +46,6 @@ class Visibility:
         self._info, self._pids = info, pids or (os.getpid(), os.getppid())
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check it: workloads that are not visible would count as lost, and be requeued elsewhere."""
         if _INIT_PID in self._pids:
             return blocked(
                 "the container sees only its own processes: start it in the node's PID namespace (pid: host)"
@@ -57,11 +55,8 @@ class Visibility:
             return blocked(f"Docker's folder {folder} is not mounted at the same path: set COMMONAGE_DOCKER_ROOT")
         return done(f"{self._info['Name']}, Docker {self._info.get('ServerVersion', '?')} in {folder.parent}")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
 
-
-class SwarmMembership:
+class SwarmMembership(Step):
     """Step: the node is in the site's Swarm."""
 
     name = "swarm"
@@ -70,7 +65,6 @@ class SwarmMembership:
         self._node_id = str((info.get("Swarm") or {}).get("NodeID") or "")
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check with the Swarm manager."""
         state = context.registration(self._node_id)["swarm"] if self._node_id else ""
         if state != "ready":
             return blocked(
@@ -80,32 +74,20 @@ class SwarmMembership:
             )
         return done(f"{self._node_id}, {state}")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
 
-
-class SharedFolder:
+class SharedFolder(Step):
     """Step: the shared folder is mounted in this container."""
 
     name = "share"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check by the mark in the folder."""
-        folder = Path(context.join_config.shared_dir)
-        mark = context.host.read(folder / MARK_FILE)
-        if mark is None:
-            return blocked(f"{folder} is not mounted into the container at the same path: set COMMONAGE_SHARED_DIR")
-        if mark.strip() != context.join_config.mark:
-            return blocked(
-                f"{folder} belongs to another site (see its {MARK_FILE}): mount the folder of this site there"
-            )
-        return done(f"{folder} is the site's")
-
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+        folder = context.join_config.shared_dir
+        return check_mark(context) or blocked(
+            f"{folder} is not mounted into the container at the same path: set COMMONAGE_SHARED_DIR"
+        )
 
 
-class Settings:
+class Settings(Step):
     """Step: the agent's settings. `docker` is the daemon's address as seen from this container."""
 
     name = "settings"
@@ -114,13 +96,11 @@ class Settings:
         self._docker = docker
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check that they match the site's."""
         if context.host.read(SETTINGS) != self._text(context):
             return needed(f"write {SETTINGS}")
         return done(f"{SETTINGS} matches the site")
 
     def apply(self, context: JoinContext) -> None:
-        """Write the file."""
         context.host.write(SETTINGS, self._text(context), 0o600)
 
     def _text(self, context: JoinContext) -> str:
@@ -134,21 +114,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         token = token_in(host.read(given.token_file) or "")
     except OSError as error:
-        return _print(f"{given.token_file} cannot be read: {error.strerror}", _FAILED)
+        return _fail(f"{given.token_file} cannot be read: {error.strerror}")
     digest = hashlib.sha256(token.encode()).hexdigest()
     if token and host.read(JOINED) != digest:
         failure = _join(host, token, given)
         if not failure:
             host.write(JOINED, digest, 0o600)
         elif host.read(SETTINGS) is None:
-            return _print(failure, _FAILED)
+            return _fail(failure)
         else:
-            _print(f"{failure}; it keeps the settings of its last join", _FAILED)
+            _fail(f"{failure}; it keeps the settings of its last join")
     elif host.read(SETTINGS) is None:
-        return _print(
+        return _fail(
             f"this node has not joined yet, and {given.token_file} contains no join token: `commonage node token` "
-            "prints one",
-            _FAILED,
+            "prints one"
         )
     return run.main(["--config", str(SETTINGS)])
 
@@ -179,8 +158,8 @@ def _join(host: Host, token: str, given: argparse.Namespace) -> str:
 
 def token_in(text: str) -> str:
     """The token in the output of `commonage node token`, in any of its formats; empty if there is none."""
-    found = _TOKEN.search(text)
-    return found[0] if found else ""
+    match = _TOKEN.search(text)
+    return match[0] if match else ""
 
 
 def authority_of(host: Host, token: str) -> str:
@@ -202,17 +181,17 @@ def authority_of(host: Host, token: str) -> str:
     raise JoinRefused(f"{last}. Check that the token is of this site, and that no firewall blocks the connection")
 
 
-def _print(sentence: str, code: int) -> int:
+def _fail(sentence: str) -> int:
     print(f"agent: {sentence}", flush=True)
-    return code
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python3 -m commonage.agent join-and-run",
         description="Join this node from a container if it has not joined yet, then run the agent.",
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--token-file", type=Path, required=True, metavar="FILE", help="file with the output of `commonage node token`")
     add(
         "--docker",
@@ -221,4 +200,4 @@ def _parser() -> argparse.ArgumentParser:
         help="the node's Docker daemon, as seen from the container",
     )
     add("--gpus", default="none", metavar="WHICH", help="GPUs to share: auto, none, or simulated:1x24GiB")
-    return made
+    return parser

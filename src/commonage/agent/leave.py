@@ -18,12 +18,12 @@ from typing import Any
 
 from commonage.agent.config import HOME, MOUNTS, SETTINGS, STATE, read_config
 from commonage.agent.connection import ControlPlaneConnection
-from commonage.agent.containers.containers import LABEL, end_processes
+from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.mounts import Mounts
-from commonage.agent.fencing.freezer import unpause
+from commonage.agent.containers.processes import end_processes, unpause
 from commonage.agent.network.firewall import Firewall
+from commonage.agent.steps.credentials import CERTIFICATES, LOGINS, read_logins
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.registry import CERTIFICATES, LOGINS, read_logins
 from commonage.agent.steps.service import COMMAND, PROGRAMS, SCRIPT, SERVICE, UNIT, is_running
 from commonage.agent.steps.storage import managed_mounts, remove_fstab_lines
 from commonage.domain.errors import CommonageError
@@ -161,7 +161,6 @@ async def _never_called(_connection: Connection, _welcome: messages.Welcome) -> 
 
 
 def _forget_login(host: Host, registry: str) -> None:
-    """Remove Docker's credentials for the registry."""
     kept = read_logins(host)
     if kept.get("auths", {}).pop(registry, None) is not None:
         host.write(LOGINS, json.dumps(kept, indent=2) + "\n", 0o600)

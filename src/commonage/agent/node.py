@@ -7,6 +7,7 @@ import platform
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,7 @@ class SharedFolder:
     _fault: Reason | None = None
 
     def fault(self, now: float) -> Reason | None:
-        """The fault that the last check found; None if none. Starts the next check.
-
-        `now` is monotonic.
-        """
+        """The fault that the last check found; None if none. Starts the next check. `now` is monotonic."""
         if self._check_began_at is None:
             self._check_began_at = now
             threading.Thread(target=self._check, name="shared folder", daemon=True).start()
@@ -57,16 +55,16 @@ class Node:
         self._docker_root = docker_root
 
     def note_docker_root(self, root: str) -> None:
-        """Set the folder in which the daemon keeps images and containers."""
         self._docker_root = root
 
     def report(self, devices: tuple[Device, ...], faults: tuple[Reason, ...]) -> NodeReport:
         """The full report. Configured values replace detected ones. Blocks for a moment."""
-        config, found = self._config, list(faults)
+        config, all_faults = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())) is not None:
-            found.append(fault)
-        root = self._docker_root
-        free_mib = _free_mib(root)
+            all_faults.append(fault)
+        root, free_mib = self._docker_root, None
+        with suppress(OSError):
+            free_mib = shutil.disk_usage(root).free // _MIB if root else None
         return NodeReport(
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
@@ -74,20 +72,12 @@ class Node:
             devices,
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
-            tuple(found),
+            tuple(all_faults),
             disk_pressure_of(free_mib, config.disk_low_mib, root),
         )
 
 
-def _free_mib(place: str) -> int | None:
-    try:
-        return None if not place else shutil.disk_usage(place).free // _MIB
-    except OSError:
-        return None
-
-
 def memory_mib(table: Path = Path("/proc/meminfo")) -> int:
-    """Total memory of the node, MiB."""
     for line in table.read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal":

@@ -43,7 +43,7 @@ from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
-from commonage.wire.joining import JoinTokenIn
+from commonage.wire.nodes import JoinTokenIn
 from commonage.wire.reasons import Problem
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import StopIn, SubmitIn

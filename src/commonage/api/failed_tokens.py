@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from commonage.control.tenants.rates import RateLimit
+from commonage.control.request_limits import RateLimit
 from commonage.domain.errors import CommonageError, Unauthenticated
 from commonage.ports.clock import Clock
 

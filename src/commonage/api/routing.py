@@ -17,7 +17,7 @@ from commonage.api.failed_tokens import FailedTokens
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS
 from commonage.api.streams import Streams
 from commonage.control.control import Control
-from commonage.control.tenants.connections import Connection
+from commonage.control.request_limits import Connection
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining

@@ -1,4 +1,4 @@
-"""The table of all commands, and the group that runs one and reports its errors.
+"""The table of all commands, and the groups that import one, run it and report its errors.
 
 To add a command, write its file and add a row to COMMANDS. Commands that need the server (`up`, `token`, …) are in
 `commonage.server.commands`. The table names modules as text, because the command line does not import the server.
@@ -7,13 +7,14 @@ To add a command, write its file and add a row to COMMANDS. Commands that need t
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 
 from commonage import __version__
 from commonage.cli.errors import MISUSED, Failure, ServerRefused
-from commonage.cli.groups import LazyGroup
 from commonage.sdk.errors import ApiError
 
 
@@ -31,24 +32,24 @@ USERS, SERVER = "Tenants and account", "Server (on its own machine)"
 COMMANDS: dict[str, Row] = {
     "run": Row("commonage.cli.workloads.run:run", "Run a command as a job and follow it.", WORKLOADS),
     "profile": Row("commonage.cli.workloads.profile:profile", "Measure a command and suggest a request.", WORKLOADS),
-    "submit": Row("commonage.cli.workloads.submit:submit", "Submit the workloads of a job file.", WORKLOADS),
+    "submit": Row("commonage.cli.workloads.job_file:submit", "Submit the workloads of a job file.", WORKLOADS),
     "ps": Row("commonage.cli.workloads.ps:ps", "List workloads.", WORKLOADS),
-    "logs": Row("commonage.cli.workloads.logs:logs", "Show the log of a workload.", WORKLOADS),
-    "attach": Row("commonage.cli.workloads.logs:attach", "Follow a workload until it ends.", WORKLOADS),
+    "logs": Row("commonage.cli.workloads.manage:logs", "Show the log of a workload.", WORKLOADS),
+    "attach": Row("commonage.cli.workloads.manage:attach", "Follow a workload until it ends.", WORKLOADS),
     "exec": Row("commonage.cli.workloads.exec:exec_", "Run a command inside a running workload.", WORKLOADS),
     "explain": Row(
-        "commonage.cli.workloads.explain:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
+        "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
-    "stop": Row("commonage.cli.workloads.stop:stop", "Stop workloads.", WORKLOADS),
-    "env": Row("commonage.cli.env:env", "List environments.", CATALOGUE),
-    "image": Row("commonage.cli.image:image", "Build, push, list and remove images.", CATALOGUE),
-    "volume": Row("commonage.cli.volume:volume", "List volumes.", CATALOGUE),
-    "top": Row("commonage.cli.nodes.top:top", "Watch nodes, GPUs and workloads.", NODES),
+    "stop": Row("commonage.cli.workloads.manage:stop", "Stop workloads.", WORKLOADS),
+    "env": Row("commonage.cli.catalogue:env", "List environments.", CATALOGUE),
+    "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
+    "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),
+    "top": Row("commonage.cli.workloads.ps:top", "Watch nodes, GPUs and workloads.", NODES),
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
-    "node-pool": Row("commonage.cli.nodes.node_pool:node_pool", "List node pools of clouds.", NODES),
+    "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
-    "usage": Row("commonage.cli.usage:usage", "Show usage and cost.", USERS),
+    "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
     "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),
     "completion": Row("commonage.cli.login:completion", "Print the completion script for your shell.", USERS),
@@ -64,11 +65,30 @@ COMMANDS: dict[str, Row] = {
 }
 
 
-class MainGroup(LazyGroup):
-    """The group of all commands."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used, so that the command line starts fast.
 
+    `lazy` has `module:attribute` by name; these commands are listed after the group's own.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = self.lazy.get(cmd_name)
+        if place is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+class MainGroup(LazyGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table in its sections, without importing a command."""
         for section in dict.fromkeys(row.section for row in COMMANDS.values()):
             with formatter.section(section):
                 formatter.write_dl([(name, row.help) for name, row in COMMANDS.items() if row.section == section])

@@ -13,20 +13,15 @@ _CLIENT_ERRORS = range(400, 500)
 
 
 class Failure(click.ClickException):
-    """The command failed."""
-
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
         vars(self)["exit_code"] = exit_code  # click declares it for the class, and reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the message for people, and for scripts that read stderr."""
         click.echo(f"commonage: {self.format_message()}", file=file, err=file is None)
 
 
 class ServerRefused(Failure):
-    """The server refused, or did not answer."""
-
     def __init__(self, error: ApiError) -> None:
         super().__init__(_text(error), _code(error))
         self.error = error
@@ -41,10 +36,12 @@ def _code(error: ApiError) -> int:
 def _text(error: ApiError) -> str:
     text = error.detail
     if len(error.errors) > 1:
-        text += "".join(f"\n  {one.get('field', '')}: {one.get('detail', '')}" for one in error.errors)
+        text += "".join(f"\n  {each.get('field', '')}: {each.get('detail', '')}" for each in error.errors)
     if isinstance(error, Unreachable) and not isinstance(error, Untrusted):
         if error.status:
-            return f"{text}\nTry again in a moment. If it stays so, run `commonage doctor` on the server's machine."
+            return (
+                f"{text}\nTry again in a moment. If that does not help, run `commonage doctor` on the server's machine."
+            )
         return f"{text}\nStart a server with `commonage up`, or name another address with --url."
     if error.status == 401:
         return f"{text}\nSave a token with `commonage login`, or give one with --token."

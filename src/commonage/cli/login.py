@@ -8,8 +8,7 @@ import sys
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import DEFAULT_URL, Server, load, normalize_url, save
+from commonage.cli.connection import DEFAULT_URL, Server, as_json, calls_server, connect, load, normalize_url, save
 from commonage.cli.errors import MISUSED, Failure
 
 
@@ -61,17 +60,17 @@ def info(server: Server, as_json: bool) -> None:
       commonage info --json
     """
     with connect(server) as client:
-        found = client.info()
+        about = client.info()
     if as_json:
-        output.print_json(found)
+        output.print_json(about)
         return
-    counts = ", ".join(f"{number} {state}" for state, number in found.counts.items() if number) or "none"
-    click.echo(f"{found.name} {found.version} at {server.url}")
-    click.echo(f"You are {found.user}{', an admin' if found.admin else ''}.")
-    click.echo(f"Engines: {', '.join(found.engines)}. Workloads: {counts}; {found.queue_length} in the queue.")
-    if found.simulated_gpus:
+    counts = ", ".join(f"{number} {state}" for state, number in about.counts.items() if number) or "none"
+    click.echo(f"{about.name} {about.version} at {server.url}")
+    click.echo(f"You are {about.user}{', an admin' if about.admin else ''}.")
+    click.echo(f"Engines: {', '.join(about.engines)}. Workloads: {counts}; {about.queue_length} in the queue.")
+    if about.simulated_gpus:
         click.echo("GPUs are simulated: nothing is computed on them.")
-    for note in found.notes:
+    for note in about.notes:
         click.echo(f"- {note}")
 
 

@@ -29,42 +29,36 @@ def console(*, err: bool = False) -> Console:
     """A console on stdout or stderr. It writes plain text if that is not a terminal."""
     from rich.console import Console
 
-    found = Console(stderr=err, highlight=False)
-    return found if found.is_terminal else Console(stderr=err, highlight=False, width=_PIPE_WIDTH)
+    screen = Console(stderr=err, highlight=False)
+    return screen if screen.is_terminal else Console(stderr=err, highlight=False, width=_PIPE_WIDTH)
 
 
 def messages(reasons: Iterable[ReasonOut]) -> str:
-    """The sentences of several reasons, one after the other."""
-    return " ".join(one.message for one in reasons)
+    return " ".join(reason.message for reason in reasons)
 
 
-def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
-    """Print a message, or a list of messages, as JSON on stdout."""
-    if isinstance(value, dict):
-        plain: Any = value
-    elif isinstance(value, Sequence):
-        plain = [one.model_dump(mode="json") for one in value]
-    else:
-        plain = value.model_dump(mode="json")
-    click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+def print_json(value: object) -> None:
+    """Print messages as JSON on stdout; a dictionary or list may contain messages."""
+
+    def plain(message: BaseModel) -> Any:
+        return message.model_dump(mode="json")
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=plain))
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table with these column heads. Columns in `right` are aligned to the right."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+        empty.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return empty
 
 
 def state(name: str) -> str:
-    """A state with its color, as markup."""
-    style = STATE_STYLES.get(name, "")
-    shown = name.replace("_", " ")
-    return f"[{style}]{shown}[/]" if style else shown
+    style, text = STATE_STYLES.get(name), name.replace("_", " ")
+    return f"[{style}]{text}[/]" if style else text
 
 
 def text(value: str) -> str:
@@ -130,41 +124,37 @@ def node_or_reason(workload: WorkloadOut) -> str:
         address = workload.internal_url if workload.kind == "service" else None
         parts = (workload.node, shares(workload.shares), address)
         return ": ".join(part for part in parts if part)
-    reasons = " ".join(one.message for one in (workload.reason, *workload.notes))
+    reasons = messages((workload.reason, *workload.notes))
     return reasons if workload.position is None else f"Position {workload.position}. {reasons}"
 
 
-def explanation(found: ExplanationOut) -> list[str]:
-    """An explanation as lines of text."""
-    lines = [found.summary]
-    if found.jobs_ahead:
-        lines.append(f"Jobs ahead: {'; '.join(one.text for one in found.jobs_ahead)}.")
-    if found.position is not None:
-        lines += [f"- {one.message}" for one in found.reasons[1:]]
-    for holder in found.holders:
+def explanation(explained: ExplanationOut) -> list[str]:
+    lines = [explained.summary]
+    waits = not explained.startable_now
+    if explained.jobs_ahead:
+        lines.append(f"Jobs ahead: {'; '.join(group.text for group in explained.jobs_ahead)}.")
+    if explained.position is not None:
+        lines += [f"- {reason.message}" for reason in explained.reasons[1:]]
+    for holder in explained.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
         lines.append(f"The {holder.kind}{name} of {holder.owner} uses {holder.holds} on {holder.node}{ends}.")
-    if found.fits_now and not found.startable_now:
-        lines.append(f"This would start now: {found.fits_now}.")
-    if found.expected_start_at is not None and not found.startable_now:
-        lines.append(_expected(found, found.expected_start_at))
-    elif found.basis and found.position is not None and not found.startable_now:
-        lines.append(found.basis.message)
+    if explained.fits_now and waits:
+        lines.append(f"This would start now: {explained.fits_now}.")
+    if explained.expected_start_at is not None and waits:
+        lines.append(_expected(explained, explained.expected_start_at))
+    elif explained.basis and explained.position is not None and waits:
+        lines.append(explained.basis.message)
     return lines
 
 
-def _expected(found: ExplanationOut, at: float) -> str:
-    """The expected start with confidence and basis."""
-    basis = f" {found.basis.message}" if found.basis else ""
-    if found.confidence == "limits":
-        likely = f"; likely {clock(found.earliest_start_at)}" if found.earliest_start_at else ""
-        return (
-            f"Expected start: {clock(at)} at the latest{likely}, unless workloads with a higher priority arrive.{basis}"
-        )
-    between = ""
-    if found.earliest_start_at and found.latest_start_at and found.latest_start_at > found.earliest_start_at:
-        between = f" (between {clock(found.earliest_start_at)} and {clock(found.latest_start_at)})"
-    return (
-        f"Expected start: {'a guess, ' if found.confidence == 'guess' else 'likely '}about {clock(at)}{between}.{basis}"
-    )
+def _expected(explained: ExplanationOut, at: float) -> str:
+    basis = f" {explained.basis.message}" if explained.basis else ""
+    earliest, latest = explained.earliest_start_at, explained.latest_start_at
+    if explained.confidence == "limits":
+        likely = f"; likely {clock(earliest)}" if earliest else ""
+        condition = "unless workloads with a higher priority arrive"
+        return f"Expected start: {clock(at)} at the latest{likely}, {condition}.{basis}"
+    between = f" (between {clock(earliest)} and {clock(latest)})" if earliest and latest and latest > earliest else ""
+    certainty = "a guess, " if explained.confidence == "guess" else "likely "
+    return f"Expected start: {certainty}about {clock(at)}{between}.{basis}"

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import prints
 from commonage.cli.workloads.request import labels, validate, with_units
 
 if TYPE_CHECKING:
-    from commonage.wire.tenants import ReservationOut
+    from collections.abc import Sequence
+
+    from commonage.sdk import Client
+    from commonage.wire.tenants import ReservationOut, ReservedOut
 
 
 @click.group
@@ -29,35 +31,40 @@ def reservation() -> None:
     """
 
 
+def _print_reservations(reservations: Sequence[ReservationOut]) -> None:
+    if not reservations:
+        click.echo("No reservations.", err=True)
+        return
+    table = output.table("ID", "FOR", "FROM", "UNTIL", "COUNT", "REQUEST", "TITLE", right=("COUNT",))
+    for each in reservations:
+        owner = f"{each.owner} of {each.tenant}" if each.owner else each.tenant
+        start, end = _time_text(each.starts_at), _time_text(each.ends_at, after=each.starts_at)
+        request = output.text(each.request.text)
+        table.add_row(each.id, output.text(owner), start, end, str(each.count), request, output.text(each.title))
+    output.console().print(table)
+    for each in reservations:
+        if each.reason:
+            click.echo(f"Note: {each.id} cannot be met completely at present. {each.reason.message}", err=True)
+    click.echo(f"Time zone: {_zone_text()}.")
+
+
 @reservation.command("ls")
-@as_json
-@calls_server
-def ls(server: Server, as_json: bool) -> None:
+@prints(_print_reservations)
+def list_reservations(client: Client) -> Sequence[ReservationOut]:
     """List current and future reservations of your tenants. Admins see all reservations.
 
     \b
     Example:
       commonage reservation ls
     """
-    with connect(server) as client:
-        found = client.reservations()
-    if as_json:
-        output.print_json(found)
-        return
-    if not found:
-        click.echo("No reservations.", err=True)
-        return
-    table = output.table("ID", "FOR", "FROM", "UNTIL", "COUNT", "REQUEST", "TITLE", right=("COUNT",))
-    for one in found:
-        owner = f"{one.owner} of {one.tenant}" if one.owner else one.tenant
-        start, end = _time_text(one.starts_at), _time_text(one.ends_at, after=one.starts_at)
-        request = output.text(one.request.text)
-        table.add_row(one.id, output.text(owner), start, end, str(one.count), request, output.text(one.title))
-    output.console().print(table)
-    for one in found:
-        if one.reason:
-            click.echo(f"Note: {one.id} cannot be met completely at present. {one.reason.message}", err=True)
-    click.echo(f"Time zone: {_zone_text()}.")
+    return client.reservations()
+
+
+def _print_reserved(reserved: ReservedOut) -> None:
+    for each in reserved.items:
+        click.echo(f"{each.id}  {_summary(each)}")
+    if reserved.reason:
+        click.echo(f"Note: it cannot be met completely at present. {reserved.reason.message}", err=True)
 
 
 @reservation.command("add")
@@ -78,14 +85,12 @@ def ls(server: Server, as_json: bool) -> None:
 @click.option("--every", type=click.Choice(["day", "week"]), help="Repeat every day or week until --last-day.")
 @click.option("--last-day", metavar="DATE", help="Last day on which a repetition starts: 2027-02-12.")
 @click.option("--time-zone", metavar="ZONE", help="Europe/Berlin, UTC or +01:00.  [default: yours]")
-@as_json
-@calls_server
-def add(server: Server, as_json: bool, on: tuple[str, ...], **options: str | int | None) -> None:
+@prints(_print_reserved)
+def add(client: Client, on: tuple[str, ...], **options: str | int | None) -> ReservedOut:
     """Reserve resources for a tenant. For admins.
 
     The scheduler starts no other workload on the reserved capacity that could still run when the window begins.
-    Members of the tenant use the
-    reservation by starting workloads in the window.
+    Members of the tenant use the reservation by starting workloads in the window.
 
     \b
     Examples:
@@ -95,36 +100,25 @@ def add(server: Server, as_json: bool, on: tuple[str, ...], **options: str | int
     zone = options.pop("time_zone") or time_zone()
     from commonage.sdk import ReservationIn
 
-    message = validate(ReservationIn, {**with_units(options), "time_zone": zone, "on": labels(on)})
-    with connect(server) as client:
-        made = client.reserve(message)
-    if as_json:
-        output.print_json(made)
-        return
-    for one in made.items:
-        click.echo(f"{one.id}  {_summary(one)}")
-    if made.reason:
-        click.echo(f"Note: it cannot be met completely at present. {made.reason.message}", err=True)
+    return client.reserve(validate(ReservationIn, {**with_units(options), "time_zone": zone, "on": labels(on)}))
+
+
+def _print_removed(removed: Sequence[ReservationOut]) -> None:
+    for each in removed:
+        click.echo(f"Removed {each.id}: {_summary(each)}")
 
 
 @reservation.command("rm")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
-@as_json
-@calls_server
-def rm(server: Server, ids: tuple[str, ...], as_json: bool) -> None:
+@prints(_print_removed)
+def remove(client: Client, ids: tuple[str, ...]) -> Sequence[ReservationOut]:
     """Remove reservations. Running workloads continue. For admins.
 
     \b
     Example:
       commonage reservation rm r01jz4v9k2m4q
     """
-    with connect(server) as client:
-        removed = [client.unreserve(one) for one in ids]
-    if as_json:
-        output.print_json(removed)
-        return
-    for one in removed:
-        click.echo(f"Removed {one.id}: {_summary(one)}")
+    return [client.unreserve(reservation_id) for reservation_id in ids]
 
 
 def time_zone() -> str:
@@ -160,6 +154,7 @@ def _time_text(at: float, after: float | None = None) -> str:
     return time.strftime("%H:%M" if same else "%a %Y-%m-%d %H:%M", then)
 
 
-def _summary(one: ReservationOut) -> str:
-    window = f"{_time_text(one.starts_at)} until {_time_text(one.ends_at, after=one.starts_at)} {time.strftime('%Z')}"
-    return f"{window}: {one.count} times {one.request.text} for {one.tenant}"
+def _summary(reservation: ReservationOut) -> str:
+    start, end = _time_text(reservation.starts_at), _time_text(reservation.ends_at, after=reservation.starts_at)
+    what = f"{reservation.count} times {reservation.request.text} for {reservation.tenant}"
+    return f"{start} until {end} {time.strftime('%Z')}: {what}"

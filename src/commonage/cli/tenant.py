@@ -1,21 +1,28 @@
-"""`commonage tenant`: tenants with quotas and allocations."""
+"""`commonage tenant` and `usage`: quotas, allocations, and allocated resources over time with their cost."""
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING
 
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import prints
 from commonage.cli.errors import MISUSED, Failure
 
 if TYPE_CHECKING:
-    from commonage.wire.tenants import AmountsOut, BoundsOut, TenantOut
+    from collections.abc import Sequence
 
-_RESOURCES = ("gpu_milli", "vram_mib", "cpus_milli", "memory_mib")
-_NAMES = {"gpu_milli": "GPUS", "vram_mib": "VRAM", "cpus_milli": "CPUS", "memory_mib": "MEMORY"}
+    from commonage.sdk import Client
+    from commonage.wire.tenants import BoundsOut, TenantOut
+    from commonage.wire.usage import UsageOut
+
+_RESOURCES = {"gpu_milli": "GPUS", "vram_mib": "VRAM", "cpus_milli": "CPUS", "memory_mib": "MEMORY"}
+_AGO = re.compile(r"(\d{1,6})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_FORMATS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
 @click.group
@@ -29,86 +36,84 @@ def tenant() -> None:
     """
 
 
+def _print_tenants(tenants: Sequence[TenantOut]) -> None:
+    numbers = ("WEIGHT", *_RESOURCES.values(), "RUNNING", "QUEUED")
+    table = output.table("TENANT", "TITLE", *numbers, right=numbers)
+    for each in tenants:
+        name = f"{each.name} (yours)" if each.member and len(tenants) > 1 else each.name
+        table.add_row(
+            output.text(name),
+            output.text(each.title),
+            f"{each.weight:g}",
+            *(_allocated(each, resource) for resource in _RESOURCES),
+            str(each.running),
+            str(each.waiting),
+        )
+    output.console().print(table)
+
+
 @tenant.command("ls")
-@as_json
-@calls_server
-def ls(server: Server, as_json: bool) -> None:
+@prints(_print_tenants)
+def list_tenants(client: Client) -> Sequence[TenantOut]:
     """List your tenants with allocations, quotas and workloads. Admins see all tenants.
 
     \b
     Example:
       commonage tenant ls --json
     """
-    with connect(server) as client:
-        found = client.tenants()
-    if as_json:
-        output.print_json(found)
-        return
-    figures = [_NAMES[name] for name in _RESOURCES]
-    numbers = ("WEIGHT", *figures, "RUNNING", "QUEUED")
-    table = output.table("TENANT", "TITLE", *numbers, right=numbers)
-    for one in found:
-        allocated = [_of(one.allocated, one.nominal, name) for name in _RESOURCES]
-        name = f"{one.name} (yours)" if one.member and len(found) > 1 else one.name
+    return client.tenants()
+
+
+def _print_tenant(tenant: TenantOut) -> None:
+    click.echo(f"{tenant.name}{f': {tenant.title}' if tenant.title else ''}")
+    usage = f"recent usage {output.duration(tenant.debt_s)} of the whole cluster"
+    click.echo(f"weight {tenant.weight:g}, {tenant.running} running, {tenant.waiting} queued, {usage}")
+    if tenant.environments:
+        click.echo(f"environments: {', '.join(tenant.environments)}")
+    if tenant.sites:
+        click.echo(f"sites: {', '.join(tenant.sites)}")
+    columns = ("ALLOCATED", "QUOTA", "MAY BORROW", "BORROWED", "MAY LEND", "LENT", "PER USER")
+    table = output.table("", *columns, right=columns)
+    for name, head in _RESOURCES.items():
+        with_quota = (
+            _bound(tenant.borrowing, name, "all free"),
+            _amount(name, getattr(tenant.borrowed, name)),
+            _bound(tenant.lending, name, "all"),
+            _amount(name, getattr(tenant.lent, name)),
+        )
         table.add_row(
-            output.text(name), output.text(one.title), f"{one.weight:g}", *allocated, str(one.running), str(one.waiting)
+            head,
+            _amount(name, getattr(tenant.allocated, name)),
+            _bound(tenant.nominal, name, "no limit"),
+            *(("",) * 4 if getattr(tenant.nominal, name) is None else with_quota),
+            _bound(tenant.per_user, name, "no limit"),
         )
     output.console().print(table)
 
 
 @tenant.command("show")
 @click.argument("name")
-@as_json
-@calls_server
-def show_one(server: Server, name: str, as_json: bool) -> None:
+@prints(_print_tenant)
+def show_tenant(client: Client, name: str) -> TenantOut:
     """Show a tenant: its quota, and what is allocated, borrowed and lent.
 
     \b
     Example:
       commonage tenant show optics
     """
-    with connect(server) as client:
-        found = client.tenants()
-    one = next((one for one in found if one.name == name), None)
-    if one is None:
-        known = ", ".join(one.name for one in found)
-        raise Failure(f"no tenant {name!r}, or you are not a member. Tenants: {known}", MISUSED)
-    if as_json:
-        output.print_json(one)
-        return
-    click.echo(f"{one.name}{f': {one.title}' if one.title else ''}")
-    usage = f"recent usage {output.duration(one.debt_s)} of the whole cluster"
-    click.echo(f"weight {one.weight:g}, {one.running} running, {one.waiting} queued, {usage}")
-    if one.environments:
-        click.echo(f"environments: {', '.join(one.environments)}")
-    if one.sites:
-        click.echo(f"sites: {', '.join(one.sites)}")
-    output.console().print(_quota_table(one))
+    tenants = client.tenants()
+    for each in tenants:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in tenants)
+    raise Failure(f"no tenant {name!r}, or you are not a member. Tenants: {known}", MISUSED)
 
 
-def _quota_table(one: TenantOut) -> object:
-    columns = ("ALLOCATED", "QUOTA", "MAY BORROW", "BORROWED", "MAY LEND", "LENT", "PER USER")
-    table = output.table("", *columns, right=columns)
-    for name in _RESOURCES:
-        own = getattr(one.nominal, name)
-        table.add_row(
-            _NAMES[name],
-            _amount(name, getattr(one.allocated, name)),
-            _bound(one.nominal, name, "no limit"),
-            "" if own is None else _bound(one.borrowing, name, "all free"),
-            "" if own is None else _amount(name, getattr(one.borrowed, name)),
-            "" if own is None else _bound(one.lending, name, "all"),
-            "" if own is None else _amount(name, getattr(one.lent, name)),
-            _bound(one.per_user, name, "no limit"),
-        )
-    return table
-
-
-def _of(allocated: AmountsOut, nominal: BoundsOut, name: str) -> str:
+def _allocated(tenant: TenantOut, name: str) -> str:
     """`2 of 4`; without a quota only what is allocated."""
-    own = getattr(nominal, name)
-    amount = _amount(name, getattr(allocated, name))
-    return amount if own is None else f"{amount} of {_amount(name, own)}"
+    quota = getattr(tenant.nominal, name)
+    amount = _amount(name, getattr(tenant.allocated, name))
+    return amount if quota is None else f"{amount} of {_amount(name, quota)}"
 
 
 def _bound(bounds: BoundsOut, name: str, unbounded: str) -> str:
@@ -118,5 +123,73 @@ def _bound(bounds: BoundsOut, name: str, unbounded: str) -> str:
 
 def _amount(name: str, amount: int) -> str:
     if name.endswith("_milli"):
-        return f"{amount / 1000:g}"
+        return output.cpus(amount)
     return output.memory(amount) if amount else "0"
+
+
+class Instant(click.ParamType[float]):
+    """A date (2026-11-01, optionally with a time), or an age (7d, 12h), as unix seconds."""
+
+    name = "instant"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        ago = _AGO.fullmatch(text)
+        if ago is not None:
+            return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+        for form in _FORMATS:
+            try:
+                return time.mktime(time.strptime(text, form))
+            except (ValueError, OverflowError):
+                continue
+        self.fail(f"{text!r} is not a time. Write 7d, 12h, 2026-11-01 or 2026-11-01T14:30.", param, ctx)
+
+
+def _print_usage(usage: UsageOut) -> None:
+    if not usage.items:
+        click.echo("No usage in this time.", err=True)
+        return
+    priced = any(row.cost for row in usage.items)
+    figures = ["WORKLOADS", "GPU GiB h", "GPU h", "CORE h", "MEMORY GiB h", *(["COST"] if priced else [])]
+    table = output.table(usage.by.upper(), *figures, right=figures)
+    for row in usage.items:
+        cost = [f"{row.cost:.2f} {usage.currency}".strip()] if priced else []
+        amounts = (row.gpu_gib_h, row.gpu_h, row.cpu_h, row.memory_gib_h)
+        table.add_row(output.text(row.subject), str(row.workloads), *(hours_text(amount) for amount in amounts), *cost)
+    output.console().print(table)
+
+
+@click.command("usage")
+@click.option(
+    "--since",
+    type=Instant(),
+    default="30d",
+    show_default=True,
+    metavar="WHEN",
+    help="Start: an age like 7d, or a date like 2026-11-01.",
+)
+@click.option("--until", type=Instant(), metavar="WHEN", help="End, in the same form.  [default: now]")
+@click.option(
+    "--by", type=click.Choice(["owner", "tenant", "workload", "environment"]), default="owner", show_default=True,
+    help="Group by this.",
+)  # fmt: skip
+@prints(_print_usage)
+def usage(client: Client, since: float, until: float | None, by: str) -> UsageOut:
+    """Show your usage and its cost. Admins see the usage of all users.
+
+    Usage counts what was allocated, also if it was idle.
+
+    \b
+    Example:
+      commonage usage --since 7d --by workload
+    """
+    return client.usage(since=since, until=until, by=by)
+
+
+def hours_text(hours: float) -> str:
+    """Three significant digits, without an exponent."""
+    if not hours:
+        return "0"
+    if hours < 0.0001:
+        return "<0.0001"
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.3g}"

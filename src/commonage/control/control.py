@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from commonage.control.catalogue.catalogue import Catalogue
-from commonage.control.catalogue.environments import Environments
+from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.loops.gangs import Gangs
@@ -16,32 +15,29 @@ from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
-from commonage.control.nodes.all_devices import AllDevices
-from commonage.control.nodes.device_warnings import DeviceWarnings
+from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
-from commonage.control.queries.launch import Launch
+from commonage.control.queries.launch import Launch, Volumes
 from commonage.control.queries.node_views import NodeViews
-from commonage.control.queries.tenant_views import TenantViews
-from commonage.control.queries.volumes import Volumes
 from commonage.control.queries.workloads import WorkloadQueries
-from commonage.control.reservations.reservations import Reservations
+from commonage.control.request_limits import Connections, requests_of_users
+from commonage.control.reservations import Reservations
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.connections import Connections
-from commonage.control.tenants.live_limits import LiveLimits
-from commonage.control.tenants.rates import requests_of_users
-from commonage.control.usage.attribution import Round
+from commonage.control.tenants import TenantViews
+from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
-from commonage.control.workloads.advice import Advice
+from commonage.control.workloads.admission import LiveLimits
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
+from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError
 from commonage.domain.images import Environment
@@ -87,87 +83,52 @@ class Control:
     """The control plane without its API. `open()`, then `run()` until cancelled."""
 
     def __init__(self, adapters: Adapters, settings: ControlSettings | None = None) -> None:
-        self.settings = settings or ControlSettings()
+        self.settings = settings = settings or ControlSettings()
         self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
-        self.identity = adapters.identity
-        self._engines: Mapping[str, Engine] = {engine.site: engine for engine in adapters.engines}
-        self.catalogue = Catalogue(adapters.environments)
-        self.feed = Feed()
-        self.live_state = LiveState(self.settings.rules, [policy for policy, _ in adapters.clouds])
-        self.writer = Writer(adapters.store, self.live_state, self.feed, adapters.clock)
-        everywhere = self.settings.prepull
-        self.prepulls = Prepulls(self._engines, self.live_state, self.catalogue, adapters.clock, everywhere=everywhere)
+        store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
+        self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
+        self._engines = engines = {engine.site: engine for engine in adapters.engines}
+        self.live_state = live_state = LiveState(settings.rules, [policy for policy, _ in adapters.clouds])
+        self.writer = writer = Writer(store, live_state, self.feed, clock)
+        self.catalogue = catalogue = Catalogue(adapters.environments)
+        self.prepulls = Prepulls(engines, live_state, catalogue, clock, everywhere=settings.prepull)
+        self.images = Images(store, live_state, writer, catalogue, self.prepulls, clock, settings)
+        self.environments = Environments(catalogue, self.prepulls.status, settings)
         devices = AllDevices(adapters.devices, adapters.elsewhere)
-        self.watchdog = Watchdog(self.live_state, self.writer, adapters.clock, self.settings)
-        self.environments = Environments(self.catalogue, self.prepulls.status, self.settings)
-        sources = NodeSources(self._engines, devices, self.environments)
-        self.nodes = Nodes(sources, self.live_state, self.writer, adapters.clock, self.settings)
-        self.node_views = NodeViews(self._engines, self.watchdog, self.live_state)
-        self.launch = Launch(self.live_state, self.environments, self.settings)
-        self.reservations = Reservations(
-            adapters.store, self.live_state, self.writer, adapters.clock, self.settings, adapters.chance,
-            self.live_state.set_rules,
-        )  # fmt: skip
-        self.volumes = Volumes(self.node_views, self.settings)
-        self.bundles = UserBundles(adapters.bundles, self.live_state, self.writer, adapters.clock, self.settings)
-        self.homes = HomeWatch(adapters.homes, adapters.clock, self.settings.home_quota_mib)
-        self.tenants = TenantViews(self.live_state, adapters.clock, self.settings)
-        self.queries = WorkloadQueries(
-            adapters.store, self.live_state, self.feed, self._engines, adapters.metrics, adapters.clock
-        )
-        self.execs = Execs(self.queries, self.live_state, self.writer, self._engines, adapters.clock)
-        self.gangs = Gangs(adapters.store, self.live_state, self.writer, adapters.clock)
-        self.drains = Drains(self.live_state, self.writer, self.nodes, adapters.clock, adapters.joining)
-        self.node_pools = NodePools(
-            Renting(adapters.clouds, adapters.joining, adapters.chance),
-            self.live_state,
-            self.writer,
-            self.drains,
-            adapters.clock,
-        )
-        self._start_requests = StartRequests(
-            self.catalogue, self.bundles, adapters.devices, self.gangs.members, self.settings.volumes
-        )
-        self.reconcile = Reconcile(
-            self._engines,
-            self.live_state,
-            self.writer,
-            adapters.clock,
-            self._start_requests.of,
-            self.settings.sweep_every_s,
-        )
-        self.schedule = Schedule(self.live_state, self.writer, adapters.clock)
-        self.timers = Timers(
-            adapters.store,
-            self.live_state,
-            self.writer,
-            adapters.clock,
-            self.settings.warn_before_s,
-            self.catalogue.shortfall,
-        )
-        self.usage_reports = UsageReports(
-            adapters.store, self.live_state, self.writer, adapters.clock, self.settings.sample_every_s
-        )
-        self.device_warnings = DeviceWarnings(devices, self.live_state, self.writer, adapters.clock)
-        self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
+        self.watchdog = Watchdog(live_state, writer, clock, settings)
+        self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
+        self.node_views = NodeViews(engines, self.watchdog, live_state)
+        self.drains = Drains(live_state, writer, self.nodes, clock, adapters.joining)
+        renting = Renting(adapters.clouds, adapters.joining, chance)
+        self.node_pools = NodePools(renting, live_state, writer, self.drains, clock)
+        self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
+        self.launch = Launch(live_state, self.environments, settings)
+        self.volumes = Volumes(self.node_views, settings)
+        self.tenants = TenantViews(live_state, clock, settings)
+        self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
+        self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
+        self.homes = HomeWatch(adapters.homes, clock, settings.home_quota_mib)
+        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock)
+        self.execs = Execs(self.queries, live_state, writer, engines, clock)
+        self.gangs = Gangs(store, live_state, writer, clock)
+        start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings.volumes)
+        self._start_requests = start_requests
+        self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
+        self.schedule = Schedule(live_state, writer, clock)
+        self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, catalogue.shortfall)
+        self.usage_reports = UsageReports(store, live_state, writer, clock, settings.sample_every_s)
+        self.advice = Advice(self.usage_reports, catalogue, settings)
         self.sampling = Sampling(
-            self._engines, devices, self.live_state, self.node_views, adapters.metrics, adapters.clock,
-            self.settings.sample_every_s,
+            engines, devices, live_state, self.node_views, adapters.metrics, clock, settings.sample_every_s,
             self._measured,
         )  # fmt: skip
-        self.images = Images(
-            adapters.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.clock, self.settings
-        )
-        limits, self._ids = self.settings.limits, IdSequence()
-        self.requests, self.connections = requests_of_users(adapters.clock, limits), Connections(adapters.clock, limits)
+        self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
         self.workloads = Workloads(
-            adapters.store, self.live_state, self.writer, self.catalogue, self.node_views, adapters.identity,
-            self.bundles,
-            adapters.clock, self.settings, self._ids, adapters.chance, LiveLimits(self.live_state, limits),
+            store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
+            self._ids, chance, LiveLimits(live_state, limits),
         )  # fmt: skip
-        self.session_restarts = SessionRestarts(
-            adapters.store, self.live_state, self.writer, adapters.clock, self.workloads.start_session_by_hub
-        )
+        start_session = self.workloads.start_session_by_hub
+        self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
@@ -176,7 +137,6 @@ class Control:
         self._follow()
 
     def _follow(self) -> None:
-        """Connect the signals to their followers."""
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed,
@@ -186,7 +146,7 @@ class Control:
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.catalogue_changed)
 
-    async def _measured(self, round_: Round) -> None:
+    async def _measured(self, round_: MeasurementRound) -> None:
         lost: CommonageError | None = None
         try:
             await self.watchdog.check(round_)
@@ -242,7 +202,6 @@ class Control:
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
-        """Health of all loops, including those of engines, by name."""
         iterations = [one.iterations for one in (self.writer, *self._loops)]
         iterations += [one for engine in self._engines.values() for one in engine.loops()]
         return sorted((one.health() for one in iterations), key=lambda one: one.name)

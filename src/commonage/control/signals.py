@@ -1,9 +1,12 @@
-"""Signals: a part of control notifies others without knowing them."""
+"""Signals, by which parts of control notify others without knowing them, and waiting for an event with a timeout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from typing import Generic, ParamSpec
+
+from commonage.ports.clock import Clock
 
 P = ParamSpec("P")
 
@@ -15,10 +18,28 @@ class Signal(Generic[P]):
         self._followers: list[Callable[P, None]] = []
 
     def follow(self, follower: Callable[P, None]) -> None:
-        """Add a follower."""
         self._followers.append(follower)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all followers."""
         for follower in self._followers:
             follower(*args, **kwargs)
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def wait_at_most(seconds: float, event: asyncio.Event, clock: Clock) -> None:
+    """Return when the event is set or after `seconds`, whichever comes first."""
+    if event.is_set():
+        return
+    waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()

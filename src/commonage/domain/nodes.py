@@ -131,9 +131,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a site as the control plane knows it. `drained_by` is the user who drained it, empty if it is not
-    drained; `leave_by` (unix seconds) is the deadline for workloads on a drained node, None for no deadline. `reasons`:
-    why it is in its state.
+    """A node of a site as the control plane knows it. `reasons` are those of its state. `drained_by` is the user who
+    drained it, empty if it is not drained; `leave_by` (unix seconds) is the deadline for its workloads then, if any.
     """
 
     name: str

@@ -74,8 +74,7 @@ class Tenant:
     """A lab, course or customer. `weight` is its part of crowded nodes, relative to the weights of the others.
 
     Members are the hub's group of the same name; the default tenant has all users. `sites` and `environments`, if not
-    empty, are those its members may use. `max_workloads` bounds its live jobs and services in place of the limit that
-    holds for every tenant.
+    empty, are those its members may use. `max_workloads` replaces the general limit on live jobs and services.
     """
 
     name: str

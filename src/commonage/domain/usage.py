@@ -1,6 +1,4 @@
-"""Resource usage by owner, tenant or workload: computed from attempts and their allocations, never stored
-separately.
-"""
+"""Resource usage by owner, tenant or workload: computed from attempts and their allocations."""
 
 from __future__ import annotations
 
@@ -98,8 +96,7 @@ class Measured:
     """One measurement of an attempt, and the seconds that it stands for. None: unknown.
 
     `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the previous measurement. `vram_mib` is the sum
-    over its GPUs, `vram_max_mib` the most on one GPU. `gpu` is its utilisation, the mean over its GPUs. `running_s` is
-    its run time so far.
+    over its GPUs, `vram_max_mib` the most on one GPU. `gpu` is the mean utilisation of its GPUs. `running_s`: so far.
     """
 
     span_s: float
@@ -253,8 +250,7 @@ _CPU_STEP_MILLI = 500
 class Suggestion:
     """The suggested request. `gpus` is in users' syntax, None if nothing is known of a GPU (or it never used one).
 
-    `peak_mib` is the most VRAM that its last `runs` used, `workload_id` the one that used it. `too_much`: the request
-    is much more than that.
+    `peak_mib` is the most VRAM that its last `runs` used, `workload_id` that run. `too_much`: far more was requested.
     """
 
     workload_id: str
@@ -337,20 +333,22 @@ def usage_report_in_words(usage_report: UsageReport) -> str:
 
 def _vram(usage_report: UsageReport) -> str:
     each = f" on each of {usage_report.devices} GPUs" if usage_report.devices > 1 else ""
-    asked = f"asked {format_memory(usage_report.vram_mib)} of VRAM{each}"
+    requested = f"requested {format_memory(usage_report.vram_mib)} of GPU memory{each}"
     peak, enough = usage_report.vram_peak_mib, usage_report.sufficient_vram_mib
     if peak is None:
-        return f"{asked}, used: not measured"
+        too_short = usage_report.ended_at is not None and not usage_report.figures.measured_s
+        reason = " (the workload ended before the first measurement)" if too_short else ""
+        return f"{requested}; use was not measured{reason}"
     if enough is None:
-        return f"{asked}, used none"
-    used = f"{asked}, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough < usage_report.vram_mib else used
+        return f"{requested}, used none"
+    used = f"{requested}, peak {format_memory(peak)}"
+    return f"{used}, {format_memory(enough)} would be enough" if enough < usage_report.vram_mib else used
 
 
 def _memory(usage_report: UsageReport) -> str:
     peak, enough = usage_report.figures.memory_peak_mib, usage_report.sufficient_memory_mib
-    used = f"asked {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough and enough < usage_report.memory_mib else used
+    used = f"requested {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
+    return f"{used}, {format_memory(enough)} would be enough" if enough and enough < usage_report.memory_mib else used
 
 
 def _figure(value: float) -> str:

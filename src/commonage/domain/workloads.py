@@ -201,8 +201,7 @@ class StopRequest:
 class Attempt:
     """One attempt to run a workload. `state` is never held or queued. Instants are unix seconds.
 
-    `observed_at` is the time of the last status; `url` is where a session or service answers, on the site's own
-    network.
+    `url` is that of a session or service on the site's own network.
     """
 
     id: str

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from commonage.hub.app import CommonageHub
+from commonage.hub.accounts import CommonageHub
 
 SETTINGS_VARIABLE = "COMMONAGE_HUB_SETTINGS"
 

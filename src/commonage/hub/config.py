@@ -15,10 +15,9 @@ from jupyterhub import roles
 from traitlets.config import Config
 
 from commonage.hub import scopes
-from commonage.hub.admins import end_earlier_sign_ins_of_new_admins
+from commonage.hub.accounts import end_earlier_sign_ins_of_new_admins, refuse_tokens_made_with_tokens
 from commonage.hub.proxy import GuardedProxy, guards
 from commonage.hub.spawner import CommonageSpawner
-from commonage.hub.tokens import refuse_tokens_made_with_tokens
 from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_PATH, SERVICE_NAME, HubSettings
 from commonage.wire.origins import label_of, session_domain
 

@@ -51,12 +51,10 @@ class Steps:
             self._wake()
 
     def close(self) -> None:
-        """End the steps."""
         self._closed = True
         self._wake()
 
     async def read(self) -> AsyncIterator[dict[str, Any]]:
-        """All steps, from the first."""
         read = 0
         while True:
             news = self._news

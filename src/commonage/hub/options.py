@@ -71,5 +71,4 @@ def render_form(offer: LaunchOptions, chosen: Mapping[str, str]) -> str:
 
 
 def render_unavailable(reason: str) -> str:
-    """The page in place of the form while the control plane does not answer."""
     return _templates.get_template("options_unavailable.html").render(reason=reason)

@@ -15,10 +15,8 @@ from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
 from jupyterhub_traefik_proxy.traefik_utils import generate_rule
 from traitlets import List, Unicode
 
-from commonage.wire.docs import DOCS_PATH
-from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
-from commonage.wire.origins import session_domain
-from commonage.wire.proxy import UNAVAILABLE
+from commonage.wire.hub import API_PATH, DOCS_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
+from commonage.wire.origins import UNAVAILABLE, session_domain
 
 # Prefix of all names made here, by which leftovers of an earlier configuration are found.
 _MARK = "guard-"
@@ -70,14 +68,13 @@ class GuardedProxy(TraefikFileProviderProxy):
         return traefik, kept
 
     async def _setup_traefik_dynamic_config(self) -> None:
-        """Rewrite what an earlier configuration left in the file."""
         self._forget_earlier_addresses()
         http = self.dynamic_config["http"]
         for kind in ("routers", "middlewares", "services"):
             http[kind] = {name: one for name, one in http.get(kind, {}).items() if not name.startswith(_MARK)}
         for route in self.dynamic_config["jupyterhub"]["routes"].values():
-            made, _ = self._dynamic_config_for_route(route["routespec"], route["target"], route["data"])
-            http["routers"] |= made["http"]["routers"]
+            rules, _ = self._dynamic_config_for_route(route["routespec"], route["target"], route["data"])
+            http["routers"] |= rules["http"]["routers"]
         await super()._setup_traefik_dynamic_config()
 
     def _forget_earlier_addresses(self) -> None:

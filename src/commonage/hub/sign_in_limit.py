@@ -63,7 +63,6 @@ class SignInLimit:
 
 
 def install(per_minute: int) -> None:
-    """Apply the limits to this process's hub, with any authenticator."""
     limit = SignInLimit(per_minute)
     authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
 
@@ -75,10 +74,10 @@ def install(per_minute: int) -> None:
         wait_s = limit.take(address, name)
         if wait_s:
             raise _too_many(address, per_minute, wait_s)
-        found = await authenticate(self, handler, data)
-        if found:
+        user = await authenticate(self, handler, data)
+        if user:
             limit.give_back(address, name)
-        return found
+        return user
 
     def bounded(self: HTTPServer, *arguments: Any, **named: Any) -> None:
         # JupyterHub's requests are small. tornado would keep 100 MiB of each in memory, from any client.
@@ -96,12 +95,12 @@ def client_address(forwarded_for: list[str], peer: str) -> str:
     listed = [one.strip() for one in ",".join(forwarded_for).split(",") if one.strip()]
     for text in (*reversed(listed), peer):
         try:
-            found = ipaddress.ip_address(text)
+            client = ipaddress.ip_address(text)
         except ValueError:
             continue
-        if not found.is_loopback:
-            is_long = found.version == 6
-            return str(ipaddress.ip_network((found, _IPV6_PREFIX), strict=False)) if is_long else str(found)
+        if not client.is_loopback:
+            is_long = client.version == 6
+            return str(ipaddress.ip_network((client, _IPV6_PREFIX), strict=False)) if is_long else str(client)
     return "this machine"
 
 

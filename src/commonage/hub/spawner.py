@@ -35,8 +35,6 @@ _clients: dict[str, AsyncClient] = {}  # one for all spawners of this hub, by th
 
 
 class CommonageSpawner(Spawner):
-    """Starts sessions as workloads."""
-
     api_url = Unicode(help="Where the control plane's API answers.").tag(config=True)
     api_token_file = Unicode(help="File with the token by which the hub may act for its users.").tag(config=True)
     session_ip = Unicode("127.0.0.1", help="Address that a session listens on, inside where it runs.").tag(config=True)
@@ -60,7 +58,6 @@ class CommonageSpawner(Spawner):
         return {**super().get_state(), "workload": self.workload_id, "key": self.key}
 
     def clear_state(self) -> None:
-        """Forget the workload: it has ended."""
         super().clear_state()
         self.workload_id = self.key = ""
 
@@ -119,7 +116,6 @@ class CommonageSpawner(Spawner):
             self._steps.close()
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """The steps of the current start."""
         async for step in self._steps.read():
             yield step
 
@@ -191,7 +187,6 @@ class CommonageSpawner(Spawner):
         return await Follower(self._client, self.workload_id, version, self._steps.add).wait_until_ready()
 
     async def _find(self) -> WorkloadOut | None:
-        """The workload of this server; None if it does not exist."""
         if self.workload_id:
             try:
                 return await self._client.workload(self.workload_id)
@@ -266,7 +261,6 @@ class _Refused(SpawnException):
 
     @property
     def jupyterhub_message(self) -> str:
-        """The message on JupyterHub's pages."""
         return str(self.message)
 
 

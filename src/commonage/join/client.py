@@ -59,7 +59,6 @@ class _Connection(http.client.HTTPConnection):
         self._trust = trust
 
     def connect(self) -> None:
-        """Connect, and verify the server."""
         super().connect()
         self.sock = self._trust.wrap_socket(self.sock, server_hostname=NAME)
 
@@ -73,15 +72,15 @@ class JoinClient:
     def __init__(self, token: str, authority: str) -> None:
         content = read_token(token)
         try:
-            found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
+            digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
         except ValueError:
             raise JoinRefused(
                 "the certificate of the site's authority cannot be read: download the script again"
             ) from None
-        if found != content["authority"]:
+        if digest != content["authority"]:
             raise JoinRefused(
                 "the script and the token are of different sites, or the script was changed in transit: the token "
-                f"names the authority {content['authority'][:16]}…, the script carries {found[:16]}…"
+                f"names the authority {content['authority'][:16]}…, the script carries {digest[:16]}…"
             )
         self.token, self._places = token.strip(), [str(one) for one in content["at"]]
         self._trust = ssl.create_default_context(cadata=authority)

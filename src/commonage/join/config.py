@@ -1,8 +1,14 @@
-"""The join config: what a node receives when it joins, as both sides write and read it. Standard library only."""
+"""What both sides of joining exchange: the join config, and the statement by which a node proves what it is.
+
+Both sides build the same statement: the node signs it with its own key in the Swarm, the control plane verifies it
+(`node_identity`). Standard library only, because this travels to the node.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -40,7 +46,6 @@ class JoinConfig:
     agent: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object that is sent."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -74,3 +79,30 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         raise JoinConfigError(f"{name} in the join config is not a list of texts: {value!r}")
     return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityProof:
+    """`certificates`: the node's Swarm certificate and its intermediates (PEM). `signature`: base64, ECDSA, SHA-256."""
+
+    certificates: str
+    signature: str
+
+
+def statement(authority: str, token: str, node: str, csr: str) -> bytes:
+    """The bytes to sign: this key (`csr`, PEM) is for the node of this name, at the site of this authority (PEM).
+
+    The join token dates the statement: it is not accepted with another token.
+    """
+    content = {
+        "purpose": "commonage-node-identity-1",
+        "authority": _digest(authority),
+        "token": _digest(token),
+        "node": node,
+        "csr": _digest(csr),
+    }
+    return json.dumps(content, sort_keys=True).encode()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.strip().encode()).hexdigest()

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof
 from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
 
@@ -28,8 +28,6 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class JoinListener:
-    """Serves the join service by HTTPS."""
-
     def __init__(self, join_service: JoinService) -> None:
         self._join_service = join_service
         self._runner: web.AppRunner | None = None
@@ -48,7 +46,6 @@ class JoinListener:
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof
 from commonage.ports.joining import SwarmTrust
 
 _ROLES = {"swarm-worker", "swarm-manager"}
@@ -69,5 +69,5 @@ def _verify_chain(leaf: x509.Certificate, intermediates: list[x509.Certificate],
 
 def _only(certificate: x509.Certificate, kind: x509.ObjectIdentifier) -> str:
     """The only attribute of this kind in the subject; empty if it has none or several."""
-    found = certificate.subject.get_attributes_for_oid(kind)
-    return str(found[0].value) if len(found) == 1 else ""
+    attributes = certificate.subject.get_attributes_for_oid(kind)
+    return str(attributes[0].value) if len(attributes) == 1 else ""

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.files.safe_path import SafePath
-from commonage.join.config import MARK_FILE, JoinConfig
-from commonage.join.identity_proof import IdentityProof, statement
+from commonage.join.config import MARK_FILE, IdentityProof, JoinConfig, statement
 from commonage.join.node_identity import verified_node_id
 from commonage.join.script import cloud_init, digest_of, join_command, join_script
 from commonage.join.tokens import Tokens
@@ -33,9 +32,7 @@ class Admitted(Protocol):
     """The credentials of a node: a certificate (PEM), and its own registry secret."""
 
     @property
-    def certificate(self) -> str:
-        """Identifies the node to the control plane."""
-        ...
+    def certificate(self) -> str: ...
 
     @property
     def account(self) -> str:
@@ -46,9 +43,7 @@ class Admitted(Protocol):
 class AgentLinks(Protocol):
     """The links to the agents of nodes."""
 
-    def agent_reports(self) -> Sequence[AgentReport]:
-        """As `ports.agents.Agents`."""
-        ...
+    def agent_reports(self) -> Sequence[AgentReport]: ...
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """Revoke all credentials of this node and end its link at once. It is then at fault, unless it is gone."""
@@ -59,9 +54,7 @@ class Signer(Protocol):
     """The site's authority, which signs the certificates of nodes."""
 
     @property
-    def certificate(self) -> str:
-        """Its own certificate, PEM."""
-        ...
+    def certificate(self) -> str: ...
 
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
         """Issue credentials that bind the node's name to its Swarm node id. Raises InvalidInput.
@@ -78,17 +71,11 @@ class Signer(Protocol):
         """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
         ...
 
-    def revoke(self, node: str) -> None:
-        """Revoke all credentials of this node."""
-        ...
+    def revoke(self, node: str) -> None: ...
 
-    def revoked(self) -> Collection[int]:
-        """The serial numbers of revoked certificates."""
-        ...
+    def revoked(self) -> Collection[int]: ...
 
-    def holds(self, node: str) -> bool:
-        """Whether this node has a certificate that is neither revoked nor expired."""
-        ...
+    def holds(self, node: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +131,6 @@ class JoinService:
         return JoinToken(token, now + for_s, url, join_command(url, self._kit.script_sha256))
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
-        """Cloud-init user data with this token and these options of the script."""
         return cloud_init(self._kit.script, token, options, host_name)
 
     async def revoke_tokens(self) -> Sequence[str]:
@@ -171,7 +157,10 @@ class JoinService:
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
             with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)
-            await self._revoke(node, gone)
+            if self._agents is None:
+                await asyncio.to_thread(self._signer.revoke, node)
+            else:
+                await self._agents.revoke(node, gone=gone)
             if revocation is not None:
                 await asyncio.to_thread(revocation.commit)
         finally:
@@ -181,18 +170,12 @@ class JoinService:
         # Before the node is removed from the Swarm: otherwise it could join again.
         done += [await self._renew_swarm_token()] if gone else await self._report_revoked_tokens()
         try:
-            found = await self._swarm.remove(node_ids)
+            was_listed = await self._swarm.remove(node_ids)
         except CommonageError as error:
             by_hand = f"run `docker node rm --force {' '.join(sorted(node_ids)) or node}`. Until then it gets no work"
             return [*done, f"it could not be removed from the Swarm: {error}; {by_hand}"]
-        log.info("node removed", extra={"node": node, "was_in_swarm": found})
-        return [*done, f"{node} is removed from the Swarm" if found else f"the Swarm does not list {node}"]
-
-    async def _revoke(self, node: str, gone: bool) -> None:
-        if self._agents is None:
-            await asyncio.to_thread(self._signer.revoke, node)
-        else:
-            await self._agents.revoke(node, gone=gone)
+        log.info("node removed", extra={"node": node, "was_in_swarm": was_listed})
+        return [*done, f"{node} is removed from the Swarm" if was_listed else f"the Swarm does not list {node}"]
 
     async def _renew_swarm_token(self) -> str:
         try:
@@ -274,17 +257,17 @@ class JoinService:
         holders = {one for one, name in bound.items() if name == node}
         if node_id in holders:
             return ""
-        there = {one for one in holders if one in members and members[one].state != _DOWN}
-        there |= {one.node_id for one in self._connected(node)}
+        others = {one for one in holders if one in members and members[one].state != _DOWN}
+        others |= {one.node_id for one in self._connected(node)}
         if not holders:
-            there |= {
+            others |= {
                 one for one, how in members.items()
                 if how.host_name == node and how.state != _DOWN and one not in bound
             }  # fmt: skip
-        there -= {node_id}
-        if not there:
+        others -= {node_id}
+        if not others:
             return ""
-        other = min(there)
+        other = min(others)
         listed = members[other].name if other in members else node
         return (
             f"another node has the name {node} (Swarm node {other}): give this machine another host name, or remove "
@@ -292,7 +275,6 @@ class JoinService:
         )
 
     def _connected(self, node: str) -> list[AgentReport]:
-        """The agents that are connected under this name."""
         reports = () if self._agents is None else self._agents.agent_reports()
         return [one for one in reports if one.node == node and one.connected]
 

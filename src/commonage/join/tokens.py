@@ -35,7 +35,6 @@ class Revocation:
     file: Path
 
     def commit(self) -> None:
-        """Invalidate all tokens made until now."""
         with file_errors(_WHAT, self.file):
             self.new_file.replace(self.file)
 

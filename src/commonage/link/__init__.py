@@ -1,5 +1,17 @@
 """The link between the control plane and the agents of a site, and the certificate authority that both trust.
 
-`certificate_authority` signs certificates; `listener` and `agent_connections` are the control plane's side. `messages`
-and `connection` are the protocol of both sides: they use the standard library only, because they travel to the nodes.
+| question | module |
+|---|---|
+| messages and requests of both sides | `messages.py` |
+| frames, requests and their results on a link | `connection.py` |
+| commands in attempts over a link | `execs.py` |
+| TCP forwarding, for tunnels and relays | `forwarding.py` |
+| admission of agents that dial; tunnels of containers | `listener.py` |
+| the control plane's view of all agents (port `Agents`) | `agent_connections.py` |
+| the last reports, kept over a restart | `saved_reports.py` |
+| the authority's key and signatures | `certificate_authority.py` |
+| which certificates hold, and which are revoked | `issued_certificates.py` |
+| the agent's archive for joining nodes | `bundle.py` |
+
+`messages`, `connection`, `execs` and `forwarding` use the standard library only, because they travel to the nodes.
 """

@@ -29,9 +29,8 @@ from commonage.link import messages, saved_reports
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import Connection, ConnectionLost, RequestHandler
 from commonage.link.execs import LinkExecs
-from commonage.link.listener import AgentPeer, Listener
+from commonage.link.listener import AgentPeer, Listener, Tunnels
 from commonage.link.messages import Report, RequestType
-from commonage.link.tunnels import Tunnels
 from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal
@@ -101,7 +100,6 @@ class AgentConnections:
         await self._begin(await self._listener.open(bind, port))
 
     async def open_on(self, listening: socket.socket) -> None:
-        """Listen on an existing socket, which this object then owns."""
         await self._begin(await self._listener.open_on(listening))
 
     async def _begin(self, port: int) -> None:
@@ -120,7 +118,6 @@ class AgentConnections:
                     await self._report_received.wait()
 
     async def close(self) -> None:
-        """End all links. The agents keep dialling until a control plane answers."""
         await self._save_reports()  # before the links end: connected agents are expected again
         for link in self._links.values():
             link.connection.close("the control plane stops")
@@ -129,7 +126,6 @@ class AgentConnections:
     # --- links ----------------------------------------------------------------------------------------------------
 
     async def _serve(self, agent: AgentPeer) -> None:
-        """Serve a link from its welcome to its end."""
         link = _Link(agent.node, agent.node_id, agent.serial)
         request_handlers: Mapping[RequestType[Any, Any], RequestHandler] = {
             messages.RENEW: partial(self._renew, link),
@@ -226,7 +222,6 @@ class AgentConnections:
                 self._reports.pop(node_id, None)
 
     def _disconnect_removed(self, node: str, node_id: str) -> None:
-        """End the link of a removed node, and report the removal as the node's fault."""
         link = self._links.get(node_id)
         if link is not None:
             reason = f"{link.node} was removed from this site: join the node again"
@@ -256,7 +251,6 @@ class AgentConnections:
                 self._disconnect_removed(link.node, link.node_id)
 
     async def _save_reports(self) -> None:
-        """Save the reports if more than their times and measurements changed."""
         current = {
             one.node_id: replace(
                 one, report=replace(one.report, disk_free_mib=None), at=0.0, monotonic_at=0.0, samples=(), owners=()
@@ -275,7 +269,6 @@ class AgentConnections:
     # --- the port: reports ----------------------------------------------------------------------------------------
 
     def agent_reports(self) -> Sequence[AgentReport]:
-        """The last report of each agent."""
         return list(self._reports.values())
 
     async def bindings(self) -> Mapping[str, str]:
@@ -326,50 +319,39 @@ class AgentConnections:
         return await self._link(node_id).connection.request(kind, params, on_progress)
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
-        """The resource use of the node's containers."""
         return (await self._request(node_id, messages.MEASURE, messages.Nothing())).measurements
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """The owners of these processes on the node."""
         return (await self._request(node_id, messages.OWNERS, messages.Pids(tuple(pids)))).owners
 
     async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
-        """Apply the shares of an attempt on the node."""
         return dict((await self._request(node_id, messages.ENFORCE, hold)).variables)
 
     async def release(self, node_id: str, attempt_id: str) -> None:
-        """Release the shares of an attempt on the node."""
         await self._request(node_id, messages.RELEASE, messages.Attempts((attempt_id,)))
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
-        """Mount the folders of an attempt on the node."""
         return (await self._request(node_id, messages.MOUNT, messages.Mounts(attempt_id, tuple(sources)))).targets
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        """Unmount the folders of an attempt."""
         await self._request(node_id, messages.UNMOUNT, messages.Attempts((attempt_id,)))
 
     async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
-        """Pull the image on the node."""
         await self._request(node_id, messages.PULL, messages.Image(image), on_progress)
 
     async def reaches(self, node_id: str, address: str) -> bool:
-        """Whether the node reaches this address."""
         return (await self._request(node_id, messages.REACHES, messages.NodeAddress(address))).reachable
 
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
-        """Run a command in an attempt on the node."""
         link = self._link(node_id)
         return await link.execs.begin(link.connection, attempt_id, command, terminal)
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
-        """Kill attempts on the node."""
         return (await self._request(node_id, messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
 
     async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
-        """End the pause of attempts."""
         link = self._link(node_id)
         await link.connection.request(messages.UNPAUSE, messages.Unpause(tuple(attempt_ids), link.report_number))
 
@@ -399,7 +381,6 @@ class AgentConnections:
         return taken
 
     async def resume(self, uuid: str) -> None:
-        """Clear the faults of this GPU on its node."""
         for node_id, report in list(self._reports.items()):
             if any(device.uuid == uuid for device in report.report.devices):
                 with suppress(CommonageError):

@@ -6,13 +6,12 @@ gives the same bytes. Called by the code that lets nodes join.
 
 from __future__ import annotations
 
-import ast
 import gzip
 import importlib.util
 import io
 import tarfile
-from collections.abc import Iterator
 from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from commonage.domain.errors import CommonageError
@@ -22,7 +21,6 @@ _PACKAGE = _SOURCES.name
 _WHOLE = ("agent", "gpu")
 """Packages that are included whole; of all others only the imported modules."""
 _BINDING = "pynvml"
-_NOT_THOSE = {"__pycache__"}
 
 
 class BundleError(CommonageError):
@@ -49,58 +47,20 @@ def make_bundle() -> bytes:
 
 def _ours() -> dict[str, Path]:
     """Commonage's files by their names in the archive."""
-    found: dict[str, Path] = {}
-    waiting = [path for room in _WHOLE for path in sorted((_SOURCES / room).rglob("*")) if _travels(path)]
-    while waiting:
-        path = waiting.pop()
-        name = f"{_PACKAGE}/{path.relative_to(_SOURCES).as_posix()}"
-        if name in found:
-            continue
-        found[name] = path
-        waiting += _packages_of(path)
+    root = _SOURCES.parent
+    files = [path for package in _WHOLE for path in (_SOURCES / package).rglob("*") if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
+    finder = ModuleFinder([str(root)])
+    for path in files:
         if path.suffix == ".py":
-            waiting += _imported(path)
-    return found
-
-
-def _travels(path: Path) -> bool:
-    return path.is_file() and not _NOT_THOSE & set(path.parts)
-
-
-def _packages_of(path: Path) -> Iterator[Path]:
-    """The `__init__.py` files of the folders above it."""
-    for folder in path.parents:
-        if folder == _SOURCES.parent:
-            return
-        if (folder / "__init__.py").exists():
-            yield folder / "__init__.py"
-
-
-def _imported(path: Path) -> Iterator[Path]:
-    """The Commonage modules that this one imports."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for name in names:
-            yield from _module(name)
-
-
-def _module(name: str) -> Iterator[Path]:
-    first, *rest = name.split(".")
-    if first != _PACKAGE:
-        return
-    place = _SOURCES.joinpath(*rest)
-    for path in (place.with_suffix(".py"), place / "__init__.py"):
-        if path.is_file():
-            yield path
+            finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
+    modules = [vars(one)["__file__"] for name, one in finder.modules.items() if name.partition(".")[0] == _PACKAGE]
+    files += [Path(file) for file in modules if file is not None]
+    return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def _binding() -> dict[str, Path]:
-    found = importlib.util.find_spec(_BINDING)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(_BINDING)
+    if spec is None or spec.origin is None:
         raise BundleError(f"{_BINDING} is not installed here, and agents need it: install nvidia-ml-py")
-    return {f"{_BINDING}.py": Path(found.origin)}
+    return {f"{_BINDING}.py": Path(spec.origin)}

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates
+from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates, write_file
 from commonage.link.messages import NODE_ID_URI
 
 AUTHORITY_YEARS = 10
@@ -65,7 +63,7 @@ class Admitted:
         return "Admitted(…)"
 
 
-class CertificateAuthority:
+class CertificateAuthority(IssuedCertificates):
     """The authority of one installation. `now` gives unix seconds.
 
     Several instances may use one folder, also in several processes: the issued certificates are in a file behind a
@@ -75,10 +73,8 @@ class CertificateAuthority:
     def __init__(
         self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, now: Callable[[], float]
     ) -> None:
-        self._certificate = certificate
-        self._key = key
-        self._now = now
-        self._issued = IssuedCertificates(folder / "issued.json")
+        super().__init__(folder / "issued.json", now)
+        self._certificate, self._key = certificate, key
 
     @classmethod
     def open(cls, folder: Path, *, now: Callable[[], float] = time.time) -> Self:
@@ -112,13 +108,13 @@ class CertificateAuthority:
         if not names:
             raise InvalidInput("a server's certificate needs a name or an address; none was given")
         key = ec.generate_private_key(ec.SECP256R1())
-        spoken = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        names_extension = x509.SubjectAlternativeName([_general_name(name) for name in names])
         certificate = self._sign(
             key.public_key(),
             names[0][:_NAME_LIMIT],
             dt.timedelta(days=SERVER_DAYS),
             ExtendedKeyUsageOID.SERVER_AUTH,
-            spoken,
+            names_extension,
         )
         return KeyPair(_pem(certificate) + self.certificate, _key_pem(key))
 
@@ -129,15 +125,15 @@ class CertificateAuthority:
         Raises InvalidInput for an invalid request, name or id.
         """
         signed, entry = self._client(csr_pem, node, node_id)
-        self._issued.add(entry, self._now())
+        self._record(entry)
         return signed
 
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
         """As `sign`, for a node that joins: revokes all earlier certificates of this name and of this Swarm node."""
         signed, entry = self._client(csr_pem, node, node_id)
-        made = replace(entry, account=secrets.token_hex(20))
-        self._issued.replace(made, self._now())
-        return Admitted(signed, made.account)
+        issued = replace(entry, account=secrets.token_hex(20))
+        self._record_replacement(issued)
+        return Admitted(signed, issued.account)
 
     def renew(self, csr_pem: str, node: str, node_id: str, serial: int) -> str:
         """As `sign`, to renew the certificate with this serial number.
@@ -145,7 +141,7 @@ class CertificateAuthority:
         Raises Forbidden if that is not valid any more.
         """
         signed, entry = self._client(csr_pem, node, node_id)
-        self._issued.renew(serial, entry, self._now())
+        self._record_renewal(serial, entry)
         return signed
 
     def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, IssuedCertificate]:
@@ -168,35 +164,10 @@ class CertificateAuthority:
             raise InvalidInput(
                 "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
             )
-        spoken = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
-        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, spoken)
+        names_extension = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
+        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, names_extension)
         until = signed.not_valid_after_utc.timestamp()
         return _pem(signed), IssuedCertificate(node, f"{signed.serial_number:x}", until, node_id=node_id)
-
-    def revoke(self, node: str) -> None:
-        """Revoke all certificates of this node. A certificate issued later is valid."""
-        self._issued.revoke(node, self._now())
-
-    def bindings(self) -> dict[str, str]:
-        """The names of nodes by their Swarm node ids, as valid certificates bind them."""
-        return self._issued.bindings(self._now())
-
-    def node_ids(self, node: str) -> frozenset[str]:
-        """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
-        return self._issued.node_ids(node, self._now())
-
-    def revoked(self) -> frozenset[int]:
-        """The serial numbers of all revoked certificates that have not expired."""
-        return self._issued.revoked()
-
-    def holds(self, node: str) -> bool:
-        """True if this node has a valid certificate."""
-        return self._issued.holds(node, self._now())
-
-    def has_account(self, node: str, account: str) -> bool:
-        """True if `account` is the registry secret of a node with a valid certificate."""
-        known = self._issued.accounts(node, self._now())
-        return any(secrets.compare_digest(one.encode(), account.encode()) for one in known)
 
     def _sign(
         self,
@@ -204,7 +175,7 @@ class CertificateAuthority:
         name: str,
         lasts: dt.timedelta,
         use: x509.ObjectIdentifier,
-        spoken: x509.SubjectAlternativeName,
+        names_extension: x509.SubjectAlternativeName,
     ) -> x509.Certificate:
         now = _moment(self._now())
         return (
@@ -220,7 +191,7 @@ class CertificateAuthority:
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .add_extension(spoken, critical=False)
+            .add_extension(names_extension, critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -244,8 +215,8 @@ def _make(certificate: Path, key_file: Path, now: float) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(certificate, _pem(built), 0o644)
-    _write(key_file, _key_pem(key), 0o600)
+    write_file(certificate, _pem(built), 0o644)
+    write_file(key_file, _key_pem(key), 0o600)
 
 
 def _load(certificate: Path, key_file: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -302,14 +273,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    """Write the file atomically, with its final mode from the start."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        os.fchmod(file.fileno(), mode)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(temporary).replace(path)

@@ -44,12 +44,10 @@ A = TypeVar("A")
 
 
 def encode_frame(frame: Json) -> bytes:
-    """The frame as it is sent."""
     return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
 
 def message_frame(name: str, message: object) -> Json:
-    """The frame for a message."""
     return {"message": name, "body": to_json(message)}
 
 
@@ -234,7 +232,6 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """True once the link has ended."""
         return self._close_reason is not None
 
     def close(self, reason: str) -> None:

@@ -45,8 +45,6 @@ class ExecEnd:
 
 @dataclass(frozen=True, slots=True)
 class ExecStarted:
-    """The command runs."""
-
     id: str
 
 
@@ -78,8 +76,6 @@ class ExecResize:
 
 @dataclass(frozen=True, slots=True)
 class ExecCancel:
-    """The client is gone: end the command."""
-
     id: str
 
 
@@ -108,7 +104,6 @@ class ExecSender:
             self._connection.send("exec-data", ExecData(self._id, stream, base64.b64encode(part).decode("ascii")))
 
     def consumed(self, count: int) -> None:
-        """The receiver consumed this many bytes."""
         self._window += count
         self._changed.set()
 
@@ -119,18 +114,14 @@ class ExecSender:
 
 
 def decode_data(message: ExecData) -> bytes:
-    """The decoded bytes. Raises ValueError."""
     return base64.b64decode(message.data, validate=True)
 
 
 class LinkExecs:
-    """The commands that run over one link."""
-
     def __init__(self) -> None:
         self._running: dict[str, LinkedExec] = {}
 
     def message_handlers(self) -> MessageHandlers:
-        """Handlers for the agent's messages about them."""
         return {
             "exec-started": (ExecStarted, lambda message: self._deliver(message.id, LinkedExec.on_started)),
             "exec-data": (
@@ -183,22 +174,18 @@ class LinkedExec:
         self._output.put_nowait(None)
 
     def on_started(self) -> None:
-        """The agent reports that the command runs."""
         self._started.set()
 
     def on_output(self, message: ExecData) -> None:
-        """Queue output."""
         self._output.put_nowait((message.stream, decode_data(message)))
 
     async def wait_started(self) -> None:
-        """Wait until the command runs. Raises NotRunning, EngineFailure."""
         await self._started.wait()
         if self.end.done() and self.end.result().absent:
             attempt = self._request.attempt_id[:100]
             raise NotRunning(f"{attempt} is not running: a command can run only in a running attempt")
 
     def drop(self) -> None:
-        """The client is gone; the agent ends the command."""
         self.end.cancel()
 
     # --- the port -------------------------------------------------------------------------------------------------
@@ -208,17 +195,14 @@ class LinkedExec:
         await self.sender.send(STDIN, data)
 
     async def close_stdin(self) -> None:
-        """Send the end of the input."""
         if not self.end.done():
             self._connection.send("exec-data", ExecData(self._request.id, STDIN, ""))
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Send the terminal size."""
         if not self.end.done():
             self._connection.send("exec-resize", ExecResize(self._request.id, columns, rows))
 
     async def read(self) -> tuple[int, bytes] | None:
-        """The next output."""
         output = None if self._is_exhausted else await self._output.get()
         if output is None:
             self._is_exhausted = True
@@ -229,7 +213,6 @@ class LinkedExec:
         return output
 
     async def exit_code(self) -> int:
-        """The exit code from the agent's answer."""
         return (await asyncio.shield(self.end)).exit_code
 
     async def close(self) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,70 +43,77 @@ class IssuedCertificate:
 
 
 class IssuedCertificates:
-    """The file. Entries are dropped when their certificate has expired.
+    """The file; base of `CertificateAuthority`. Entries are dropped when their certificate has expired.
 
-    Every write raises Unavailable and changes nothing if it fails: the disk may be full.
+    Every write raises Unavailable and changes nothing if it fails: the disk may be full. `now` gives unix seconds.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, now: Callable[[], float]) -> None:
+        self._path, self._now = path, now
 
-    def add(self, entry: IssuedCertificate, now: float) -> None:
-        """Record a certificate that was just signed."""
+    def _record(self, entry: IssuedCertificate) -> None:
         with self._lock():
-            self._write([*self._current(now), entry])
+            self._write([*self._current(), entry])
 
-    def replace(self, entry: IssuedCertificate, now: float) -> None:
+    def _record_replacement(self, entry: IssuedCertificate) -> None:
         """Record a certificate that was just signed, and revoke all earlier ones of its name and of its Swarm node.
 
         So a name is bound to one Swarm node at a time, and a Swarm node to one name.
         """
         with self._lock():
-            self._write([*_taken_back(self._current(now), entry.node, {entry.node_id}), entry])
+            self._write([*_taken_back(self._current(), entry.node, {entry.node_id}), entry])
 
-    def renew(self, before: int, entry: IssuedCertificate, now: float) -> None:
+    def _record_renewal(self, before: int, entry: IssuedCertificate) -> None:
         """Record the renewal of the certificate with the serial number `before`.
 
         Raises Forbidden, and records nothing, unless that certificate is valid at this moment.
         """
         with self._lock():
-            kept = self._current(now)
+            kept = self._current()
             shown = next((one for one in kept if int(one.serial, 16) == before and not one.revoked), None)
             if shown is None or (shown.node, shown.node_id) != (entry.node, entry.node_id):
                 raise Forbidden(f"the certificate of {entry.node} does not hold any more: have the node join again")
             self._write([*kept, replace(entry, account=shown.account)])
 
-    def revoke(self, node: str, now: float) -> None:
-        """Revoke all certificates of this node, by its name and by its Swarm node id. An unknown node is no error."""
+    def revoke(self, node: str) -> None:
+        """Revoke all certificates of this node, by its name and by its Swarm node id. An unknown node is no error.
+
+        A certificate issued later is valid.
+        """
         with self._lock():
-            kept = self._current(now)
+            kept, now = self._current(), self._now()
             ids = {one.node_id for one in kept if one.node == node and one.binds(now)}
             self._write(_taken_back(kept, node, ids))
 
-    def bindings(self, now: float) -> dict[str, str]:
-        """The names of nodes by their Swarm node ids, as certificates bind them now."""
+    def bindings(self) -> dict[str, str]:
+        """The names of nodes by their Swarm node ids, as valid certificates bind them."""
+        now = self._now()
         return {one.node_id: one.node for one in self._read() if one.binds(now)}
 
-    def node_ids(self, node: str, now: float) -> frozenset[str]:
+    def node_ids(self, node: str) -> frozenset[str]:
         """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
-        kept = self._current(now)
+        kept, now = self._current(), self._now()
         others = {one.node_id for one in kept if one.node != node and one.binds(now)}
         return frozenset(one.node_id for one in kept if one.node == node and one.node_id) - others
 
     def revoked(self) -> frozenset[int]:
-        """The serial numbers of the revoked certificates."""
+        """The serial numbers of all revoked certificates that have not expired."""
         return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
 
-    def holds(self, node: str, now: float) -> bool:
+    def holds(self, node: str) -> bool:
         """True if this node has a valid certificate."""
-        return any(one.node == node and one.until > now and not one.revoked for one in self._read())
+        return bool(self._valid(node))
 
-    def accounts(self, node: str, now: float) -> frozenset[str]:
-        """The node's valid secrets for the registry."""
-        mine = (one for one in self._read() if one.node == node and one.until > now and not one.revoked)
-        return frozenset(one.account for one in mine if one.account)
+    def has_account(self, node: str, account: str) -> bool:
+        """True if `account` is the registry secret of a node with a valid certificate."""
+        known = [one.account.encode() for one in self._valid(node) if one.account]
+        return any(secrets.compare_digest(one, account.encode()) for one in known)
 
-    def _current(self, now: float) -> list[IssuedCertificate]:
+    def _valid(self, node: str) -> list[IssuedCertificate]:
+        return [one for one in self._current() if one.node == node and not one.revoked]
+
+    def _current(self) -> list[IssuedCertificate]:
+        now = self._now()
         return [entry for entry in self._read() if entry.until > now]
 
     def _read(self) -> list[IssuedCertificate]:
@@ -114,15 +123,7 @@ class IssuedCertificates:
             return []
 
     def _write(self, entries: list[IssuedCertificate]) -> None:
-        temporary = self._path.with_suffix(".new")
-        try:
-            with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-                json.dump([asdict(entry) for entry in entries], file, indent=0)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-        finally:
-            temporary.unlink(missing_ok=True)  # a partial file would take space on a full disk
+        write_file(self._path, json.dumps([asdict(entry) for entry in entries], indent=0), 0o600)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -136,5 +137,15 @@ def _taken_back(entries: list[IssuedCertificate], node: str, node_ids: set[str])
     return [replace(one, revoked=one.revoked or one.node == node or one.node_id in ids) for one in entries]
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def write_file(path: Path, text: str, mode: int) -> None:
+    """Write the file atomically, with its final mode from the start. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # a partial file would take space on a full disk

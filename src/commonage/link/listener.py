@@ -1,4 +1,8 @@
-"""The listener that agents dial: mutual TLS, and admission. Admitted links are handled by `agents`."""
+"""The listener that agents dial: mutual TLS, admission, and tunnels. `agent_connections` serves the admitted links.
+
+A tunnel is a connection of a container that its node's agent carries to the control plane over TLS. Every tunnel leads
+to the workload gateway, whichever node asks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,19 @@ from commonage.link.connection import (
     message_frame,
     read_frame,
 )
-from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, LinkRefused, Welcome
+from commonage.link.forwarding import CHUNK, Streams, join_streams
+from commonage.link.messages import (
+    HELLO,
+    NODE_ID_URI,
+    OPEN,
+    PROTOCOL,
+    SERVER_NAME,
+    TUNNEL,
+    Hello,
+    LinkRefused,
+    Nothing,
+    Welcome,
+)
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
@@ -86,23 +102,20 @@ class Listener:
 
     async def open_on(self, listening: socket.socket) -> int:
         """Listen on this socket, which this object then owns; returns its port."""
-        context = await asyncio.to_thread(self._context)
+        pair = await asyncio.to_thread(self._authority.serve, [SERVER_NAME])
+        context = await asyncio.to_thread(server_context, pair, self._authority.certificate)
         self._server = await asyncio.start_server(
             self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
         )
-        found: int = listening.getsockname()[1]
-        return found
+        port: int = listening.getsockname()[1]
+        return port
 
     async def close(self) -> None:
-        """Stop listening; all links end."""
         if self._server is not None:
             self._server.close()
         for task in self._links:
             task.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
-
-    def _context(self) -> ssl.SSLContext:
-        return server_context(self._authority.serve([SERVER_NAME]), self._authority.certificate)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._admit(reader, writer))
@@ -122,9 +135,8 @@ class Listener:
             if frame["message"] == TUNNEL:
                 await self._serve_tunnel(agent)
                 return
-            writer.write(
-                encode_frame(message_frame("welcome", Welcome(self._now(), agent.until, self._allowed_addresses())))
-            )
+            welcome = Welcome(self._now(), agent.until, self._allowed_addresses())
+            writer.write(encode_frame(message_frame("welcome", welcome)))
             await self._serve_link(agent)
         except (TimeoutError, *FRAME_ERRORS) as error:
             _log.info("the agent of %s sent no valid hello: %s", agent.node, error_text(error))
@@ -175,3 +187,74 @@ def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
         pair_file.write_text(pair.key_pem + pair.cert_pem, encoding="ascii")
         context.load_cert_chain(pair_file)
     return context
+
+
+MAX_PER_NODE = 256
+"""An agent opens half as many; some may still be closing."""
+
+
+class Tunnels:
+    """The tunnels of all nodes. `gateway_port` is the workload gateway's on the loopback."""
+
+    def __init__(self, gateway_port: int) -> None:
+        self._gateway_port = gateway_port
+        self._open: dict[asyncio.Task[None], AgentPeer] = {}
+
+    async def carry(self, agent: AgentPeer) -> None:
+        reason = self._refusal(agent.node)
+        if reason:
+            _log.warning("a tunnel of %s is refused: %s", agent.node, reason)
+            agent.writer.write(encode_frame(message_frame("refused", LinkRefused(reason))))
+            await agent.writer.drain()
+            return
+        task = asyncio.create_task(self._carry(agent))
+        self._open[task] = agent
+        try:
+            await task
+        finally:
+            task.cancel()
+            del self._open[task]
+
+    def _refusal(self, node: str) -> str:
+        if not self._gateway_port:
+            return "the control plane accepts no connections from containers"
+        if sum(one.node == node for one in self._open.values()) >= MAX_PER_NODE:
+            return f"it has {MAX_PER_NODE} open tunnels, the limit for one node"
+        return ""
+
+    async def _carry(self, agent: AgentPeer) -> None:
+        try:
+            gateway = await asyncio.open_connection("127.0.0.1", self._gateway_port, limit=CHUNK)
+        except OSError as error:
+            _log.warning("the workload gateway does not answer: %s", error)
+            return
+        streams = _with_small_buffer(agent)
+        streams[1].write(encode_frame(message_frame(OPEN, Nothing())))
+        await join_streams(streams, gateway)
+
+    def end(self, node: str) -> None:
+        """End the tunnels of this node: it was removed from the site."""
+        self._end(lambda agent: agent.node == node)
+
+    def end_revoked(self, serials: Collection[int]) -> None:
+        """End the tunnels that were opened with one of these certificates."""
+        self._end(lambda agent: agent.serial in serials)
+
+    def _end(self, matches: Callable[[AgentPeer], bool]) -> None:
+        for task, agent in self._open.items():
+            if matches(agent):
+                task.cancel()
+
+
+def _with_small_buffer(agent: AgentPeer) -> Streams:
+    """The same connection with a small buffer.
+
+    The link's buffer is made for frames of many megabytes, and a node could fill it on every tunnel.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(CHUNK, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport = agent.writer.transport
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -120,36 +120,26 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The resource use of the containers."""
-
     measurements: tuple[Measurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pids:
-    """Process ids of the node."""
-
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The owners of processes."""
-
     owners: tuple[ProcessOwner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Variables that are added to an attempt's environment."""
-
     variables: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Attempts by their ids."""
-
     ids: tuple[str, ...]
 
 
@@ -185,15 +175,11 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """Whether its Docker daemon answers."""
-
     reachable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image by its name, as a daemon takes it."""
-
     name: str
 
 
@@ -206,15 +192,11 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU by its uuid."""
-
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class SigningRequest:
-    """A certificate request, PEM."""
-
     csr: str
 
 

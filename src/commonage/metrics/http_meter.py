@@ -35,12 +35,10 @@ class HttpMeter:
         self._seconds = Histogram(seconds.name, seconds.help, seconds.labels, buckets=BUCKETS_S, registry=None)
 
     def collect(self) -> Iterable[Metric]:
-        """Both families."""
         yield from self._requests.collect()
         yield from self._seconds.collect()
 
     def around(self, app: App) -> App:
-        """The same app, measured."""
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":

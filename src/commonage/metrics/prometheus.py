@@ -42,8 +42,6 @@ class _Collected(Collector):
 
 
 class Exposition:
-    """Renders the series of one control plane."""
-
     def __init__(self, control: Control, meter: HttpMeter | None = None) -> None:
         self._control, self._meter = control, meter
         self._process = ProcessCollector(registry=None)
@@ -89,15 +87,14 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
 
 
 async def _refusal(request: Request, control: Control) -> Response | None:
-    """The refusal of this request; None if it may read the metrics."""
     token = _token(request)
     try:
-        who = await control.identity.whois(token) if token else None
-        if who is None:
+        principal = await control.identity.whois(token) if token else None
+        if principal is None:
             return _plain_text(
                 401, "Metrics need a token with the scope custom:commonage:read: Authorization: Bearer …"
             )
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
     except Forbidden as error:
         return _plain_text(403, messages.of_error(error))
     except Unavailable as error:

@@ -35,7 +35,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from commonage.domain.errors import Conflict, Unavailable
-from commonage.metrics.buckets import width_of
 from commonage.metrics.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 from commonage.ports.metrics import Point, Sample
 
@@ -43,7 +42,6 @@ DAY_S: Final = 86400
 RAW_KEPT_S: Final = DAY_S
 MINUTES_KEPT_S: Final = 30 * DAY_S
 HOURS_KEPT_S: Final = 730 * DAY_S
-LATEST_WITHIN_S: Final = 120.0
 _STEP_S: Final = 3600  # old figures are rolled up an hour at a time, not at every call
 _SERIES_REMEMBERED: Final = 20_000
 
@@ -59,7 +57,6 @@ class SqlMetrics:
         # One writer, so that a series is not dropped as empty while its first sample is on the way.
         self._turn = asyncio.Lock()
         self._ids: dict[tuple[str, str], int] = {}
-        self._newest = -math.inf
         self._rolled_up_to = -math.inf
 
     async def open(self) -> None:
@@ -81,11 +78,8 @@ class SqlMetrics:
             await connection.execute(insert(about).values(version=VERSION))
         elif version > VERSION:
             raise Conflict("the samples were written by a newer Commonage; start that one", code="database-newer")
-        last = select(func.max(raw.c.at)).where(raw.c.series_id == series.c.id).scalar_subquery()
-        self._newest = (await connection.execute(select(func.max(last)).select_from(series))).scalar() or -math.inf
 
     async def close(self) -> None:
-        """Disconnect."""
         if self._engine is not None:
             async with self._turn:
                 await self._engine.dispose()
@@ -109,7 +103,6 @@ class SqlMetrics:
                 ),
                 rows,
             )
-        self._newest = max(self._newest, *(row["at"] for row in rows))
 
     async def _know_series(self, connection: AsyncConnection, samples: Iterable[Sample]) -> None:
         if len(self._ids) > _SERIES_REMEMBERED:
@@ -155,25 +148,6 @@ class SqlMetrics:
                 for number, total, count, least, most in rows
             ]
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest sample of each series, by subject and metric."""
-        found: list[Sample] = []
-        other = raw.alias()
-        newest = (
-            select(func.max(other.c.at)).where(other.c.series_id == series.c.id).correlate(series).scalar_subquery()
-        )
-        wanted = sorted(set(subjects))
-        async with self._reading() as connection:
-            for begin in range(0, len(wanted), 1000):
-                rows = await connection.execute(
-                    select(series.c.metric, series.c.subject, raw.c.at, raw.c.value)
-                    .join_from(series, raw, (raw.c.series_id == series.c.id) & (raw.c.at == newest))
-                    .where(series.c.subject.in_(wanted[begin : begin + 1000]))
-                    .where(raw.c.at >= self._newest - LATEST_WITHIN_S)
-                )
-                found += [Sample(*row) for row in rows]
-        return sorted(found, key=lambda each: (each.subject, each.metric))
-
     async def tidy(self, now: float) -> None:
         """Roll up old figures and drop expired ones; does work at most once per hour of `now`."""
         hour = now // _STEP_S * _STEP_S
@@ -199,7 +173,6 @@ class SqlMetrics:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for queries. Raises Unavailable."""
         async with self._translated() as engine, engine.connect() as connection:
             yield connection
 
@@ -304,3 +277,18 @@ async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, widt
         )
     )
     await connection.execute(delete(fine).where(fine.c.at < before))
+
+
+_NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+def width_of(since: float, until: float, points: int) -> float:
+    """Seconds of a bucket so that at most `points` + 1 of them cover [since, until).
+
+    From one second on it is a round width, so that a chart that moves with time keeps its buckets.
+    """
+    least = (until - since) / max(1, points)
+    if least < 1:
+        return least
+    nice = next((width for width in _NICE_S if width >= least), None)
+    return float(nice if nice is not None else math.ceil(least / 86400) * 86400)

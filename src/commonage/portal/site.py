@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from commonage import messages
 from commonage.control.control import Control
-from commonage.control.tenants.connections import Connection
+from commonage.control.request_limits import Connection
 from commonage.domain import errors
 from commonage.domain.principals import Principal
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor

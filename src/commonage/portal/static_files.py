@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from commonage.domain.errors import NotFound
-from commonage.wire.docs import DOCS_PATH
+from commonage.wire.hub import DOCS_PATH
 
 ASSETS_FOLDER = Path(__file__).parent / "static"
 DOCS_FOLDER = Path(__file__).parent / "docs_site"

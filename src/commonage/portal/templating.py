@@ -25,7 +25,7 @@ from commonage.messages.waiting import resources
 from commonage.portal import labels
 from commonage.portal.static_files import Assets
 from commonage.portal.views.launch_form import command_text, gpus_text
-from commonage.wire.docs import DOCS_PATH, docs_page
+from commonage.wire.hub import DOCS_PATH, docs_page
 
 FOLDER = Path(__file__).parent / "templates"
 _DOCS = re.compile(rf"{DOCS_PATH}(?:[\w/-]+\.html(?:#[\w-]+)?)?")

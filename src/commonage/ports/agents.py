@@ -39,12 +39,11 @@ class AgentReport:
     """The newest report of a node's agent. `at` (unix seconds) is its time; `connected`: its link is up now.
 
     `monotonic_at` is the same time by the monotonic clock (`time.monotonic`). Timeouts that must not end early use it,
-    because
-    setting the wall clock would end them.
+    because setting the wall clock would end them.
 
-    `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does
-    not. `fenced` are attempts whose processes the agent ended because the daemon no longer could. `paused` are those
-    that it paused while it was cut off; they stay paused until the agent is told to continue or to end them.
+    `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does not. `fenced` are
+    attempts whose processes the agent ended because the daemon no longer could. `paused` are those that it paused while
+    it was cut off; they stay paused until the agent is told to continue or to end them.
 
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `neighbors` are
     names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are
@@ -91,14 +90,12 @@ class Agents(Protocol):
 
     def agent_reports(self) -> Sequence[AgentReport]:
         """The last report of each agent, including those whose link is down."""
-        ...
 
     async def bindings(self) -> Mapping[str, str]:
         """The names that valid certificates bind to Swarm node ids, by id; also of nodes that are not connected.
 
         Raises EngineFailure if that cannot be read.
         """
-        ...
 
     def allow_addresses(self, addresses: Collection[str]) -> None:
         """Site addresses (`ADDRESS:PORT`) that containers on all nodes need: node firewalls allow them soon after."""
@@ -114,52 +111,37 @@ class Agents(Protocol):
 
     async def reaches(self, node_id: str, address: str) -> bool:
         """Check whether the node can reach the Docker daemon of the node with this address."""
-        ...
 
-    async def measure(self, node_id: str) -> Sequence[Measurement]:
-        """Present resource use of each attempt's container on the node."""
-        ...
+    async def measure(self, node_id: str) -> Sequence[Measurement]: ...
 
-    async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Attempts that own these processes of the node."""
-        ...
+    async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]: ...
 
     async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
         """`Devices.enforce` on that node. Raises ShareNotEnforced."""
-        ...
 
-    async def release(self, node_id: str, attempt_id: str) -> None:
-        """`Devices.release` on that node."""
-        ...
+    async def release(self, node_id: str, attempt_id: str) -> None: ...
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
         """Mount folders and files, as (name, absolute path), on the node; returns the mount points, in order.
 
         Links are not followed. Idempotent. Raises EngineFailure for a source that is a link, or does not exist.
         """
-        ...
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
         """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
-        ...
 
     async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""
-        ...
 
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
         """Run a command in an attempt's environment there, like `Engine.exec`. It ends with the link at the latest."""
-        ...
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
         """Kill these attempts' containers, without the daemon if necessary; returns the attempts that are gone."""
-        ...
 
-    async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
-        """Resume these paused attempts on the node."""
-        ...
+    async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None: ...
 
 
 class Drains(Protocol):
@@ -167,11 +149,9 @@ class Drains(Protocol):
 
     async def left(self, name: str) -> None:
         """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""
-        ...
 
     async def finish_leave(self, name: str) -> None:
         """The node got its answer and disconnected. Raises no CommonageError."""
-        ...
 
 
 class RemoteDevices(Protocol):
@@ -179,16 +159,12 @@ class RemoteDevices(Protocol):
 
     def agent_reports(self) -> Sequence[AgentReport]:
         """As `Agents.agent_report`."""
-        ...
 
     async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """As `Devices.note_allocations`, to each agent its own. An unreachable agent gets them with the next call."""
-        ...
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         """As `Devices.take_warnings`, of all nodes; each warning starts with the name of the node that sent it."""
-        ...
 
     async def resume(self, uuid: str) -> None:
         """As `Devices.resume`, on all nodes; nodes that are not connected are left out."""
-        ...

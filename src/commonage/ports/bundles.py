@@ -37,7 +37,6 @@ class Bundles(Protocol):
 
     async def all(self) -> Sequence[KeptBundle]:
         """All stored archives. Called at the start: it also removes uploads that a crash left incomplete."""
-        ...
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
         """Write an archive to disk, for the caller to keep or discard.
@@ -45,28 +44,20 @@ class Bundles(Protocol):
         Raises TooLarge above the limit, InvalidInput(code="invalid-bundle") for a file that is not tar.gz; then nothing
         remains.
         """
-        ...
 
     async def keep(self, received: ReceivedBundle, kept: KeptBundle) -> None:
         """Store the received archive as `kept`. Durable when this returns."""
-        ...
 
     async def discard(self, received: ReceivedBundle) -> None:
         """Remove the received archive, unless it was kept."""
-        ...
 
     async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
         """Store the same archive under a second entry, too. Raises NotFound if `source` is gone."""
-        ...
 
     async def note_use(self, kept: KeptBundle) -> None:
         """Write its `used_at`. Raises NotFound if it is gone."""
-        ...
 
-    async def remove(self, kept: KeptBundle) -> None:
-        """Delete the archive."""
-        ...
+    async def remove(self, kept: KeptBundle) -> None: ...
 
     def path(self, kept: KeptBundle) -> Path:
         """Its path on the control plane's disk."""
-        ...

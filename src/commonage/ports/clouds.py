@@ -12,9 +12,7 @@ class Cloud(Protocol):
     """One node pool's part of a cloud. Methods raise Unavailable with the cloud's message; they may take a minute."""
 
     @property
-    def provider(self) -> str:
-        """The provider's name."""
-        ...
+    def provider(self) -> str: ...
 
     async def price_per_h(self) -> float | None:
         """The price of one node per hour; None if the cloud does not report it."""
@@ -25,12 +23,9 @@ class Cloud(Protocol):
 
         A node that was just created may be missing for a while; a deleted one may still be listed.
         """
-        ...
 
     async def create(self, name: str, user_data: str) -> Machine:
         """Create a node that starts with this user data. Returns when the cloud has accepted it."""
-        ...
 
     async def destroy(self, machine: Machine) -> None:
         """Delete a node, soon. A node that is gone is no error."""
-        ...

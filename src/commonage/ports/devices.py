@@ -94,15 +94,12 @@ class Devices(Protocol):
 
         Raises DevicesUnavailable only if no GPU was ever seen.
         """
-        ...
 
     def measure(self) -> Sequence[DeviceSample]:
         """A sample of every GPU that answers now; others are left out, and `inventory` says why."""
-        ...
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         """The variables for a workload that holds these shares; without shares, variables that hide all GPUs."""
-        ...
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """The allocations whose program runs now; `at` is its start. Real GPUs ignore them, simulated ones show use."""

@@ -20,17 +20,12 @@ class Engine(Protocol):
     """One site's engine. Every method may raise EngineFailure (retryable or not) and no other error of its own."""
 
     @property
-    def site(self) -> str:
-        """Name of its site."""
-        ...
+    def site(self) -> str: ...
 
-    def capabilities(self) -> Capabilities:
-        """Features that it supports."""
-        ...
+    def capabilities(self) -> Capabilities: ...
 
     async def open(self) -> None:
         """Find the attempts that an earlier process started. Called before any other method."""
-        ...
 
     async def close(self) -> None:
         """Release resources without stopping anything that runs."""
@@ -45,26 +40,21 @@ class Engine(Protocol):
 
         Returns quickly; slow steps (preparing an environment) appear as statuses with a detail.
         """
-        ...
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
         """Stop the attempt and all its child processes, by force after `grace_s`. Idempotent; unknown ids are no error.
 
         Returns quickly; the end appears as a status.
         """
-        ...
 
     async def forget(self, attempt_id: str) -> None:
         """The end of this attempt is stored: its status need not be reported any more. Logs stay. Idempotent."""
-        ...
 
     async def statuses(self) -> Sequence[Status]:
         """Statuses of all attempts of this installation, ended ones until they are forgotten; also after a restart."""
-        ...
 
     def watch(self) -> AsyncIterator[Status]:
         """Status changes from now on, until closed. May repeat a status, never returns to an earlier one."""
-        ...
 
     def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
@@ -73,7 +63,6 @@ class Engine(Protocol):
 
         Raises NotFound if the log does not exist (any more).
         """
-        ...
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
         """Run a command in the attempt's environment: with its limits, isolation, working folder and variables.
@@ -82,11 +71,8 @@ class Engine(Protocol):
         the latest, and with this engine's `close`. The exit code is 127 if the command does not exist, 126 if it cannot
         be executed. Raises NotRunning.
         """
-        ...
 
-    async def measure(self) -> Sequence[Measurement]:
-        """Present resource use of each running attempt."""
-        ...
+    async def measure(self) -> Sequence[Measurement]: ...
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Look up now which attempts own these processes of its node, including processes that just started.
@@ -94,11 +80,9 @@ class Engine(Protocol):
         An attempt owns its control group or container and all descendants of those processes. Ended processes are left
         out; a node of another site returns nothing.
         """
-        ...
 
     async def nodes(self) -> Sequence[NodeReport]:
         """The nodes of the site, with their total resources and their faults."""
-        ...
 
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
@@ -107,8 +91,6 @@ class Engine(Protocol):
 
         Returns when it is ready; raises EngineFailure if it cannot be prepared. `on_progress` receives the progress.
         """
-        ...
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """Status of each environment that it was ever asked for."""
-        ...

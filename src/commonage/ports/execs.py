@@ -38,24 +38,18 @@ class ExecStream(Protocol):
 
     async def write(self, data: bytes) -> None:
         """Send input; waits while the command reads none. Input after `close_stdin` or the command's end is lost."""
-        ...
 
     async def close_stdin(self) -> None:
         """Close its input. No effect with a terminal: there the end of input is a character."""
-        ...
 
     async def resize(self, columns: int, rows: int) -> None:
         """Change the size of its terminal. No effect without a terminal."""
-        ...
 
     async def read(self) -> tuple[int, bytes] | None:
         """Its next output and the stream (OUT, ERR); None when it has ended and all output was read."""
-        ...
 
     async def exit_code(self) -> int:
         """Its exit code, 128 plus the signal number if killed; waits for the end. 137 if it ended with its attempt."""
-        ...
 
     async def close(self) -> None:
         """End it and all processes that it started: SIGHUP first, then by force. Idempotent; raises nothing."""
-        ...

@@ -11,4 +11,3 @@ class Homes(Protocol):
 
     async def measure(self) -> Mapping[str, int]:
         """Disk usage in MiB of each home, by folder name. May take minutes. Raises Unavailable."""
-        ...

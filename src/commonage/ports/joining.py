@@ -61,25 +61,17 @@ class SwarmMember:
 class Membership(Protocol):
     """Membership of the Swarm: joining and removal. Every call may raise EngineFailure."""
 
-    async def admission(self) -> Admission:
-        """Token and managers for a new worker."""
-        ...
+    async def admission(self) -> Admission: ...
 
-    async def renew_token(self) -> None:
-        """Replace the token that admits workers."""
-        ...
+    async def renew_token(self) -> None: ...
 
-    async def trust(self) -> SwarmTrust:
-        """Data to verify certificates of the Swarm's nodes."""
-        ...
+    async def trust(self) -> SwarmTrust: ...
 
     async def members(self, bound: Mapping[str, str]) -> Mapping[str, SwarmMember]:
         """All nodes by id. `bound` are the names that certificates bind to node ids, by id."""
-        ...
 
     async def remove(self, node_ids: Collection[str]) -> int:
         """Remove the nodes with these ids, whatever runs there; returns how many existed."""
-        ...
 
 
 class Joining(Protocol):
@@ -87,18 +79,15 @@ class Joining(Protocol):
 
     def kit(self) -> JoinKit:
         """The same for every node; contains no secret."""
-        ...
 
     async def token(self, for_s: int) -> JoinToken:
         """Create a token. Raises InvalidInput; Unavailable when the disk is full."""
-        ...
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with which a new machine joins, using this token and these options of the script.
 
         With `host_name` the node gets this host name, whatever the cloud calls it.
         """
-        ...
 
     async def revoke_tokens(self) -> Sequence[str]:
         """Invalidate all join tokens made until now, and the Swarm's token, which their holders received.
@@ -106,11 +95,9 @@ class Joining(Protocol):
         Returns sentences on what was done and what could not be done. Raises Unavailable, with nothing done, when the
         disk is full.
         """
-        ...
 
     async def is_admitted(self, node: str) -> bool:
         """True if a valid certificate, or a place in the Swarm, admits this node. Raises EngineFailure."""
-        ...
 
     async def remove_node(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Revoke everything that admits the node, including join tokens, and remove it from the Swarm.
@@ -119,4 +106,3 @@ class Joining(Protocol):
         node itself no longer exists, so that join tokens stay valid. Unknown nodes are no error. Raises Unavailable,
         with nothing done, when the disk is full.
         """
-        ...

@@ -32,21 +32,13 @@ class Point:
 
 
 class Metrics(Protocol):
-    """Stores and returns samples."""
-
     async def write(self, samples: Sequence[Sample]) -> None:
         """Write samples. A crash may lose those of the last seconds."""
-        ...
 
     async def query(
         self, metric: str, subject: str, *, since: float, until: float, points: int = 200
     ) -> Sequence[Point]:
         """At most about `points` buckets within [since, until), oldest first, from the finest data still kept."""
-        ...
-
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest sample of each metric of each subject, not older than two minutes before the newest of all."""
-        ...
 
     async def tidy(self, now: float) -> None:
         """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.

@@ -32,12 +32,10 @@ class RegistryAccount:
         return f"RegistryAccount({self.address}, {self.user})"  # a log line or a traceback must not show the password
 
     def is_for(self, image: str) -> bool:
-        """True for an image of that registry."""
         return image.startswith(f"{self.address}/")
 
 
 def machine_user(node: str) -> str:
-    """The account name of this node."""
     return f"{NODE}@{node}"
 
 
@@ -59,24 +57,16 @@ class Collected:
 
 
 class Registry(Protocol):
-    """The registry that the platform runs."""
-
     @property
-    def about(self) -> RegistryAbout:
-        """Its address and certificate."""
-        ...
+    def about(self) -> RegistryAbout: ...
 
     def is_node(self, user: str, password: str) -> bool:
         """True for an account with which a node of the site pulls images. Blocks briefly."""
-        ...
 
-    def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
-        """A token for the granted access."""
-        ...
+    def token(self, subject: str, access: Sequence[Access]) -> RegistryToken: ...
 
     async def collect(self, keep: Collection[str]) -> Collected:
         """Remove old images that are not among `keep` (image names, by digest or tag), and unused layers.
 
         Pushes are impossible meanwhile. Raises Conflict while another collection runs, EngineFailure.
         """
-        ...

@@ -76,11 +76,8 @@ class Store(Protocol):
 
     async def open(self) -> None:
         """Connect. The schema must be up to date (see `upgrade` in the store package)."""
-        ...
 
-    async def close(self) -> None:
-        """Disconnect."""
-        ...
+    async def close(self) -> None: ...
 
     async def commit(self, batch: Batch) -> None:
         """Write all of it or nothing; durable when this returns.
@@ -89,45 +86,34 @@ class Store(Protocol):
         insert's (owner, key) exists already, Conflict when its id or an event's seq does. After Unavailable the outcome
         is unknown: a connection that broke at the very end may have written it.
         """
-        ...
 
     async def live(self) -> Sequence[Workload]:
         """All workloads that have not ended, oldest first."""
-        ...
 
     async def workload(self, workload_id: str) -> Workload:
         """One workload, with its newest attempt. Raises NotFound."""
-        ...
 
-    async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The workload that was submitted with this client key."""
-        ...
+    async def workload_by_key(self, owner: str, key: str) -> Workload | None: ...
 
     async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
         """Newest first. A broken cursor, or one of another list, raises InvalidInput(code="invalid-cursor")."""
-        ...
 
     async def count(self, which: Filter) -> dict[State, int]:
         """Number of workloads in each state; states without any are absent."""
-        ...
 
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
         """All its attempts, oldest first."""
-        ...
 
     async def events(
         self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
         """Events with seq > `after`, oldest first."""
-        ...
 
     async def last_event_seq(self) -> int:
         """The newest event's seq, 0 without events."""
-        ...
 
     async def last_workload_id(self) -> str | None:
         """The greatest workload id, None without workloads."""
-        ...
 
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
@@ -136,32 +122,24 @@ class Store(Protocol):
 
         An attempt that still runs counts up to `until`.
         """
-        ...
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Former allocations of attempts that ended at `since` or later, the last end first."""
-        ...
 
     async def nodes(self) -> Sequence[Node]:
         """Every node ever seen and not removed."""
-        ...
 
     async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         """Usage reports of its measured attempts, oldest first; that of a running one as last written."""
-        ...
 
     async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
         """Reports of ended attempts of this owner and command hash, newest first."""
-        ...
 
     async def open_usage_reports(self) -> Sequence[UsageReport]:
         """Reports that are not closed, oldest first."""
-        ...
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that time, ordered by start."""
-        ...
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""
-        ...

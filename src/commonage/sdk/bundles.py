@@ -23,12 +23,10 @@ _IN_MEMORY = 8 * 1024 * 1024
 
 
 async def async_content(files: Files) -> bytes:
-    """`content` in a thread."""
     return await asyncio.to_thread(content, files)
 
 
 def content(files: Files) -> bytes:
-    """The packed archive."""
     with pack(files) as archive:
         return archive.read()
 

@@ -35,9 +35,7 @@ class Exec:
         """Known once `read` has given None."""
 
     async def write(self, data: bytes) -> None:
-        """Write to its input, as fast as it reads. `read` must run meanwhile, because it receives the
-        acknowledgements.
-        """
+        """Write to its input, as fast as it reads. `read` must run meanwhile: it receives the acknowledgements."""
         for start in range(0, len(data), CHUNK):
             part = data[start : start + CHUNK]
             while self._room < len(part) and not self._is_over:
@@ -50,11 +48,9 @@ class Exec:
                 await self._link.send_bytes(part)
 
     async def close_stdin(self) -> None:
-        """Close its input."""
         await self._send(ToCommand(end=True))
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Change the size of its terminal."""
         await self._send(ToCommand(resize=SizeIn(columns=columns, rows=rows)))
 
     async def read(self) -> tuple[int, bytes] | None:
@@ -85,7 +81,6 @@ class Exec:
             self.exit_code = message.exit
 
     async def begin(self, ask: ExecIn) -> None:
-        """Start the command."""
         await self._link.send_str(ask.model_dump_json(exclude_none=True))
         message = await self._link.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
@@ -132,7 +127,6 @@ def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
 
 
 async def async_execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
-    """Run a command with this input and wait until it ends."""
     output = {OUT: bytearray(), ERR: bytearray()}
 
     async def write_input(made: Exec) -> None:

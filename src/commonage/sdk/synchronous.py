@@ -7,25 +7,57 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, Unpack
+from urllib.parse import quote
 
 import httpx2
 
-from commonage.sdk import bundles, calls, transport, waiting
-from commonage.sdk.calls import Answer, Backoff, Call, Executed, WorkloadFilter, given, may_repeat
-from commonage.sdk.errors import ApiError
-from commonage.wire.environments import EnvironmentOut, LaunchOptions
+from commonage.sdk import bundles, transport
+from commonage.sdk.calls import (
+    Answer,
+    Backoff,
+    Call,
+    Executed,
+    WorkloadFilter,
+    events_path,
+    given,
+    image_path,
+    may_repeat,
+    node_path,
+    workload_path,
+)
+from commonage.sdk.errors import ApiError, Unreachable
+from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, VolumeList
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
-from commonage.wire.images import CollectedOut, ImageIn, ImageNameOut, ImageOut, RegistryOut, RemovedOut
+from commonage.wire.images import (
+    CollectedOut,
+    ImageIn,
+    ImageList,
+    ImageNameIn,
+    ImageNameOut,
+    ImageOut,
+    PrepullIn,
+    RegistryOut,
+    RemovedOut,
+)
 from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
-from commonage.wire.joining import JoinKitOut, JoinTokenOut
-from commonage.wire.nodes import NodeOut, NodePoolOut
-from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.nodes import (
+    DoneOut,
+    JoinKitOut,
+    JoinTokenIn,
+    JoinTokenOut,
+    NodeList,
+    NodeOut,
+    NodePoolList,
+    NodePoolOut,
+)
+from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
 from commonage.wire.usage import UsageOut
-from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
+    AttemptList,
     AttemptOut,
     BundleOut,
     ExplanationOut,
+    StopIn,
     SubmitIn,
     SubmitOut,
     WorkloadOut,
@@ -37,8 +69,7 @@ class Client:
     """`url` is the address of the installation (`http://127.0.0.1:8000`), `token` a hub token.
 
     Every call raises ApiError: a refusal with its `code`, or Unreachable after `reconnect_timeout_s` seconds of
-    retries.
-    Only calls that may safely be sent twice are retried. Use it as a context manager, or close it at the end.
+    retries. Only calls that may safely be sent twice are retried. Use it as a context manager, or close it at the end.
     """
 
     def __init__(
@@ -62,22 +93,20 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     # --- workloads ----------------------------------------------------------------------------------------------
 
     def submit(self, ask: SubmitIn) -> SubmitOut:
         """Submit a workload or an array. It is durable on return; with `ask.key`, a repeated call is harmless."""
-        return self._call(calls.submit(ask))
+        return self._call(Call("POST", "/workloads", SubmitOut, body=ask, repeatable=ask.key is not None))
 
     def dry_run(self, ask: SubmitIn) -> ExplanationOut:
         """Explain the submission without making it: whether it could start now, otherwise what it would wait for."""
-        return self._call(calls.dry_run(ask))
+        return self._call(Call("POST", "/workloads/dry-run", ExplanationOut, body=ask))
 
     def workload(self, workload_id: str) -> WorkloadOut:
-        """One workload in its current state."""
-        return self._call(calls.workload(workload_id))
+        return self._get(workload_path(workload_id), WorkloadOut)
 
     def workloads(self, **which: Unpack[WorkloadFilter]) -> Generator[WorkloadOut]:
         """All workloads that match, newest first, page by page."""
@@ -93,11 +122,14 @@ class Client:
         self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[WorkloadFilter]
     ) -> WorkloadPage:
         """One page of the workloads that match; `counts` adds the number in each state."""
-        return self._call(calls.workload_page(which, limit, cursor, counts))
+        query = {**which, "limit": limit, "cursor": cursor, "counts": "true" if counts else None}
+        return self._get("/workloads", WorkloadPage, **query)
 
     def stop(self, workload_id: str, reason: str = "") -> WorkloadOut:
         """Stop a workload. Raises ApiError `already-ended` if it has ended."""
-        return self._call(calls.stop(workload_id, reason))
+        return self._call(
+            Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
+        )
 
     def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
         """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""
@@ -107,25 +139,25 @@ class Client:
 
     def explain(self, workload_id: str) -> ExplanationOut:
         """Explain why the workload waits, and when it is expected to start."""
-        return self._call(calls.explain(workload_id))
+        return self._get(workload_path(workload_id, "explanation"), ExplanationOut)
 
     def attempts(self, workload_id: str) -> Sequence[AttemptOut]:
         """All attempts of the workload, oldest first."""
-        return self._call(calls.attempts(workload_id)).items
+        return self._get(workload_path(workload_id, "attempts"), AttemptList).items
 
     def workload_usage(self, workload_id: str) -> UsageOut:
         """The resources that the workload has used so far."""
-        return self._call(calls.workload_usage(workload_id))
+        return self._get(workload_path(workload_id, "usage"), UsageOut)
 
     def workload_metrics(
         self, workload_id: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
         """Measured CPU, memory and VRAM of a workload. Default: the last hour."""
-        return self._call(calls.workload_metrics(workload_id, since, until, points))
+        return self._get(workload_path(workload_id, "metrics"), MetricsOut, since=since, until=until, points=points)
 
     def wait(self, workload_id: str, timeout_s: float | None = None) -> WorkloadOut:
         """Wait until the workload has ended and return it. Raises TimeoutError."""
-        return waiting.wait(self, workload_id, timeout_s)
+        return transport.wait(self, workload_id, timeout_s)
 
     # --- output and events --------------------------------------------------------------------------------------
 
@@ -138,45 +170,39 @@ class Client:
         offset: int | None = None,
         tail: int | None = None,
     ) -> Generator[LogLineOut]:
-        """The workload's output, line by line; with `follow` until it ends. Resumes where it was if the connection
-        breaks.
-        """
+        """The workload's output, line by line; with `follow` until it ends. A broken connection is resumed."""
         query = given(attempt=attempt, tail=tail, follow="true" if follow else "false")
         last_id = None if offset is None else str(offset)
-        with closing(self._stream(calls.workload_path(workload_id, "logs"), query, last_id)) as stream:
+        with closing(self._stream(workload_path(workload_id, "logs"), query, last_id)) as stream:
             for event in stream:
-                line = transport.log_line(event)
-                if line is not None:
-                    yield line
+                if event.event == "line":
+                    yield LogLineOut.model_validate_json(event.data)
 
     def events(self, workload_id: str | None = None, *, after: int | None = None) -> Generator[EventOut]:
         """A live stream of events, without end: of one workload, or of all workloads of the user.
 
-        It starts now, or with the first event after the number `after`. It resumes where it was if the connection
-        breaks.
+        It starts now, or with the first event after the number `after`. A broken connection is resumed.
         """
         last_id = None if after is None else str(after)
-        with closing(self._stream(calls.events_path(workload_id), {}, last_id)) as stream:
+        with closing(self._stream(events_path(workload_id), {}, last_id)) as stream:
             for event in stream:
-                item = transport.event_in(event)
-                if item is not None:
-                    yield item
+                if event.event != "end":
+                    yield EventOut.model_validate_json(event.data)
 
     def event_page(self, workload_id: str | None = None, *, after: int = 0, limit: int = 500) -> EventPage:
         """Past events after the event number `after`, oldest first."""
-        return self._call(calls.event_page(workload_id, after, limit))
+        return self._get(events_path(workload_id), EventPage, after=after, limit=limit)
 
     # --- the installation ---------------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[NodeOut]:
-        """The nodes, their GPUs, and the free resources."""
-        return self._call(calls.nodes()).items
+        return self._get("/nodes", NodeList).items
 
     def node_metrics(
         self, site: str, name: str, *, since: float | None = None, until: float | None = None, points: int = 200
     ) -> MetricsOut:
         """Measurements of a node and its GPUs. Default: the last hour."""
-        return self._call(calls.node_metrics(site, name, since, until, points))
+        return self._get(node_path(site, name, "metrics"), MetricsOut, since=since, until=until, points=points)
 
     def drain(
         self, site: str, name: str, *, requeue: bool = False, by: str | None = None, time_zone: str | None = None
@@ -186,112 +212,109 @@ class Client:
         With `requeue` its jobs are requeued now. `by` (`2h`, `18:00` in `time_zone`) is when all remaining
         workloads must leave.
         """
-        return self._call(calls.drain(site, name, requeue, by, time_zone))
+        query = given(requeue=requeue or None, by=by, time_zone=time_zone)
+        return self._call(Call("POST", node_path(site, name, "drain"), NodeOut, query))
 
     def remove_node(self, site: str, name: str, *, force: bool = False) -> Sequence[str]:
         """Remove a node that is not ready and runs nothing, and refuse it when it connects again. For admins.
 
         With `force` the workloads that still count as running on a lost node become lost. Returns the steps taken.
         """
-        return self._call(calls.remove_node(site, name, force)).done
+        return (
+            self._call(Call("DELETE", node_path(site, name), DoneOut, given(force=force or None), repeatable=False))
+        ).done
 
     def resume(self, site: str, name: str, *, gpu: str | None = None) -> NodeOut:
         """Let the node accept work again; with `gpu` (index or UUID) clear the faults of that GPU. For admins."""
-        return self._call(calls.resume(site, name, gpu))
+        return self._call(Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu)))
 
     def join_token(self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()) -> JoinTokenOut:
-        """A token with which nodes join for a limited number of seconds; optionally with user data for a cloud. For
-        admins.
-        """
-        return self._call(calls.join_token(for_s, cloud_init, options))
+        """A token for joining nodes, valid for `for_s` seconds; optionally with user data for a cloud. For admins."""
+        ask = JoinTokenIn(for_s=for_s, cloud_init=cloud_init, options=list(options))
+        return self._call(Call("POST", "/join-tokens", JoinTokenOut, body=ask))
 
     def revoke_join_tokens(self) -> Sequence[str]:
         """Revoke all join tokens made until now. For admins."""
-        return self._call(calls.revoke_join_tokens()).done
+        return self._call(Call("DELETE", "/join-tokens", DoneOut)).done
 
     def join_kit(self) -> JoinKitOut:
         """The script and the packed program with which a node joins. For admins."""
-        return self._call(calls.join_kit())
+        return self._get("/join-kit", JoinKitOut)
 
     def environments(self) -> Sequence[EnvironmentOut]:
-        """The environments of the catalogue."""
-        return self._call(calls.environments()).items
+        return self._get("/environments", EnvironmentList).items
 
     def volumes(self) -> VolumeList:
         """The volumes that the user may mount, and the disk space that the user's home takes."""
-        return self._call(calls.volumes())
+        return self._get("/volumes", VolumeList)
 
     def images(self) -> Sequence[ImageOut]:
         """The images of the catalogue that the user may see."""
-        return self._call(calls.images()).items
+        return self._get("/images", ImageList).items
 
     def image(self, name: str) -> ImageOut:
         """One image: its sources, its location, and the number of workloads in it."""
-        return self._call(calls.image(name))
+        return self._get(image_path(name), ImageOut)
 
     def check_image_name(self, name: str) -> ImageNameOut:
         """Check a name to push an image under. Raises ApiError with the reason if the user may not push it."""
-        return self._call(calls.check_image_name(name))
+        return self._call(Call("POST", "/images/dry-run", ImageNameOut, body=ImageNameIn(name=name)))
 
     def register_image(self, ask: ImageIn) -> ImageOut:
-        """Register a pushed image in the catalogue."""
-        return self._call(calls.register_image(ask))
+        return self._call(Call("POST", "/images", ImageOut, body=ask))
 
     def remove_image(self, name: str) -> RemovedOut:
         """Remove an image from the catalogue. Workloads that run in it continue."""
-        return self._call(calls.remove_image(name))
+        return self._call(Call("DELETE", image_path(name), RemovedOut, repeatable=False))
 
     def prepull(self, name: str, nodes: Sequence[str] = ()) -> ImageOut:
         """Pull an image in advance on these nodes, or on all nodes that accept work."""
-        return self._call(calls.prepull(name, nodes))
+        return self._call(Call("POST", f"{image_path(name)}/prepull", ImageOut, body=PrepullIn(nodes=list(nodes))))
 
     def usage(self, *, since: float | None = None, until: float | None = None, by: str = "owner") -> UsageOut:
         """Allocated resources within [since, until). Default: the last 30 days."""
-        return self._call(calls.usage(since, until, by))
+        return self._get("/usage", UsageOut, since=since, until=until, by=by)
 
     def tenants(self) -> Sequence[TenantOut]:
         """The tenants with their quotas and allocated resources: the user's own, for admins all."""
-        return self._call(calls.tenants()).items
+        return self._get("/tenants", TenantList).items
 
     def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""
-        return self._call(calls.node_pools()).items
+        return self._get("/node-pools", NodePoolList).items
 
     def reservations(self) -> Sequence[ReservationOut]:
         """The reservations of the user's tenants, with their times; for admins all."""
-        return self._call(calls.reservations()).items
+        return self._get("/reservations", ReservationList).items
 
     def reserve(self, ask: ReservationIn) -> ReservedOut:
         """Reserve resources for a tenant in a window of time. For admins."""
-        return self._call(calls.reserve(ask))
+        return self._call(Call("POST", "/reservations", ReservedOut, body=ask, repeatable=False))
 
     def unreserve(self, reservation_id: str) -> ReservationOut:
         """Cancel a reservation. For admins."""
-        return self._call(calls.unreserve(reservation_id))
+        return self._call(
+            Call("DELETE", f"/reservations/{quote(reservation_id, safe='')}", ReservationOut, repeatable=False)
+        )
 
     def registry(self) -> RegistryOut:
-        """The address of the site's image registry, and its certificate authority. Raises ApiError if the site has no
-        registry.
-        """
-        return self._call(calls.registry())
+        """The address and certificate authority of the site's registry. Raises ApiError if it has none."""
+        return self._get("/registry", RegistryOut)
 
     def collect_registry(self) -> CollectedOut:
         """Delete old images that are not in the catalogue from the registry. For admins."""
-        return self._call(calls.collect_registry())
+        return self._call(Call("POST", "/registry/collect", CollectedOut))
 
     def info(self) -> InfoOut:
-        """This installation, and the user's identity in it."""
-        return self._call(calls.info())
+        return self._get("/info", InfoOut)
 
     def health(self) -> HealthOut:
         """Health of the control plane. Needs no token."""
-        return self._call(calls.health())
+        return self._get("/health", HealthOut)
 
     def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """The launch options of the user, and what is free now. Admins and the hub may ask for `user`, a member of
-        `groups`.
-        """
-        return self._call(calls.launch_options(user, groups))
+        """The launch options, and what is free now. Admins and the hub may ask for `user`, a member of `groups`."""
+        return self._get("/launch-options", LaunchOptions, user=user, group=tuple(groups))
 
     def bundle(self, files: bundles.Files) -> BundleOut:
         """Upload a folder, a file, or files by their names in the bundle; submit with its `digest`."""
@@ -304,10 +327,13 @@ class Client:
     def token(
         self, *, note: str = "made by the SDK", expires_s: int | None = None, scopes: list[str] | None = None
     ) -> TokenOut:
-        """Create a new token for the user."""
-        return self._call(calls.token(TokenIn(note=note, expires_s=expires_s, scopes=scopes)))
+        ask = TokenIn(note=note, expires_s=expires_s, scopes=scopes)
+        return self._call(Call("POST", "/tokens", TokenOut, body=ask, repeatable=False))
 
     # --- requests -----------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, answer: type[Answer], **query: Any) -> Answer:
+        return self._call(Call("GET", path, answer, given(**query)))
 
     def _call(self, call: Call[Answer]) -> Answer:
         return self._retry(call, transport.request(call))
@@ -335,7 +361,7 @@ class Client:
                 with self._http.stream(**transport.stream_request(path, query, last_id)) as response:
                     if not response.is_success:
                         raise ApiError.of(response.status_code, response.read(), response.headers.get("Retry-After"))
-                    for event in transport.events_of(response):
+                    for event in httpx2.EventSource(response, max_event_size=transport.MAX_EVENT_BYTES):
                         if event.event == "error":
                             raise transport.error_in(event)
                         backoff.reset()
@@ -344,7 +370,7 @@ class Client:
                             yield event
                         if event.event == "end":
                             return
-                problem = transport.broke_off()
+                problem: ApiError = Unreachable("the control plane ended the stream")
             except httpx2.TransportError as error:
                 problem, _ = transport.failure(error, self._http.base_url)
             except ApiError as error:

@@ -1,18 +1,24 @@
-"""HTTP for both clients: connection settings, and the errors made from failures."""
+"""HTTP for both clients: connection settings, the errors made from failures, and waiting for a workload."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
 from commonage import __version__
 from commonage.sdk.calls import JSON, STREAM, STREAM_TIMEOUT_S, Call, address, workload_path
 from commonage.sdk.errors import ApiError, Unreachable, Untrusted
-from commonage.wire.events import EventOut, LogLineOut
+from commonage.wire.workloads import TERMINAL_STATES, WorkloadOut
+
+if TYPE_CHECKING:
+    from commonage.sdk.asynchronous import AsyncClient
+    from commonage.sdk.synchronous import Client
 
 # A line of output may be long; this limits the memory that a broken server could make the client use.
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -44,15 +50,9 @@ def options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
 
 def request(call: Call[Any]) -> dict[str, Any]:
     """The arguments of httpx2's `request` for this call."""
-    content = call.content
+    content = None if call.body is None else call.body.model_dump_json(exclude_unset=True).encode()
     headers = {} if content is None else {"Content-Type": JSON}
-    return {
-        "method": call.method,
-        "url": call.path,
-        "params": dict(call.query),
-        "content": content,
-        "headers": headers,
-    }
+    return {"method": call.method, "url": call.path, "params": call.query, "content": content, "headers": headers}
 
 
 def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dict[str, Any]:
@@ -62,11 +62,6 @@ def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dic
         headers["Last-Event-ID"] = last_id
     timeout = httpx2.Timeout(10.0, read=STREAM_TIMEOUT_S)
     return {"method": "GET", "url": path, "params": query, "headers": headers, "timeout": timeout}
-
-
-def events_of(response: httpx2.Response) -> httpx2.EventSource:
-    """The events of a streamed answer."""
-    return httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES)
 
 
 def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, bool]:
@@ -84,26 +79,11 @@ def failure(error: httpx2.TransportError, where: httpx2.URL) -> tuple[ApiError, 
     return Unreachable(f"the control plane at {place} {what} ({reason}); is it running?"), reached
 
 
-def broke_off() -> ApiError:
-    """The error for a stream that ended without the server's `end`."""
-    return Unreachable("the control plane ended the stream")
-
-
 def error_in(event: httpx2.ServerSentEvent) -> ApiError:
     """The error that a stream ends with."""
     problem = event.json()
     status = problem.get("status", 0) if isinstance(problem, dict) else 0
     return ApiError.of(status, event.data.encode())
-
-
-def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
-    """The line in an event of a log stream, if it carries one."""
-    return LogLineOut.model_validate_json(event.data) if event.event == "line" else None
-
-
-def event_in(event: httpx2.ServerSentEvent) -> EventOut | None:
-    """The event in a message of the event stream, if it carries one."""
-    return EventOut.model_validate_json(event.data) if event.event != "end" else None
 
 
 def place_of(http: httpx2.Client | httpx2.AsyncClient, workload_id: str) -> Place:
@@ -113,20 +93,45 @@ def place_of(http: httpx2.Client | httpx2.AsyncClient, workload_id: str) -> Plac
     async def why() -> ApiError:
         try:
             if isinstance(http, httpx2.AsyncClient):
-                return why_not(await http.get(path))
-            return why_not(await asyncio.to_thread(http.get, path))
-        except httpx2.TransportError as error:
-            return failure(error, http.base_url)[0]
+                response = await http.get(path)
+            else:
+                response = await asyncio.to_thread(http.get, path)
+        except httpx2.TransportError as broken:
+            return failure(broken, http.base_url)[0]
+        error = ApiError.of(response.status_code, response.content)
+        if error.code != "upgrade-required":
+            return error
+        return ApiError(
+            "no-websocket", "WebSockets do not reach the control plane: the proxy in front of it must forward them"
+        )
 
     headers = {name: http.headers[name] for name in ("User-Agent", "Authorization") if name in http.headers}
     return Place(f"{str(http.base_url).rstrip('/')}{path}", headers, why)
 
 
-def why_not(response: httpx2.Response) -> ApiError:
-    """The reason for a refused WebSocket, from the answer to plain HTTP at the same address."""
-    error = ApiError.of(response.status_code, response.content)
-    if error.code == "upgrade-required":
-        return ApiError(
-            "no-websocket", "no WebSocket comes through to the control plane: a proxy before it must pass them on"
-        )
-    return error
+# The asynchronous client follows events; the blocking one polls, so that it can time out.
+
+
+async def async_wait(client: AsyncClient, workload_id: str, timeout_s: float | None) -> WorkloadOut:
+    async with asyncio.timeout(timeout_s):
+        workload = await client.workload(workload_id)
+        if workload.state in TERMINAL_STATES:
+            return workload
+        async with aclosing(client.events(workload_id, after=0)) as events:
+            async for event in events:
+                if event.state in TERMINAL_STATES:
+                    workload = await client.workload(workload_id)
+                if workload.state in TERMINAL_STATES:
+                    break
+        return workload
+
+
+def wait(client: Client, workload_id: str, timeout_s: float | None) -> WorkloadOut:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause = 0.05
+    while (workload := client.workload(workload_id)).state not in TERMINAL_STATES:
+        if deadline is not None and time.monotonic() + pause > deadline:
+            raise TimeoutError(f"workload {workload_id} is still {workload.state} after {timeout_s:g} s")
+        time.sleep(pause)
+        pause = min(0.5, pause * 1.5)
+    return workload

@@ -48,8 +48,7 @@ from commonage.server.terminal import Terminal
 from commonage.server.web.server import Web
 from commonage.server.web.workload_gateway import WorkloadAccess
 from commonage.store.upgrade import upgrade
-from commonage.wire.docs import docs_page
-from commonage.wire.hub import API_PATH
+from commonage.wire.hub import API_PATH, docs_page
 
 log = logging.getLogger(__name__)
 

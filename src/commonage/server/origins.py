@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from commonage.domain.errors import InvalidInput
 from commonage.server.settings.server import AUTO, NONE
 from commonage.server.settings.settings import Settings
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 from commonage.wire.origins import session_domain
 
 _LOCAL = "*.localhost"

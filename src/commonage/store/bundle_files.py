@@ -1,8 +1,8 @@
 """Files sent along with workloads, as archives in a folder of the data directory: the bundles port on a file system.
 
-bundles/<tenant>/<owner>/<digest>.tar.gz   one that is kept; its modification time is its last use
-bundles/<digest>.tar.gz                    one of a release that did not record its owner
-bundles/.coming-*                          one that is being received
+bundles/<tenant>/<owner>/<digest>.tar.gz   a kept bundle; its modification time is its last use
+bundles/<digest>.tar.gz                    a bundle of a release that did not record the owner
+bundles/.coming-*                          an upload in progress
 """
 
 from __future__ import annotations
@@ -40,25 +40,28 @@ class BundleFiles:
         def read() -> Sequence[KeptBundle]:
             for left in self._folder.glob(f"{_COMING}*"):
                 left.unlink(missing_ok=True)
-            return [*self._in(self._folder, "", ""), *self._of_users()]
+            of_users = (
+                bundle
+                for place in sorted(self._folder.glob("*/*/"))
+                for bundle in self._in(place, place.parent.name, place.name)
+            )
+            return [*self._in(self._folder, "", ""), *of_users]
 
         return await _done(read, "the bundles cannot be read")
 
-    def _of_users(self) -> Iterator[KeptBundle]:
-        for place in sorted(self._folder.glob("*/*/")):
-            yield from self._in(place, place.parent.name, place.name)
-
     def _in(self, place: Path, tenant: str, owner: str) -> Iterator[KeptBundle]:
         for entry in os.scandir(place):
-            found = _NAME.fullmatch(entry.name)
-            if found is not None and entry.is_file(follow_symlinks=False):
+            match = _NAME.fullmatch(entry.name)
+            if match is not None and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
-                yield KeptBundle(tenant, owner, found[1], status.st_size, status.st_mtime)
+                yield KeptBundle(tenant, owner, match[1], status.st_size, status.st_mtime)
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
-        """Write an archive to disk; see the port."""
+        def new() -> IO[bytes]:
+            return tempfile.NamedTemporaryFile(dir=self._folder, prefix=_COMING, delete=False)
+
         digest, size, head = hashlib.sha256(), 0, b""
-        with await _done(self._new, "the bundle cannot be written") as coming:
+        with await _done(new, "the bundle cannot be written") as coming:
             place = Path(coming.name)
             try:
                 async for chunk in chunks:
@@ -72,19 +75,16 @@ class BundleFiles:
                     digest.update(chunk)
                     await _done(partial(coming.write, chunk), "the bundle cannot be written")
                 if head != _GZIP:
-                    raise InvalidInput("what was sent is no tar.gz archive", field="bundle", code="invalid-bundle")
+                    raise InvalidInput(
+                        "the uploaded file is not a tar.gz archive", field="bundle", code="invalid-bundle"
+                    )
                 await _done(lambda: _flush(coming), "the bundle cannot be written")
             except BaseException:
                 place.unlink(missing_ok=True)
                 raise
         return ReceivedBundle(place, digest.hexdigest(), size)
 
-    def _new(self) -> IO[bytes]:
-        return tempfile.NamedTemporaryFile(dir=self._folder, prefix=_COMING, delete=False)
-
     async def keep(self, received: ReceivedBundle, kept: KeptBundle) -> None:
-        """Keep it; see the port."""
-
         def move() -> None:
             place = self._made(kept)
             os.utime(received.place, (kept.used_at, kept.used_at))
@@ -94,12 +94,9 @@ class BundleFiles:
         await _done(move, "the bundle cannot be kept")
 
     async def discard(self, received: ReceivedBundle) -> None:
-        """Remove it, unless it was kept."""
         await _done(lambda: received.place.unlink(missing_ok=True), "the bundle cannot be removed")
 
     async def link(self, source: KeptBundle, kept: KeptBundle) -> None:
-        """Keep the same archive under another name; see the port."""
-
         def link() -> None:
             with suppress(FileExistsError):
                 os.link(self.path(source), self._made(kept))
@@ -111,15 +108,15 @@ class BundleFiles:
         await self.note_use(kept)
 
     async def note_use(self, kept: KeptBundle) -> None:
-        """Record the time of use."""
         try:
-            await _done(lambda: os.utime(self.path(kept), (kept.used_at, kept.used_at)), "its use cannot be noted")
+            await _done(
+                lambda: os.utime(self.path(kept), (kept.used_at, kept.used_at)),
+                "the use of the bundle cannot be recorded",
+            )
         except FileNotFoundError:
             raise _gone(kept) from None
 
     async def remove(self, kept: KeptBundle) -> None:
-        """Remove it, and the folders that become empty."""
-
         def remove() -> None:
             place = self.path(kept)
             place.unlink(missing_ok=True)
@@ -130,7 +127,6 @@ class BundleFiles:
         await _done(remove, "the bundle cannot be removed")
 
     def path(self, kept: KeptBundle) -> Path:
-        """The path of the archive."""
         return self._folder / kept.tenant / kept.owner / f"{kept.digest}.tar.gz"
 
     def _made(self, kept: KeptBundle) -> Path:

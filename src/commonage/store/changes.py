@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
-from commonage.store import codec
+from commonage.store.rows import (
+    EVENT,
+    IMAGE,
+    NODE,
+    RESERVATION,
+    USAGE_REPORT,
+    Row,
+    Stored,
+    attempt_row,
+    clean,
+    progress_row,
+    secrets_to_json,
+    spec_to_json,
+    workload_row,
+)
+
+T = TypeVar("T")
 
 
 class Changes:
@@ -19,25 +36,21 @@ class Changes:
 
     def __init__(self, batch: Batch) -> None:
         self.versions: dict[str, int] = {}
-        self.new_specs: list[codec.Row] = []
-        self.new: list[codec.Row] = []
-        self.new_secrets: list[codec.Row] = []
-        self.attempts: dict[str, codec.Row] = {}
+        self.new_specs: list[Row] = []
+        self.new: list[Row] = []
+        self.new_secrets: list[Row] = []
+        self.attempts: dict[str, Row] = {}
         newest = self._follow(batch)
         self._add_new([newest[each.id] for each in batch.inserts])
-        self.changed = [{"of_id": name, **codec.progress_row(newest[name])} for name in self.versions]
+        self.changed = [{"of_id": name, **progress_row(newest[name])} for name in self.versions]
         self.ended = [name for name in self.versions if newest[name].state.is_terminal]
-        self.events = [codec.EVENT.row(event) for event in batch.events]
-        self.nodes = [codec.NODE.row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
-        self.reservations = [
-            codec.RESERVATION.row(each) for each in {each.id: each for each in batch.reservations}.values()
-        ]
-        self.unreserved = list(batch.unreserved)
-        self.images = [codec.IMAGE.row(each) for each in {each.name: each for each in batch.images}.values()]
-        self.departed = [{"of_site": codec.clean(site), "of_name": codec.clean(name)} for site, name in batch.departed]
-        self.usage_reports = [
-            codec.USAGE_REPORT.row(each) for each in {each.attempt_id: each for each in batch.usage_reports}.values()
-        ]
+        self.events = [EVENT.row(event) for event in batch.events]
+        self.nodes = _last_rows(NODE, batch.nodes, lambda node: (node.site, node.name))
+        self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
+        self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
+        self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
+        self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
+        self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:
         """The last state of each workload in the batch. Raises StaleVersion, or Conflict for a duplicate new id."""
@@ -55,7 +68,7 @@ class Changes:
             newest[workload.id] = workload
         for workload in (*batch.inserts, *batch.updates):
             if workload.attempt is not None:
-                self.attempts[workload.attempt.id] = codec.attempt_row(workload.attempt, workload.spec)
+                self.attempts[workload.attempt.id] = attempt_row(workload.attempt, workload.spec)
         return newest
 
     def _add_new(self, inserts: Iterable[Workload]) -> None:
@@ -67,12 +80,17 @@ class Changes:
             spec = workload.spec
             spec_id = spec_ids.setdefault(id(spec), workload.id)
             if spec_id == workload.id:
-                self.new_specs.append({"id": spec_id, "body": codec.spec_to_json(spec)})
-            self.new.append(codec.workload_row(workload, spec_id, _key_of(spec, keys)))
+                self.new_specs.append({"id": spec_id, "body": spec_to_json(spec)})
+            self.new.append(workload_row(workload, spec_id, _key_of(spec, keys)))
             if spec.secrets and not workload.state.is_terminal:
-                body = secrets_of.get(id(spec)) or codec.secrets_to_json(spec.secrets)
+                body = secrets_of.get(id(spec)) or secrets_to_json(spec.secrets)
                 secrets_of[id(spec)] = body
                 self.new_secrets.append({"workload_id": workload.id, "body": body})
+
+
+def _last_rows(stored: Stored[T], values: Iterable[T], key: Callable[[T], Any]) -> list[Row]:
+    """The rows of the values; of several with the same key only the last."""
+    return [stored.row(value) for value in {key(value): value for value in values}.values()]
 
 
 def _key_of(spec: Spec, keys: dict[tuple[str, str], Spec]) -> str | None:
@@ -91,7 +109,7 @@ def _key_of(spec: Spec, keys: dict[tuple[str, str], Spec]) -> str | None:
     return None
 
 
-def stale(workload_id: str, there: int | None, expected: int) -> StaleVersion:
-    """The error for a workload that was changed meanwhile; `there` is its version, None if it does not exist."""
-    found = "is not there" if there is None else f"is at version {there}"
-    return StaleVersion(f"the workload {workload_id} was changed meanwhile: it {found}, this change follows {expected}")
+def stale(workload_id: str, actual: int | None, expected: int) -> StaleVersion:
+    """The error for a workload that was changed meanwhile; `actual` is its version, None if it does not exist."""
+    state = "is not there" if actual is None else f"is at version {actual}"
+    return StaleVersion(f"the workload {workload_id} was changed meanwhile: it {state}, this change follows {expected}")

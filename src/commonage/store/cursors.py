@@ -27,7 +27,7 @@ def read_cursor(cursor: str, which: Filter) -> str:
     if match is None or match[2] != _digest(which):
         shown = cursor if len(cursor) <= 40 else cursor[:37] + "..."
         raise InvalidInput(
-            f"{shown!r} is no place in this list; begin again without a cursor, and keep the filter from page to page",
+            f"{shown!r} is not a cursor of this list; start without a cursor, and keep the filter from page to page",
             field="cursor",
             code="invalid-cursor",
         )

@@ -1,9 +1,8 @@
 """Connections: one writer and several readers of SQLite, a pool of PostgreSQL; their set-up and release.
 
-Called by `sql_store` and `upgrade`. The queries are in the repositories: plain functions of a connection, the same
-for both. PostgreSQL runs them over asyncpg; SQLite runs each in one go in a thread of its own: passing every
-statement to the thread separately cost five times as much as a small commit
-(docs/adr/0002-write-through-one-commit-call.md).
+Called by `sql_store` and `upgrade`. Queries are plain functions of a connection, the same for both databases.
+PostgreSQL runs them over asyncpg; SQLite runs each function in a thread: passing every statement to the thread
+separately cost five times as much as a small commit (docs/adr/0002-write-through-one-commit-call.md).
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class Database(ABC):
 
     @property
     @abstractmethod
-    def dialect(self) -> Dialect:
-        """The dialect that statements are compiled for."""
+    def dialect(self) -> Dialect: ...
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction, durable on return; nothing is written if it raises.

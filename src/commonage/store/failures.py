@@ -38,7 +38,7 @@ def translated(where: str) -> Iterator[None]:
     except DataError as error:
         raise InvalidInput(f"the database cannot hold this: {_native(error)}") from error
     except (ProgrammingError, NotSupportedError) as error:
-        raise _unavailable(error, where, "has not the tables this program needs, run `commonage db upgrade`") from error
+        raise _unavailable(error, where, "lacks tables that this program needs, run `commonage db upgrade`") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         # OSError and TimeoutError: asyncpg does not wrap those of the network.
         raise _unavailable(error, where, "does not answer") from error
@@ -55,25 +55,25 @@ def _conflict(error: IntegrityError) -> Conflict:
     native = _native(error)
     if "uq_workloads_owner_key" in native or "workloads.key" in native:
         return Conflict("this client key was used before by the same owner", code="key-taken")
-    return Conflict(f"the database holds something that does not allow this: {native}")
+    return Conflict(f"a constraint of the database does not allow this: {native}")
 
 
 def _unavailable(error: BaseException, where: str, otherwise: str) -> Unavailable:
     native = _native(error)
     words = native.lower()
 
-    def says(phrases: tuple[str, ...]) -> bool:
+    def contains(phrases: tuple[str, ...]) -> bool:
         return any(phrase in words for phrase in phrases)
 
-    if says(_DISK_FULL):
+    if contains(_DISK_FULL):
         return Unavailable(
             f"the disk under the database {where} is full: nothing new can be kept until there is room again"
         )
-    if says(_LOCKED):
+    if contains(_LOCKED):
         return Unavailable(f"the database {where} is locked by another program: {native}")
-    if says(_READ_ONLY):
+    if contains(_READ_ONLY):
         return Unavailable(f"the database {where} cannot be written by this user: {native}", retryable=False)
-    if says(_BROKEN):
+    if contains(_BROKEN):
         return Unavailable(f"the database {where} is damaged: {native}; restore a backup", retryable=False)
     if isinstance(error, InterfaceError):
         otherwise = "closed the connection"

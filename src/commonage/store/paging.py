@@ -6,18 +6,17 @@ walks are merged: the database need not sort, or estimate the number of matches.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Select, false, func, select, union_all
+from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal, select, union_all
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from commonage.domain.workloads import State
 from commonage.ports.store import Filter
-from commonage.store.codec import clean
-from commonage.store.statements import contains
+from commonage.store.rows import clean
 from commonage.store.tables import workloads
 
 
-def conditions(which: Filter, dialect: Dialect, *, with_states: bool) -> list[ColumnElement[bool]]:
+def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list[ColumnElement[bool]]:
     """The conditions of `which` on a row; on its state only with `with_states`."""
     columns = workloads.c
     equal = {
@@ -27,29 +26,29 @@ def conditions(which: Filter, dialect: Dialect, *, with_states: bool) -> list[Co
         columns.array_id: which.array_id,
         columns.environment: which.environment,
     }
-    found: list[ColumnElement[bool]] = [column == clean(value) for column, value in equal.items() if value is not None]
+    terms: list[ColumnElement[bool]] = [column == clean(value) for column, value in equal.items() if value is not None]
     if which.kinds is not None:
-        found.append(columns.kind.in_(sorted({kind.value for kind in which.kinds})))
+        terms.append(columns.kind.in_(sorted({kind.value for kind in which.kinds})))
     if with_states and which.states is not None:
-        found.append(columns.state.in_(sorted({state.value for state in which.states})))
+        terms.append(columns.state.in_(sorted({state.value for state in which.states})))
     if which.submitted_after is not None:
-        found.append(columns.submitted_at > which.submitted_after)
+        terms.append(columns.submitted_at > which.submitted_after)
     if which.text is not None:
         text = clean(which.text).casefold()
-        found.append(contains(columns.name_folded, text, dialect) | (func.substr(columns.id, 1, len(text)) == text))
-    return found
+        terms.append(_contains(columns.name_folded, text, dialect) | (func.substr(columns.id, 1, len(text)) == text))
+    return terms
 
 
 def newest_first(
     which: Filter, limit: int, before: str | None, dialect: Dialect
 ) -> Select[tuple[str]] | CompoundSelect[tuple[str]]:
     """The newest `limit` ids that match `which`, older than `before`."""
-    demands = conditions(which, dialect, with_states=False)
+    demands = conditions_of(which, dialect, with_states=False)
     if before is not None:
         demands.append(workloads.c.id < before)
     lanes = _lanes(which)
     if lanes is None:
-        return _walk(limit, *conditions(which, dialect, with_states=True), *demands)
+        return _walk(limit, *conditions_of(which, dialect, with_states=True), *demands)
     if len(lanes) < 2:
         return _walk(limit, *demands, *(lanes[0] if lanes else [false()]))
     # SQLite takes an ordered select into a union only inside another select.
@@ -74,3 +73,9 @@ def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
         kinds = sorted(set(which.kinds))
         return [[workloads.c.kind == kind.value, *lane] for kind in kinds for lane in by_state]
     return None if which.states is None else by_state
+
+
+def _contains(column: Column[str], part: str, dialect: Dialect) -> ColumnElement[bool]:
+    """True if `column` contains `part`, character for character: no pattern, so nothing to escape."""
+    find = func.strpos if dialect.name == "postgresql" else func.instr
+    return find(column, literal(part, Text)) > 0

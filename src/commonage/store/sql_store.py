@@ -1,4 +1,4 @@
-"""The store port on SQLite and PostgreSQL. Made by `server.bootstrap`; composed of the repositories of this package.
+"""The store port on SQLite and PostgreSQL. Made by `server.bootstrap`.
 
 A batch is turned into rows first, then written in one short transaction: versions are checked with the rows locked,
 and every table gets its rows in one statement.
@@ -7,27 +7,46 @@ and every table gets its rows in one statement.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Select, case, func, literal, select
 
-from commonage.domain.errors import Unavailable
+from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
-from commonage.store.attempts import Attempts
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
-from commonage.store.events import Events
-from commonage.store.images import Images
-from commonage.store.nodes import Nodes
-from commonage.store.reservations import Reservations
+from commonage.store.rows import (
+    ATTEMPT_COLUMNS,
+    EVENT,
+    IMAGE,
+    NODE,
+    RESERVATION,
+    USAGE_REPORT,
+    Stored,
+    attempt_from_row,
+    clean,
+)
+from commonage.store.tables import attempts, events, images, reservations, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
-from commonage.store.usage_reports import UsageReports
 from commonage.store.workloads import Workloads
+from commonage.store.writer import Writer
+
+T = TypeVar("T")
+
+_SUBJECTS = {
+    "owner": attempts.c.owner,
+    "tenant": attempts.c.tenant,
+    "workload": attempts.c.workload_id,
+    "environment": attempts.c.environment,
+}
+_HOUR_S = 3600.0
+_LARGEST_SEQ = 2**63 - 1
 
 
 class SqlStore:
@@ -35,12 +54,12 @@ class SqlStore:
 
     def __init__(self, url: str) -> None:
         self._url = database_url(url)
-        self._open: _Parts | None = None
+        self._open: _Open | None = None
 
     async def open(self) -> None:
         """Connect. Raises Unavailable, and Conflict when the schema is not the one of this program."""
         await require_current(self._url)
-        self._open = _Parts(connect(self._url))
+        self._open = _Open(connect(self._url))
 
     async def close(self) -> None:
         """End the transactions that have begun, then disconnect."""
@@ -49,7 +68,7 @@ class SqlStore:
             self._open = None
 
     @property
-    def _parts(self) -> _Parts:
+    def _parts(self) -> _Open:
         if self._open is None:
             raise Unavailable("the database is not open")
         return self._open
@@ -58,105 +77,144 @@ class SqlStore:
         """Write all or nothing; durable on return."""
         parts = self._parts
         if batch:
-            await parts.write(Changes(batch))
+            changes = Changes(batch)
+            await parts.database.write(lambda connection: parts.writer.write(connection, changes))
 
     async def live(self) -> Sequence[Workload]:
-        """Workloads that have not ended, oldest first."""
         return await self._parts.workloads.live()
 
     async def workload(self, workload_id: str) -> Workload:
-        """One workload. Raises NotFound."""
         return await self._parts.workloads.one(workload_id)
 
     async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The workload with this client key."""
         return await self._parts.workloads.by_key(owner, key)
 
     async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
-        """A page, newest first."""
         return await self._parts.workloads.page(which, limit, cursor)
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """The number of workloads in each state."""
         return await self._parts.workloads.count(which)
 
+    async def last_workload_id(self) -> str | None:
+        return await self._parts.workloads.last_id()
+
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
-        """The attempts of the workload, oldest first."""
-        return await self._parts.attempts.of(workload_id)
+        columns = (attempts.c[name] for name in ATTEMPT_COLUMNS)
+        of_workload = select(*columns).where(attempts.c.workload_id == clean(workload_id))
+        return [attempt_from_row(row) for row in await self._rows(of_workload.order_by(attempts.c.number))]
 
     async def events(
         self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """Events, oldest first."""
-        return await self._parts.events.after(after, workload_id=workload_id, owner=owner, limit=limit)
+        # A client may send any number; no database compares one of more than 64 bits.
+        later = EVENT.select().where(events.c.seq > max(-_LARGEST_SEQ, min(after, _LARGEST_SEQ)))
+        if workload_id is not None:
+            later = later.where(events.c.workload_id == clean(workload_id))
+        if owner is not None:
+            later = later.where(events.c.owner == clean(owner))
+        return await self._read(EVENT, later.order_by(events.c.seq).limit(limit))
 
     async def last_event_seq(self) -> int:
-        """The number of the newest event."""
-        return await self._parts.events.last_seq()
+        rows = await self._rows(select(func.max(events.c.seq)))
+        return rows[0][0] or 0
 
-    async def last_workload_id(self) -> str | None:
-        """The greatest workload id."""
-        return await self._parts.workloads.last_id()
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
+        columns = attempts.c
+        ended = (
+            select(
+                columns.id, columns.tenant, columns.owner, columns.cpus_milli, columns.memory_mib, columns.gpu_milli,
+                columns.gpu_mib, columns.allocated_at, columns.ended_at,
+            )
+            .where(columns.ended_at >= since)
+            .order_by(columns.ended_at.desc(), columns.id.desc())
+            .limit(limit)
+        )  # fmt: skip
+        rows = await self._rows(ended)
+        return [PastAllocation(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
 
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
-        """Allocated resources within [since, until)."""
-        return await self._parts.attempts.usage(since, until, by, owner=owner, workload_id=workload_id)
-
-    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
-        """Allocations of ended attempts, newest first."""
-        return await self._parts.attempts.past_holds(since, limit)
+        if by not in _SUBJECTS:
+            raise InvalidInput(
+                f"usage is summed by {', '.join(_SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
+            )
+        if not since < until:
+            return []
+        statement = _usage_statement(since, until, by)
+        if owner is not None:
+            statement = statement.where(attempts.c.owner == clean(owner))
+        if workload_id is not None:
+            statement = statement.where(attempts.c.workload_id == clean(workload_id))
+        rows = await self._rows(statement)
+        return [
+            Usage(
+                subject=row[0],
+                workloads=row[1],
+                gpu_gib_h=row[2] / 1024 / _HOUR_S,
+                gpu_h=row[3] / 1000 / _HOUR_S,
+                cpu_h=row[4] / 1000 / _HOUR_S,
+                memory_gib_h=row[5] / 1024 / _HOUR_S,
+            )
+            for row in sorted(rows, key=lambda row: str(row[0]))
+        ]
 
     async def nodes(self) -> Sequence[Node]:
-        """All nodes, by site and name."""
-        return await self._parts.nodes.all()
+        return sorted(await self._read(NODE, NODE.select()), key=lambda node: (node.site, node.name))
 
     async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
-        """Usage reports of the workload's attempts, oldest first."""
-        return await self._parts.usage_reports.of(workload_id)
+        of_workload = USAGE_REPORT.select().where(usage_reports.c.workload_id == clean(workload_id))
+        return await self._read(
+            USAGE_REPORT, of_workload.order_by(usage_reports.c.began_at, usage_reports.c.attempt_id)
+        )
 
     async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
-        """Ended ones with the same command hash, newest first."""
-        return await self._parts.usage_reports.like(owner, command_hash, limit)
+        columns = usage_reports.c
+        ended = USAGE_REPORT.select().where(
+            columns.owner == clean(owner), columns.command_hash == clean(command_hash), columns.ended_at.is_not(None)
+        )
+        newest = ended.order_by(columns.ended_at.desc(), columns.attempt_id.desc()).limit(limit)
+        return await self._read(USAGE_REPORT, newest)
 
     async def open_usage_reports(self) -> Sequence[UsageReport]:
-        """Usage reports that have not ended."""
-        return await self._parts.usage_reports.open()
+        not_ended = USAGE_REPORT.select().where(usage_reports.c.ended_at.is_(None))
+        return await self._read(USAGE_REPORT, not_ended.order_by(usage_reports.c.began_at, usage_reports.c.attempt_id))
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
-        """Reservations that end after `after`, in order of their begin."""
-        return await self._parts.reservations.after(after)
+        ending_later = RESERVATION.select().where(reservations.c.ends_at > after)
+        return await self._read(RESERVATION, ending_later.order_by(reservations.c.starts_at, reservations.c.id))
 
     async def images(self) -> Sequence[Image]:
-        """All images, by name."""
-        return await self._parts.images.all()
+        return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
+
+    async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
+        return [stored.value(row) for row in await self._rows(statement)]
+
+    async def _rows(self, statement: Select[Any]) -> Sequence[Sequence[Any]]:
+        return await self._parts.database.read(statement)
 
 
-class _Parts:
-    """The parts of an open store."""
-
+class _Open:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.workloads = Workloads(database)
-        self.attempts = Attempts(database)
-        self.events = Events(database)
-        self.nodes = Nodes(database)
-        self.usage_reports = UsageReports(database)
-        self.reservations = Reservations(database)
-        self.images = Images(database)
+        self.writer = Writer(database.dialect)
 
-    async def write(self, changes: Changes) -> None:
-        """Write all changes in one transaction."""
 
-        def work(connection: Connection) -> None:
-            self.workloads.check(connection, changes)
-            self.workloads.write(connection, changes)
-            self.attempts.write(connection, changes)
-            self.events.write(connection, changes)
-            self.nodes.write(connection, changes)
-            self.usage_reports.write(connection, changes.usage_reports)
-            self.reservations.write(connection, changes.reservations, changes.unreserved)
-            self.images.write(connection, changes.images)
-
-        await self.database.write(work)
+def _usage_statement(since: float, until: float, by: str) -> Select[Any]:
+    """Resources times seconds within [since, until), by subject. A share counts by its VRAM and by its compute."""
+    columns, subject = attempts.c, _SUBJECTS[by]
+    begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
+    ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
+    amounts = (columns.gpu_mib, columns.gpu_milli, columns.cpus_milli, columns.memory_mib)
+    sums: list[Any] = [func.sum(amount * (ended - begun)) for amount in amounts]
+    return (
+        select(func.min(subject), func.count(columns.workload_id.distinct()), *sums)
+        .where(
+            columns.allocated_at < until,
+            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.allocated_at)),
+        )
+        # By an expression, so that SQLite looks for the window's attempts by `ended_at` instead of walking all of them
+        # in the order of their subjects.
+        .group_by(subject.concat(""))
+    )

@@ -1,6 +1,6 @@
 """The declared schema, equal to the result of the newest migration (tests/migration checks that).
 
-Used by the repositories of this package and by `upgrade`. A change is made here and in a new migration next to
+Used by the modules of this package. A change is made here and in a new migration next to
 `migrations/versions/0100_initial.py`; never in a released one.
 
 Fields that lists are filtered by, or that usage is summed from, are columns; fields that are only read as a whole
@@ -8,6 +8,8 @@ are JSON text. Times are unix seconds. Ids are compared byte by byte, so that th
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -35,6 +37,11 @@ metadata = MetaData(
 Id = Text().with_variant(Text(collation="C"), "postgresql")
 # SQLite uses a column as its row number, without a second index, only if its type is INTEGER.
 Number = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _where(condition: str) -> dict[str, Any]:
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
 
 # The submitted spec: one for all members of an array, and never changed.
 specs = Table(
@@ -75,34 +82,15 @@ workloads = Table(
     sqlite_with_rowid=False,
 )
 
-KEY_INDEX = Index(
-    "uq_workloads_owner_key",
-    workloads.c.owner,
-    workloads.c.key,
-    unique=True,
-    sqlite_where=text("key IS NOT NULL"),
-    postgresql_where=text("key IS NOT NULL"),
-)
+Index("uq_workloads_owner_key", workloads.c.owner, workloads.c.key, unique=True, **_where("key IS NOT NULL"))
 # A list is newest first: with the state in between, each state's part of it is one walk along an index (see `paging`).
 Index(None, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.owner, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.tenant, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
-Index(
-    None,
-    workloads.c.node,
-    workloads.c.id,
-    sqlite_where=text("node IS NOT NULL"),
-    postgresql_where=text("node IS NOT NULL"),
-)
-Index(
-    None,
-    workloads.c.array_id,
-    workloads.c.id,
-    sqlite_where=text("array_id IS NOT NULL"),
-    postgresql_where=text("array_id IS NOT NULL"),
-)
+Index(None, workloads.c.node, workloads.c.id, **_where("node IS NOT NULL"))
+Index(None, workloads.c.array_id, workloads.c.id, **_where("array_id IS NOT NULL"))
 
 # Values of secrets, stored separately, and only until the workload has ended.
 secrets = Table(
@@ -156,20 +144,8 @@ events = Table(
     Column("tenant", Text),
     Column("state", Text),
 )
-Index(
-    None,
-    events.c.workload_id,
-    events.c.seq,
-    sqlite_where=text("workload_id IS NOT NULL"),
-    postgresql_where=text("workload_id IS NOT NULL"),
-)
-Index(
-    None,
-    events.c.owner,
-    events.c.seq,
-    sqlite_where=text("owner IS NOT NULL"),
-    postgresql_where=text("owner IS NOT NULL"),
-)
+Index(None, events.c.workload_id, events.c.seq, **_where("workload_id IS NOT NULL"))
+Index(None, events.c.owner, events.c.seq, **_where("owner IS NOT NULL"))
 
 nodes = Table(
     "nodes",
@@ -201,12 +177,7 @@ usage_reports = Table(
 )
 Index(None, usage_reports.c.workload_id, usage_reports.c.began_at)
 Index(None, usage_reports.c.owner, usage_reports.c.command_hash, usage_reports.c.ended_at)
-Index(
-    None,
-    usage_reports.c.began_at,
-    sqlite_where=text("ended_at IS NULL"),
-    postgresql_where=text("ended_at IS NULL"),
-)
+Index(None, usage_reports.c.began_at, **_where("ended_at IS NULL"))
 
 # Resources reserved for a tenant in a window of time; the request is in `body`. Past ones stay, as a record.
 reservations = Table(

@@ -22,7 +22,6 @@ _DRIVERS = {
 
 
 def sqlite_url(path: Path) -> str:
-    """The address of a database in this file."""
     return URL.create("sqlite+aiosqlite", database=str(path.absolute())).render_as_string()
 
 
@@ -34,11 +33,11 @@ def database_url(text: str) -> URL:
         raise _invalid("is not the address of a database") from None
     driver = _DRIVERS.get(url.drivername)
     if driver is None:
-        raise _invalid(f"names a database of the kind {url.drivername}, which Commonage does not know")
+        raise _invalid(f"has the type {url.drivername}, which Commonage does not support")
     url = url.set(drivername=driver)
     if driver.startswith("sqlite"):
         if url.database in (None, "", ":memory:"):
-            raise _invalid("names no file; a database in memory would lose what it acknowledged")
+            raise _invalid("names no file; a database in memory would lose acknowledged writes")
         return url
     # libpq's name for it; asyncpg takes the same values under another name.
     mode = url.query.get("sslmode")

@@ -39,7 +39,6 @@ def share_of(device: Device, memory_mib: int | None = None) -> Share:
 
 
 def allocation_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Allocation:
-    """An allocation of these shares, with a little CPU and memory."""
     return Allocation(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
 
 
@@ -50,8 +49,6 @@ def hold_of(attempt_id: str, devices: Devices) -> ShareAssignment:
 
 
 class DevicesContract:
-    """Inherit, and give a fixture `devices`."""
-
     def test_devices_are_told_apart(self, devices: Devices) -> None:
         """Uuids and indexes are unique, and the list is ordered by index."""
         gpus = devices.inventory()
@@ -60,7 +57,6 @@ class DevicesContract:
         assert [gpu.index for gpu in gpus] == sorted({gpu.index for gpu in gpus})
 
     def test_people_can_tell_devices_apart(self, devices: Devices) -> None:
-        """Labels are unique, too."""
         labels = [gpu.label for gpu in devices.inventory()]
         assert len(set(labels)) == len(labels)
 
@@ -73,7 +69,6 @@ class DevicesContract:
             assert part.memory_mib <= part.parent_memory_mib
 
     def test_peers_are_others(self, devices: Devices) -> None:
-        """A device reaches other devices, by at least one link."""
         for gpu in devices.inventory():
             assert all(uuid != gpu.uuid and links > 0 for uuid, links in gpu.peers)
 
@@ -90,17 +85,14 @@ class DevicesContract:
             assert [gpu for gpu in devices.inventory() if gpu in healthy] == healthy
 
     def test_a_healthy_device_can_be_shared(self, devices: Devices) -> None:
-        """It has a uuid, a model, and memory."""
         healthy = [gpu for gpu in devices.inventory() if not gpu.faults]
         assert healthy
         assert all(gpu.uuid and gpu.model and gpu.memory_mib > 0 for gpu in healthy)
 
     def test_the_inventory_is_stable(self, devices: Devices) -> None:
-        """Two calls return the same devices."""
         assert list(devices.inventory()) == list(devices.inventory())
 
     def test_every_healthy_device_is_measured(self, devices: Devices) -> None:
-        """Exactly one sample for each healthy device."""
         healthy = {gpu.uuid for gpu in devices.inventory() if not gpu.faults}
         measured = [sample.uuid for sample in devices.measure()]
         assert healthy <= set(measured)
@@ -122,13 +114,11 @@ class DevicesContract:
                 assert all(words and not words.isdigit() for words in sample.throttle)
 
     def test_energy_only_rises(self, devices: Devices) -> None:
-        """It does not fall from one sample of a device to the next."""
         before = {sample.uuid: sample.energy_j for sample in devices.measure()}
         for sample in devices.measure():
             assert sample.energy_j is None or sample.energy_j >= (before.get(sample.uuid) or 0)
 
     def test_a_held_share_of_another_node_is_no_error(self, devices: Devices) -> None:
-        """It does not appear in any result either."""
         elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
         devices.note_allocations([allocation_of("b-1", [elsewhere])])
         assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
@@ -139,7 +129,6 @@ class DevicesContract:
         assert hidden.items() <= devices.environment([]).items()
 
     def test_a_share_shows_its_device_and_its_limits(self, devices: Devices) -> None:
-        """Only its device, and each limit within the share."""
         gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
         variables = devices.environment([share_of(gpu, gpu.memory_mib // 2)])
         assert variables["CUDA_VISIBLE_DEVICES"] == gpu.uuid
@@ -149,21 +138,18 @@ class DevicesContract:
         assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < most
 
     def test_a_whole_device_has_no_limits(self, devices: Devices) -> None:
-        """The device is made visible, without any limit."""
         gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
         variables = devices.environment([share_of(gpu)])
         assert variables["CUDA_VISIBLE_DEVICES"] == gpu.uuid
         assert not set(_LIMITS) & set(variables)
 
     def test_simulated_devices_say_so(self, devices: Devices) -> None:
-        """The workload's environment says so, and only for simulated devices."""
         gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
         variables = devices.environment([share_of(gpu)])
         assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if gpu.simulated else None)
         assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if gpu.simulated else gpu.uuid)
 
     def test_enforcing_twice_is_enforcing_once(self, devices: Devices) -> None:
-        """The variables are the same, and one release leaves nothing."""
         hold = hold_of("a-1", devices)
         assert dict(devices.enforce(hold)) == dict(devices.enforce(hold))
         devices.release("a-1")
@@ -176,7 +162,6 @@ class DevicesContract:
         devices.release("a-1")
 
     def test_a_whole_device_needs_no_enforcement(self, devices: Devices) -> None:
-        """No other workload shares it."""
         gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
         assert not devices.enforce(ShareAssignment("a-1", (share_of(gpu),)))
         assert not devices.enforced()
@@ -199,11 +184,9 @@ class DevicesContract:
         assert not devices.enforced()
 
     def test_warnings_are_given_once(self, devices: Devices) -> None:
-        """A second call returns none."""
         devices.take_warnings()
         assert not devices.take_warnings()
 
     def test_closing_twice_is_no_error(self, devices: Devices) -> None:
-        """The second time does nothing."""
         devices.close()
         devices.close()

@@ -78,7 +78,6 @@ class EngineRig(ABC):
         """The number of processes of the attempt, counted without the engine."""
 
     def aside(self, aside: Aside) -> tuple[str, ...]:
-        """The command that does this next to an attempt."""
         return shell_aside(aside)
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = 60.0) -> None:
@@ -90,7 +89,6 @@ class EngineRig(ABC):
         raise AssertionError(f"after {within_s} s still not: {what}")
 
     async def status(self, attempt: str) -> Status | None:
-        """The engine's present status of the attempt."""
         found = [seen for seen in await (await self.engine()).statuses() if seen.attempt_id == attempt]
         assert len(found) <= 1, "an attempt is sighted once"
         return found[0] if found else None
@@ -124,14 +122,11 @@ class EngineRig(ABC):
         return request
 
     async def ended(self, request: StartRequest) -> Status:
-        """Start it and wait for its end."""
         await (await self.engine()).start(request)
         return await self.phase(request.attempt_id, Phase.ENDED)
 
     async def log(self, attempt: str, *, offset: int = 0, tail: int | None = None) -> list[LogLine]:
-        """The present content of its log."""
         return [line async for line in (await self.engine()).logs(attempt, offset=offset, tail=tail)]
 
     async def lines(self, attempt: str) -> list[str]:
-        """The present text of its log."""
         return [line.text for line in await self.log(attempt)]

@@ -20,8 +20,6 @@ _WITHIN_S = 60.0
 
 
 class ExecContract:
-    """The rules."""
-
     pytestmark: ClassVar = pytest.mark.anyio
 
     async def test_exec_command_has_its_own_exit_code(self, rig: EngineRig) -> None:
@@ -157,7 +155,6 @@ async def _has(rig: EngineRig, request: StartRequest, count: int) -> None:
 
 
 async def _said(stream: ExecStream) -> dict[int, bytes]:
-    """All output from now on, by stream."""
     said = {OUT: b"", ERR: b""}
     async with asyncio.timeout(_WITHIN_S):
         while (one := await stream.read()) is not None:
@@ -166,7 +163,6 @@ async def _said(stream: ExecStream) -> dict[int, bytes]:
 
 
 async def _until(stream: ExecStream, wanted: bytes) -> bytes:
-    """The output until this expression is found in it."""
     said = b""
     async with asyncio.timeout(_WITHIN_S):
         while not re.search(wanted, said):

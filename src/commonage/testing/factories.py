@@ -31,7 +31,6 @@ _device_numbers = count()
 
 
 def workload_id(at: float = NOW) -> str:
-    """A new id, greater than all before it."""
     return _ids.next(at, 0)
 
 
@@ -184,7 +183,6 @@ def event(seq: int = 0, of: Workload | None = None, kind: EventKind = EventKind.
 
 
 def environment(name: str = "python", **fields: Any) -> Environment:
-    """A catalogue entry for every kind of workload; `fields` are those of Environment."""
     return replace(Environment(name, name.capitalize(), python="python3", kinds=tuple(Kind)), **fields)
 
 
@@ -217,7 +215,6 @@ def reservation(starts_at: float = NOW + 3600, ends_at: float = NOW + 7200, **fi
 
 
 def image(name: str = "lab/torch", tenant: str | None = "lab", **fields: Any) -> Image:
-    """An image with one kernel, for all kinds; `fields` are those of Image."""
     reference = f"registry.test:5000/{name.partition(':')[0]}@sha256:{'ab' * 32}"
     kernels = (Kernel("python3", "Python", "/opt/commonage/kernels/python3"),)
     made = Provenance("ann", NOW - 60, "buildah 1.28", "debian:bookworm")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing.factories import workload_id
-from commonage.testing.fakes.clock import FakeClock
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
@@ -27,12 +26,10 @@ START: Final = 1_700_000_000 // DAY_S * DAY_S
 def samples(
     values: Sequence[float], *, begin: float = START, every_s: float = 5, subject: str = "node:a"
 ) -> list[Sample]:
-    """Samples of `cpu_cores` every few seconds."""
     return [Sample("cpu_cores", subject, begin + index * every_s, value) for index, value in enumerate(values)]
 
 
 async def everything(metrics: Metrics, subject: str = "node:a", points: int = 10**6) -> Sequence[Point]:
-    """All points of `cpu_cores`."""
     return await metrics.query("cpu_cores", subject, since=START, until=START + 10 * 366 * DAY_S, points=points)
 
 
@@ -42,7 +39,6 @@ class MetricsContract:
 
     async def test_new_store_is_empty(self, metrics: Metrics) -> None:
         assert await everything(metrics) == []
-        assert await metrics.latest(["node:a"]) == []
         await metrics.write([])
         await metrics.tidy(START)
 
@@ -108,31 +104,8 @@ class MetricsContract:
 
     async def test_many_at_once(self, metrics: Metrics) -> None:
         await metrics.write([Sample("cpu_cores", f"attempt:{number}", START, number) for number in range(5000)])
-        found = await metrics.latest([f"attempt:{number}" for number in range(5000)])
-        assert sorted(each.value for each in found) == list(range(5000))
-
-    # --- the newest ---
-
-    async def test_latest_is_the_newest_of_each(self, metrics: Metrics) -> None:
-        await metrics.write(samples([1, 2, 3]))
-        await metrics.write(samples([7], subject="node:b"))
-        await metrics.write([Sample("memory_mib", "node:a", START + 3, 5)])
-        assert await metrics.latest(["node:b", "node:a", "node:c"]) == [
-            Sample("cpu_cores", "node:a", START + 10, 3),
-            Sample("memory_mib", "node:a", START + 3, 5),
-            Sample("cpu_cores", "node:b", START, 7),
-        ]
-        assert await metrics.latest([]) == []
-
-    async def test_latest_forgets_what_is_no_longer_measured(self, metrics: Metrics) -> None:
-        clock = FakeClock(START)
-        await metrics.write(samples([1], begin=clock.now(), subject="node:gone"))
-        await clock.advance(120)
-        await metrics.write(samples([2], begin=clock.now(), subject="node:here"))
-        assert [each.value for each in await metrics.latest(["node:gone", "node:here"])] == [1, 2]
-        await clock.advance(1)
-        await metrics.write(samples([3], begin=clock.now(), subject="node:here"))
-        assert [each.value for each in await metrics.latest(["node:gone", "node:here"])] == [3]
+        for number in (0, 1000, 4999):
+            assert [each.mean for each in await everything(metrics, f"attempt:{number}")] == [number]
 
     # --- growing old ---
 

@@ -78,7 +78,6 @@ def a_crowd() -> list[Workload]:
 
 
 def fits(workload: Workload, which: Filter) -> bool:
-    """A plain implementation of a filter."""
     spec = workload.spec
     node = workload.attempt.allocation.node if workload.attempt else None
     text = None if which.text is None else which.text.casefold()
@@ -138,7 +137,6 @@ def filters() -> st.SearchStrategy[Filter]:
 
 
 async def walk(store: Store, which: Filter, limit: int) -> list[Workload]:
-    """Every page of a list."""
     found: list[Workload] = []
     cursor = None
     while True:

@@ -46,12 +46,10 @@ def instants() -> st.SearchStrategy[float]:
 
 
 def amounts(most: int = 2**40) -> st.SearchStrategy[int]:
-    """Whole amounts: MiB, thousandths."""
     return st.integers(0, most)
 
 
 def pairs() -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
-    """Ordered pairs of names and values."""
     return st.lists(st.tuples(texts(), texts()), max_size=3).map(tuple)
 
 
@@ -81,7 +79,6 @@ def gpu_requests() -> st.SearchStrategy[GpuRequest]:
 
 
 def requests() -> st.SearchStrategy[Request]:
-    """Any request."""
     return st.builds(Request, amounts(), amounts(), st.none() | gpu_requests(), pairs(), st.booleans())
 
 
@@ -113,7 +110,6 @@ def specs() -> st.SearchStrategy[Spec]:
 
 
 def shares() -> st.SearchStrategy[Share]:
-    """A part of some device."""
     return st.builds(
         Share,
         device_uuid=texts(min_size=1),
@@ -130,7 +126,6 @@ def shares() -> st.SearchStrategy[Share]:
 
 @st.composite
 def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
-    """An attempt of this workload."""
     number = draw(st.integers(1, 1000))
     name = attempt_id(workload, number)
     held = draw(st.lists(shares(), max_size=3).map(tuple))
@@ -191,7 +186,6 @@ def histories(draw: st.DrawFn) -> tuple[Workload, Workload]:
 
 
 def devices() -> st.SearchStrategy[Device]:
-    """Any device."""
     return st.builds(
         Device,
         uuid=texts(min_size=1),
@@ -217,7 +211,6 @@ def devices() -> st.SearchStrategy[Device]:
 
 
 def nodes() -> st.SearchStrategy[Node]:
-    """Any node."""
     report = st.builds(
         NodeReport,
         name=texts(min_size=1),

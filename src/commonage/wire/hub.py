@@ -16,6 +16,14 @@ REFUSED_PATH = f"{PORTAL_PATH}refused"
 # The path to which the hub redirects after sign-in, and the portal's OAuth client.
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
+# The documentation that the server itself serves.
+DOCS_PATH = f"{PORTAL_PATH}docs/"
+
+
+def docs_page(page: str) -> str:
+    """The path of a page such as `operate/swarm#shared-folder`; tests/shape checks that it exists."""
+    name, _, anchor = page.partition("#")
+    return f"{DOCS_PATH}{name}.html" + (f"#{anchor}" if anchor else "")
 
 
 class HubSettings(BaseModel):

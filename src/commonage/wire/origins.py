@@ -1,4 +1,4 @@
-"""Origins and URLs of sessions. Used by the hub and the server.
+"""Origins and URLs of sessions, and a name of the proxy's rules. Used by the hub and the server; needs no pydantic.
 
 Browsers isolate origins (scheme, name and port) from each other. A session runs its user's code, so it must not share
 an origin with the hub and the portal, nor with another user's session.
@@ -10,6 +10,9 @@ import base64
 import hashlib
 import re
 from urllib.parse import quote, urlsplit
+
+UNAVAILABLE = "unavailable"
+"""The traefik middleware that shows the page where the hub or the control plane does not answer."""
 
 # No two consecutive hyphens: only labels with a digest contain them.
 _PLAIN_LABEL = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)

@@ -30,15 +30,12 @@ class FakeNode:
         self._beside(".cuda").write_text("\n".join(lines) + "\n")
 
     def used(self) -> Sequence[str]:
-        """What processes hold now."""
         return self._lines(".used")
 
     def limits(self) -> Sequence[str]:
-        """The limits that are set."""
         return self._lines(".limits")
 
     def modes(self) -> Sequence[str]:
-        """The compute modes that were set, in order."""
         return self._lines(".modes")
 
     def variables(self, *programs: Path) -> dict[str, str]:

@@ -166,7 +166,6 @@ class Gpus:
         return [line.split()[1] for line in (self.folder / "limits").read_text().splitlines()]
 
     def close(self) -> None:
-        """End what it started."""
         for inner, opened in self._opened:
             for attempt in opened.enforced():
                 opened.release(attempt)
@@ -177,7 +176,6 @@ class Gpus:
 
 
 def share_of(gpu: Device, memory_mib: int = 6144, isolation: Isolation = Isolation.COOPERATIVE) -> Share:
-    """A part of a GPU; all of its memory is the whole."""
     whole = memory_mib >= gpu.memory_mib
     part = min(memory_mib, gpu.memory_mib)
     milli = 1000 if whole else 250
@@ -185,7 +183,6 @@ def share_of(gpu: Device, memory_mib: int = 6144, isolation: Isolation = Isolati
 
 
 def seen(lines: Sequence[str]) -> dict[str, Any]:
-    """What `LOOK` has told."""
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 

@@ -20,13 +20,13 @@ MIN = AgentConfig("w1", ("10.0.0.1:8444", "[fd00::1]:8444"), "/a.crt", "/a.key",
         ),
     ],
 )  # fmt: skip
-def test_what_is_written_is_read(tmp_path: Path, config: AgentConfig) -> None:
+def test_config_round_trips(tmp_path: Path, config: AgentConfig) -> None:
     file = tmp_path / "agent.toml"
     file.write_text(config_text(config))
     assert read_config(file) == config
 
 
-def test_defaults_are_not_written() -> None:
+def test_config_text_omits_defaults() -> None:
     assert "firewall" not in config_text(MIN)
 
 
@@ -40,7 +40,7 @@ def test_defaults_are_not_written() -> None:
         ("node = ", "is not TOML"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, more: str, words: str) -> None:
+def test_errors_name_the_wrong_setting(tmp_path: Path, more: str, words: str) -> None:
     file = tmp_path / "agent.toml"
     lines = [line for line in config_text(MIN).splitlines() if line.partition(" =")[0] != more.partition(" =")[0]]
     file.write_text("\n".join([*lines, more]))
@@ -50,7 +50,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, more: str, words: str) -> None:
         read_config(tmp_path / "none")
 
 
-def test_addresses() -> None:
+def test_splits_addresses() -> None:
     assert split_address("[fd00::1]:8444") == ("fd00::1", 8444)
     for wrong in ("", "hub", ":80", "hub:0", "hub:99999", "hub:x"):
         with pytest.raises(InvalidInput, match="not an address"):

@@ -29,7 +29,7 @@ class FakePeer:
         raise ConnectionLost("the link was ended")
 
 
-async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
+async def test_failing_reports_end_the_agent() -> None:
     """Or it would be linked and silent, over and over, and nobody would read why."""
 
     async def reports(_connection: Connection, _welcome: Welcome) -> None:
@@ -40,7 +40,7 @@ async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
         await ControlPlaneConnection(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER))
 
 
-async def test_a_link_that_was_lost_ends_what_has_it() -> None:
+async def test_lost_link_cancels_its_tasks() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def reports(_connection: Connection, _welcome: Welcome) -> None:

@@ -44,7 +44,7 @@ async def devices(tmp_path: Path) -> AsyncIterator[AgentDevices]:
     await devices.close()
 
 
-async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
+async def test_shares_are_enforced_and_released(devices: AgentDevices) -> None:
     look = await devices.snapshot(nobody)
     assert [one.index for one in look.devices] == [0, 1]
     share = part(look.devices[0])
@@ -58,7 +58,7 @@ async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
     assert list(await devices.take_warnings()) == []
 
 
-async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(devices: AgentDevices) -> None:
+async def test_shares_of_ended_attempts_are_released_after_a_while(devices: AgentDevices) -> None:
     look = await devices.snapshot(nobody)
     for attempt in ("a-1", "a-2"):
         await devices.enforce(ShareAssignment(attempt, (part(look.devices[0]),), in_container=True))
@@ -69,9 +69,7 @@ async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(devices
     assert list(await devices._in_driver_thread(devices._devices.enforced)) == ["a-2"]
 
 
-async def test_a_device_that_containers_are_not_given_takes_no_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gpu_without_container_runtime_has_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Real(NoDevices):
         def inventory(self) -> Sequence[Device]:
             return [
@@ -101,7 +99,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_driver")
-async def test_a_node_without_devices_has_none_and_no_fault(tmp_path: Path) -> None:
+async def test_node_without_gpus_has_no_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "auto"))
     look = await devices.snapshot(nobody)
     assert (look.devices, look.fault) == ((), None)  # nothing is simulated unless somebody says so
@@ -109,7 +107,7 @@ async def test_a_node_without_devices_has_none_and_no_fault(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_driver")
-async def test_devices_that_should_be_there_and_are_not_are_a_fault(tmp_path: Path) -> None:
+async def test_missing_configured_gpus_are_a_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "nvml"))
     look = await devices.snapshot(nobody)
     assert look.devices == ()
@@ -117,7 +115,7 @@ async def test_devices_that_should_be_there_and_are_not_are_a_fault(tmp_path: Pa
     await devices.close()
 
 
-async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
+async def test_silent_driver_is_a_fault_and_does_not_block(
     devices: AgentDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await devices.snapshot(nobody)
@@ -135,6 +133,6 @@ async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
     assert [one.faults for one in look.devices] == [(), ()]
 
 
-def test_what_cannot_be_wanted_is_refused(tmp_path: Path) -> None:
+def test_refuses_unknown_isolation(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="set it to one of auto, driver-limit"):
         AgentDevices(config(tmp_path, isolation="strong"))

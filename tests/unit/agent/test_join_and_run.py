@@ -12,7 +12,7 @@ from tests.unit.agent.steps.test_steps import JOIN_CONFIG, FakeHost
 from commonage.agent import join_and_run
 from commonage.agent.config import CERTIFICATE, STATE, read_config
 from commonage.agent.join_and_run import Settings, SharedFolder, SwarmMembership, Visibility, main, token_in
-from commonage.agent.steps.registry import Registry
+from commonage.agent.steps.credentials import Registry
 from commonage.agent.steps.step import JoinContext, Options, State
 from commonage.join.client import JoinRefused
 from commonage.join.config import MARK_FILE, JoinConfig
@@ -36,7 +36,7 @@ def join_config_with(**fields: Any) -> JoinConfig:
     return JoinConfig(**{**JOIN_CONFIG.to_json(), **fields})
 
 
-def test_it_must_see_the_nodes_processes_and_dockers_containers(tmp_path: Path) -> None:
+def test_container_must_see_processes_and_dockers_folder(tmp_path: Path) -> None:
     info = {"Name": "gpu-1", "DockerRootDir": str(tmp_path)}
     assert Visibility(info, (1, 0)).check(context_of()).message.endswith("(pid: host)")
     assert Visibility(info, (7, 1)).check(context_of()).state is State.BLOCKED
@@ -45,7 +45,7 @@ def test_it_must_see_the_nodes_processes_and_dockers_containers(tmp_path: Path) 
     assert Visibility(info, (70, 69)).check(context_of()).state is State.DONE
 
 
-def test_its_node_must_be_in_the_swarm() -> None:
+def test_node_must_be_ready_in_the_swarm() -> None:
     info = {"Swarm": {"NodeID": "n1"}}
     assert SwarmMembership(info).check(context_of(n1="ready")).state is State.DONE
     assert "state: down" in SwarmMembership(info).check(context_of(n1="down")).message
@@ -53,7 +53,7 @@ def test_its_node_must_be_in_the_swarm() -> None:
     assert SwarmMembership({"Swarm": {"NodeID": ""}}).check(context_of(n2="ready")).state is State.BLOCKED
 
 
-def test_it_must_see_the_sites_own_folder(tmp_path: Path) -> None:
+def test_shared_folder_must_be_the_sites(tmp_path: Path) -> None:
     context = context_of(join_config_with(shared_dir=str(tmp_path), mark="m"))
     assert "COMMONAGE_SHARED_DIR" in SharedFolder().check(context).message
     (tmp_path / MARK_FILE).write_text("other\n")
@@ -62,11 +62,11 @@ def test_it_must_see_the_sites_own_folder(tmp_path: Path) -> None:
     assert SharedFolder().check(context).state is State.DONE
 
 
-def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_logins_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTINGS", "LOGINS"):
         monkeypatch.setattr(join_and_run, name, tmp_path / name)
-    monkeypatch.setattr("commonage.agent.steps.registry.CERTIFICATES", tmp_path / "certs.d")
-    monkeypatch.setattr("commonage.agent.steps.registry.REGISTRY_LOGIN", tmp_path / "registry-login")
+    monkeypatch.setattr("commonage.agent.steps.credentials.CERTIFICATES", tmp_path / "certs.d")
+    monkeypatch.setattr("commonage.agent.steps.credentials.REGISTRY_LOGIN", tmp_path / "registry-login")
     (tmp_path / "registry-login").write_text("node@gpu-1:pw")
     context = context_of(join_config_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
     for step in (Registry(tmp_path / "LOGINS"), Settings("unix:///host/run/docker.sock")):
@@ -91,7 +91,7 @@ def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch
         ("cmj1.half", ""),
     ],
 )
-def test_the_token_is_found_in_what_was_printed(printed: str, token: str) -> None:
+def test_finds_the_token_in_printed_output(printed: str, token: str) -> None:
     assert token_in(printed) == token
 
 
@@ -105,7 +105,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return calls
 
 
-def test_without_a_token_or_a_past_it_says_what_is_missing(
+def test_fails_without_token_and_earlier_join(
     tmp_path: Path, ran: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--token-file", str(tmp_path / "none")]) == 1
@@ -115,7 +115,7 @@ def test_without_a_token_or_a_past_it_says_what_is_missing(
     assert not ran
 
 
-def test_a_token_that_is_not_good_any_more_is_no_harm_once_it_has_joined(
+def test_expired_token_is_ignored_after_a_join(
     tmp_path: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def expired(*_: object) -> str:
@@ -131,7 +131,7 @@ def test_a_token_that_is_not_good_any_more_is_no_harm_once_it_has_joined(
     assert ran == [["--config", str(tmp_path / "SETTINGS")]]
 
 
-def test_it_joins_once_with_a_token(tmp_path: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joins_once_per_token(tmp_path: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[str] = []
     monkeypatch.setattr(join_and_run, "_join", lambda host, token, asked: joined.append(token) or "")
     (tmp_path / "SETTINGS").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,23 +47,40 @@ class Node(FakeHost):
         self.firewall = False
 
 
-def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **message: str | None) -> Node:
-    words = DOCKER | {name.replace("_", " "): said for name, said in message.items()}
-    node = Node({name: said for name, said in words.items() if said is not None})
-    for name in ("HOME", "STATE", "PROGRAMS", "UNIT", "SCRIPT", "COMMAND"):
-        monkeypatch.setattr(leave, name, folder / name)
-    (folder / "HOME").mkdir(exist_ok=True)
-    (folder / "fstab").write_text("proc /proc proc defaults 0 0\ntmpfs /scratch tmpfs size=1G 0 0 # commonage\n")
-    monkeypatch.setattr(steps_storage, "FSTAB", folder / "fstab")
-    monkeypatch.setattr(leave, "Host", lambda: node)
-    monkeypatch.setattr(leave, "Firewall", lambda: node)
-    monkeypatch.setattr(leave, "is_running", lambda host: True)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    return node
+NodeWith = Callable[..., Node]
 
 
-def test_walls_stand_until_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
+@pytest.fixture
+def node_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NodeWith:
+    """Makes the node, with other outputs of commands (None: the command fails). Its files are in `tmp_path`."""
+
+    def make(**message: str | None) -> Node:
+        outputs = DOCKER | {name.replace("_", " "): output for name, output in message.items()}
+        node = Node({name: output for name, output in outputs.items() if output is not None})
+        for name in ("HOME", "STATE", "PROGRAMS", "UNIT", "SCRIPT", "COMMAND"):
+            monkeypatch.setattr(leave, name, tmp_path / name)
+        (tmp_path / "HOME").mkdir(exist_ok=True)
+        (tmp_path / "fstab").write_text("proc /proc proc defaults 0 0\ntmpfs /scratch tmpfs size=1G 0 0 # commonage\n")
+        monkeypatch.setattr(steps_storage, "FSTAB", tmp_path / "fstab")
+        monkeypatch.setattr(leave, "Host", lambda: node)
+        monkeypatch.setattr(leave, "Firewall", lambda: node)
+        monkeypatch.setattr(leave, "is_running", lambda host: True)
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        return node
+
+    return make
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> None:
+    """The agent's settings exist; the certificate that they name does not, so no connection is possible."""
+    paths = {name: str(tmp_path / name) for name in ("certificate", "key", "request", "authority")}
+    (tmp_path / "HOME").mkdir()
+    (tmp_path / "HOME/agent.toml").write_text(config_text(AgentConfig("gpu-7", ("10.0.0.1:8444",), **paths)))
+
+
+def test_firewall_is_removed_after_all_workloads_ended(node_with: NodeWith, tmp_path: Path) -> None:
+    node = node_with(docker_ps="c1\n")
     assert main(["--force"]) == DONE
     assert node.did == ["service stop", "docker swarm leave --force", "firewall down", "umount /scratch"]
     assert (tmp_path / "fstab").read_text() == "proc /proc proc defaults 0 0\n"
@@ -76,46 +94,36 @@ def refused(node: Node, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_without_docker_nobody_can_tell(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_ps=None)
+def test_refuses_when_docker_does_not_answer(node_with: NodeWith, capsys: pytest.CaptureFixture[str]) -> None:
+    node = node_with(docker_ps=None)
     for words in ((), ("--force",)):
         said = refused(node, capsys, *words)
         assert "Docker does not answer" in said
         assert "systemctl start docker" in said
 
 
-def test_what_runs_is_ended_only_if_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
+def test_ends_workloads_only_with_force(node_with: NodeWith, capsys: pytest.CaptureFixture[str]) -> None:
+    node = node_with(docker_ps="c1\nc2\n")
     assert "2 workloads are running" in refused(node, capsys)
 
 
 @pytest.mark.parametrize(("running", "availability"), [("", "active\n"), ("c1\n", "pause\n")])
-def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    running: str,
-    availability: str,
+def test_manager_must_be_unschedulable_and_drained(
+    node_with: NodeWith, capsys: pytest.CaptureFixture[str], running: str, availability: str
 ) -> None:
     message = {"docker_info": MANAGER, "docker_ps": running, "docker_node_inspect_self": availability}
-    node = node_with(monkeypatch, tmp_path, **message)
+    node = node_with(**message)
     assert "docker node update --availability pause" in refused(node, capsys, "--force")
 
 
-def test_a_manager_without_work_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
+def test_manager_without_work_leaves_the_site_but_not_the_swarm(node_with: NodeWith) -> None:
+    node = node_with(docker_info=MANAGER, docker_node_inspect_self="drain\n")
     assert main([]) == DONE
     assert node.did == ["service stop", "firewall down", "umount /scratch"]
 
 
-def test_a_busy_folder_is_known_the_next_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    busy = node_with(monkeypatch, tmp_path, umount=None)
+def test_busy_mount_is_unmounted_by_the_next_run(node_with: NodeWith, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = node_with(umount=None)
     assert main([]) == FAILED
     assert "`umount /scratch` failed" in capsys.readouterr().out
     assert steps_storage.managed_mounts(busy) == ["/scratch"]
@@ -125,11 +133,11 @@ def test_a_busy_folder_is_known_the_next_time(
     assert steps_storage.managed_mounts(free) == []
 
 
-def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_certificate_goes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("joined")
+def test_notifies_the_control_plane_before_removing_the_certificate(
+    node_with: NodeWith, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
-    has_joined(tmp_path)
+    node = node_with(docker_ps="c1\n")
 
     async def ask(_dialler: object, call: object, _question: object) -> None:
         assert call is messages.LEFT
@@ -143,11 +151,11 @@ def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_cer
     assert not (tmp_path / "HOME").exists()
 
 
-def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("joined")
+def test_leaves_without_the_control_plane_and_says_what_remains(
+    node_with: NodeWith, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node_with(monkeypatch, tmp_path)
-    has_joined(tmp_path)
+    node_with()
     assert main([]) == DONE
     said = capsys.readouterr().out
     assert "could not be notified: the control plane cannot be reached at 10.0.0.1:8444" in said
@@ -155,11 +163,11 @@ def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
     assert not (tmp_path / "HOME").exists()
 
 
-def test_nothing_is_told_while_something_does_not_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("joined")
+def test_does_not_notify_while_a_workload_is_alive(
+    node_with: NodeWith, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node_with(monkeypatch, tmp_path, docker_ps="c1\n")
-    has_joined(tmp_path)
+    node_with(docker_ps="c1\n")
     monkeypatch.setattr(leave, "end_processes", lambda *_: {"c1"})
     assert main(["--force"]) == FAILED
     said = capsys.readouterr().out
@@ -168,17 +176,8 @@ def test_nothing_is_told_while_something_does_not_end(
     assert (tmp_path / "HOME/agent.toml").exists()
 
 
-def has_joined(folder: Path) -> None:
-    """Its agent's settings are there; the certificate that they name is not, so nobody can be dialled."""
-    paths = {name: str(folder / name) for name in ("certificate", "key", "request", "authority")}
-    config = AgentConfig("gpu-7", ("10.0.0.1:8444",), **paths)
-    (folder / "HOME/agent.toml").write_text(config_text(config))
-
-
-def test_a_docker_that_dies_meanwhile_is_no_swarm_that_was_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    node = node_with(monkeypatch, tmp_path, docker_info=None)
+def test_fails_when_docker_dies_while_leaving(node_with: NodeWith, tmp_path: Path) -> None:
+    node = node_with(docker_info=None)
     with pytest.raises(StepFailed, match="docker info"):
         leave.leave(node)
     assert (tmp_path / "HOME").exists()

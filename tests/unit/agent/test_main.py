@@ -14,13 +14,13 @@ from commonage.agent.__main__ import main
 from commonage.agent.config import AgentConfig, config_text
 
 
-def test_an_unknown_verb_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_verb_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["dance"]) == 2
     assert "run" in capsys.readouterr().err
 
 
-def test_settings_that_cannot_be_are_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_reported_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(tmp_path / "none.toml")]) == 2
     assert "joining a site writes this file" in capsys.readouterr().err
     file = tmp_path / "agent.toml"
@@ -30,7 +30,7 @@ def test_settings_that_cannot_be_are_said_in_a_sentence(tmp_path: Path, capsys: 
     assert "the daemon of its own node" in capsys.readouterr().err
 
 
-def test_it_stops_when_it_is_told_to_even_with_nobody_there(tmp_path: Path) -> None:
+def test_stops_on_sigterm_without_daemon_and_control_plane(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     about = AgentConfig(
         "w1", ("127.0.0.1:1",), "a", "b", "c", "d", str(tmp_path / "state"), docker=f"unix://{tmp_path}/none",

@@ -13,11 +13,10 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
-from commonage.control.queries.launch import GpuChoice, LaunchView
+from commonage.control.queries.launch import GpuChoice, LaunchView, VolumeView
 from commonage.control.queries.node_views import DeviceView, NodeView
-from commonage.control.queries.tenant_views import TenantView
-from commonage.control.queries.volumes import VolumeView
 from commonage.control.queries.workloads import StateDetails
+from commonage.control.tenants import TenantView
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
@@ -35,7 +34,7 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
-from commonage.wire import environments, events, images, joining, nodes, reasons, tenants, usage, volumes, workloads
+from commonage.wire import environments, events, images, nodes, reasons, tenants, usage, workloads
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -70,8 +69,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     images.ProvenanceOut: Description((Provenance,)),
     images.RegistryOut: Description((RegistryAbout,)),
     images.SourceFileOut: Description((SourceFile,)),
-    joining.JoinKitOut: Description((JoinKit,)),
-    joining.JoinTokenOut: Description((JoinToken,), own="script_sha256 user_data"),
+    nodes.JoinKitOut: Description((JoinKit,)),
+    nodes.JoinTokenOut: Description((JoinToken,), own="script_sha256 user_data"),
     nodes.DeviceOut: Description(
         (DeviceView, Device),
         own="measured",
@@ -101,8 +100,10 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         "memory_mib_s vram_s vram_mib_s gpu_s gpu_busy_s gpu_idle_s energy_s energy_j",
     ),
     usage.UsageRow: Description((Usage,), own="cost"),
-    volumes.HomeOut: Description((HomeView,), own="over measured_at text", hidden="at"),
-    volumes.VolumeOut: Description((VolumeView, Volume), own="in_memory", hidden="volume source per target memory"),
+    environments.HomeOut: Description((HomeView,), own="over measured_at text", hidden="at"),
+    environments.VolumeOut: Description(
+        (VolumeView, Volume), own="in_memory", hidden="volume source per target memory"
+    ),
     workloads.AttemptOut: Description((Attempt,), own="node shares allocated_at", hidden="workload_id allocation url"),
     workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
     workloads.HolderOut: Description((Holder,)),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import httpx2
@@ -16,9 +17,19 @@ from commonage.sdk.errors import ApiError, Unreachable
 from commonage.sdk.transport import failure
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_loads_and_shows_an_example(name: str) -> None:
-    result = CliRunner().invoke(app, [name, "--help"])
+def paths(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words that call each command of the group and its subgroups."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from paths(command, *path, name)
+
+
+@pytest.mark.parametrize("words", list(paths(app)), ids=" ".join)
+def test_every_command_loads_and_shows_an_example(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, result.output
     assert "Example" in result.output
 
@@ -50,29 +61,20 @@ def test_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"commonage {__version__}\n"
 
 
-def test_unknown_command_is_misuse() -> None:
-    result = CliRunner().invoke(app, ["rum"], prog_name="commonage")
-    assert result.exit_code == MISUSED
-    assert "no command `commonage rum`. Did you mean run? Commands: run, profile, submit" in one_line(result.output)
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
+        (["rum"], "no command `commonage rum`. Did you mean run? Commands: run, profile, submit"),
         (["volume", "rm"], "no command `commonage volume rm`. Commands: ls"),
         (["node", "drian"], "no command `commonage node drian`. Did you mean drain? Commands:"),
         (["image", "buld"], "no command `commonage image buld`. Did you mean build? Commands:"),
         (["registry", "ls"], "no command `commonage registry`. Commands:"),
     ],
 )
-def test_unknown_subcommand_is_reported_with_known_ones(words: list[str], said: str) -> None:
+def test_unknown_command_is_reported_with_known_ones(words: list[str], message: str) -> None:
     result = CliRunner().invoke(app, words, prog_name="commonage")
     assert result.exit_code == MISUSED
-    assert said in one_line(result.output)
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+    assert message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("name", ["torch", "lab/torch/x", "../lab", "lab/..", "/torch", "lab/"])
@@ -103,7 +105,7 @@ def test_completion_completes_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "text"),
     [
         (Unreachable("nobody answers at http://x"), UNREACHABLE, "commonage up"),
         (ApiError.of(502, b"<html>"), UNREACHABLE, "Try again in a moment"),
@@ -113,19 +115,19 @@ def test_completion_completes_commands() -> None:
         (ApiError("error", "it broke", status=500), 1, "it broke"),
     ],
 )
-def test_refusals_have_message_and_exit_code(error: ApiError, code: int, said: str) -> None:
+def test_refusals_have_message_and_exit_code(error: ApiError, code: int, text: str) -> None:
     refused = ServerRefused(error)
     assert refused.exit_code == code
-    assert said in refused.format_message()
+    assert text in refused.format_message()
 
 
 def test_untrusted_certificate_is_not_reported_as_stopped_server() -> None:
     broken = httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer certificate")
     error, reached = failure(broken, httpx2.URL("https://hub.example.org"))
-    said = ServerRefused(error).format_message()
-    assert "the certificate of https://hub.example.org is not trusted here" in said
-    assert "SSL_CERT_FILE" in said
-    assert "commonage up" not in said
+    message = ServerRefused(error).format_message()
+    assert "the certificate of https://hub.example.org is not trusted here" in message
+    assert "SSL_CERT_FILE" in message
+    assert "commonage up" not in message
     assert (reached, ServerRefused(error).exit_code) == (False, UNREACHABLE)
 
 
@@ -133,9 +135,3 @@ def test_all_mistakes_are_listed() -> None:
     error = ApiError("invalid-input", "two things are wrong", status=422)
     error.errors = [{"field": "cpus", "detail": "no"}, {"field": "time", "detail": "neither"}]
     assert ServerRefused(error).format_message() == "two things are wrong\n  cpus: no\n  time: neither"
-
-
-def test_table_has_commands() -> None:
-    context = click.Context(app)
-    assert all(isinstance(app.get_command(context, name), click.Command) for name in COMMANDS)
-    assert app.get_command(context, "nothing") is None

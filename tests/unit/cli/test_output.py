@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.cli import output, usage
+from commonage.cli import output, tenant
 
 
 @pytest.mark.parametrize(
@@ -15,15 +15,16 @@ def test_durations(seconds: float, text: str) -> None:
     assert output.duration(seconds) == text
 
 
-def test_sizes() -> None:
-    assert [output.memory(mib) for mib in (0, 512, 1024, 1536, 81920)] == [
-        "0 MiB",
-        "512 MiB",
-        "1 GiB",
-        "1.5 GiB",
-        "80 GiB",
-    ]
-    assert [output.cpus(milli) for milli in (500, 1000, 2500)] == ["0.5", "1", "2.5"]
+@pytest.mark.parametrize(
+    ("mib", "text"), [(0, "0 MiB"), (512, "512 MiB"), (1024, "1 GiB"), (1536, "1.5 GiB"), (81920, "80 GiB")]
+)
+def test_memory(mib: int, text: str) -> None:
+    assert output.memory(mib) == text
+
+
+@pytest.mark.parametrize(("milli", "text"), [(500, "0.5"), (1000, "1"), (2500, "2.5")])
+def test_cpus(milli: int, text: str) -> None:
+    assert output.cpus(milli) == text
 
 
 def test_states_have_colors() -> None:
@@ -31,15 +32,12 @@ def test_states_have_colors() -> None:
     assert output.state("strange") == "strange"
 
 
-def test_usage_is_rounded() -> None:
-    assert [usage._amount(hours) for hours in (0, 1.4e-5, 0.00099, 0.0238, 12.345, 12345.6)] == [
-        "0",
-        "<0.0001",
-        "0.00099",
-        "0.0238",
-        "12.3",
-        "12346",
-    ]
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [(0, "0"), (1.4e-5, "<0.0001"), (0.00099, "0.00099"), (0.0238, "0.0238"), (12.345, "12.3"), (12345.6, "12346")],
+)
+def test_usage_is_rounded(hours: float, text: str) -> None:
+    assert tenant.hours_text(hours) == text
 
 
 @given(st.text())

@@ -1,8 +1,9 @@
 """Loops one by one: what they do when a part they need is away, and what they measure."""
 
 import pytest
-from tests.unit.control.world import ANN, Site, job
+from tests.unit.control.world import ANN, Site, job, submit
 
+from commonage.control.control import Control
 from commonage.control.loops.timers import Timers, Verdict, judge
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
@@ -69,12 +70,11 @@ def test_when_a_dependency_is_met(
     }
 
 
-async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
-    site = Site()
+async def test_the_store_away_for_minutes_while_work_runs_and_ends(site: Site) -> None:
     site.engine.behave(Behaviour(lasts_s=30), name="ends")
     async with site.open() as control:
-        ends = (await control.workloads.submit(ANN, job(name="ends"))).workloads[0]
-        limited = (await control.workloads.submit(ANN, job(name="limited", time_limit_s=40))).workloads[0]
+        ends = await submit(control, job(name="ends"))
+        limited = await submit(control, job(name="limited", time_limit_s=40))
         await site.clock.advance(1)
         site.store.trouble = Unavailable("the database is away")
         await site.clock.advance(20)
@@ -90,23 +90,20 @@ async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
         assert (await control.workloads.submit(ANN, job())).created
 
 
-async def test_a_node_that_reports_while_the_store_is_away_is_written_later() -> None:
-    site = Site()
-    async with site.open() as control:
-        site.store.trouble = Unavailable("the database is away")
-        site.engine.add_node(factories.node("new-1", 1).report)
-        await site.clock.advance(20)
-        site.store.trouble = None
-        await site.clock.advance(10)
-        assert control.live_state.nodes["new-1"].state is NodeState.READY
-        assert ("here", "new-1") in site.store.shelf.nodes
+async def test_a_node_that_reports_while_the_store_is_away_is_written_later(site: Site, control: Control) -> None:
+    site.store.trouble = Unavailable("the database is away")
+    site.engine.add_node(factories.node("new-1", 1).report)
+    await site.clock.advance(20)
+    site.store.trouble = None
+    await site.clock.advance(10)
+    assert control.live_state.nodes["new-1"].state is NodeState.READY
+    assert ("here", "new-1") in site.store.shelf.nodes
 
 
-async def test_samples_of_attempts_devices_and_nodes() -> None:
-    site = Site()
+async def test_samples_of_attempts_devices_and_nodes(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=None, holds_mib=300)
     async with site.open() as control:
-        one = (await control.workloads.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        one = await submit(control, job(gpu=parse_gpus("6GiB")))
         await site.clock.advance(1)
         attempt = f"{one.id}-1"
         used = ProcessMemory(None, 5000, attempt_id=attempt)
@@ -135,13 +132,12 @@ async def test_samples_of_attempts_devices_and_nodes() -> None:
     assert [allocation.attempt_id for allocation in site.devices.allocated] == [attempt]
 
 
-async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> None:
-    site = Site()
+async def test_simulated_devices_show_use_from_the_start_of_the_program_on(site: Site) -> None:
     site.engine.default = Behaviour(
         lasts_s=None, start_delay_s=60, start_reason=PreparingEnvironment(environment="PyTorch", step="")
     )
     async with site.open() as control:
-        one = (await control.workloads.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        one = await submit(control, job(gpu=parse_gpus("6GiB")))
         await site.clock.advance(30)
         await control.sampling.tick()
         assert site.there(one).state is State.STARTING
@@ -154,8 +150,7 @@ async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> 
         assert (allocated.attempt_id, allocated.at) == (attempt.id, attempt.started_at)
 
 
-async def test_old_samples_are_tidied_every_minute() -> None:
-    site = Site()
+async def test_old_samples_are_tidied_every_minute(site: Site) -> None:
     async with site.open() as control:
         for _ in range(13):
             await site.clock.advance(10)

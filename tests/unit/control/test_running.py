@@ -3,19 +3,19 @@
 import asyncio
 
 import pytest
-from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
+from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeState
-from commonage.domain.reasons import attempts, waiting
+from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import StartRequest
-from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, RetryPolicy, State, StopCause, Workload
+from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, RetryPolicy, State, StopCause
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import settle
@@ -24,12 +24,7 @@ pytestmark = pytest.mark.anyio
 INSTALLING = attempts.PreparingEnvironment(environment="base", step="installing torch")
 
 
-async def submit(control: Control, ask: Submission | None = None) -> Workload:
-    return (await control.workloads.submit(ANN, ask or job())).workloads[0]
-
-
-async def test_a_job_runs_and_ends() -> None:
-    site = Site()
+async def test_a_job_runs_and_ends(site: Site) -> None:
     site.engine.behave(Behaviour(lasts_s=5))
     async with site.open() as control:
         one = await submit(control)
@@ -48,16 +43,13 @@ async def test_a_job_runs_and_ends() -> None:
     assert [event.seq for event in site.store.shelf.events] == sorted({one.seq for one in site.store.shelf.events})
 
 
-async def test_it_starts_at_once_when_the_nodes_are_idle() -> None:
-    site = Site()
-    async with site.open() as control:
-        one = await submit(control)
-        await site.clock.advance(0.02)
-        assert site.there(one).state is State.RUNNING
+async def test_it_starts_at_once_when_the_nodes_are_idle(site: Site, control: Control) -> None:
+    one = await submit(control)
+    await site.clock.advance(0.02)
+    assert site.there(one).state is State.RUNNING
 
 
-async def test_the_order_holds_what_the_workload_must_know() -> None:
-    site = Site()
+async def test_the_order_holds_what_the_workload_must_know(site: Site) -> None:
     async with site.open() as control:
         ask = job("sh", array_size=2, gpu=parse_gpus("6GiB"), variables=(("A", "1"),), secrets=(("S", "2"),))
         await control.workloads.submit(ANN, ask)
@@ -74,8 +66,7 @@ async def test_the_order_holds_what_the_workload_must_know() -> None:
     assert (order.kind, order.wants_port, order.owner) == (Kind.JOB, False, "ann")
 
 
-async def test_failure_and_retry_after_a_pause() -> None:
-    site = Site()
+async def test_failure_and_retry_after_a_pause(site: Site) -> None:
     site.engine.behave(Behaviour(exit_code=3), times=2)
     site.engine.default = Behaviour(lasts_s=1)
     async with site.open() as control:
@@ -97,8 +88,7 @@ async def test_failure_and_retry_after_a_pause() -> None:
     assert set(site.world.starts.values()) == {1}
 
 
-async def test_time_limit_with_a_warning() -> None:
-    site = Site()
+async def test_time_limit_with_a_warning(site: Site) -> None:
     async with site.open() as control:
         one = await submit(control, job(time_limit_s=100))
         await site.clock.advance(79)
@@ -112,8 +102,7 @@ async def test_time_limit_with_a_warning() -> None:
     assert [event.workload_id for event in warnings] == [one.id]
 
 
-async def test_time_that_its_environment_takes_is_not_counted() -> None:
-    site = Site()
+async def test_time_that_its_environment_takes_is_not_counted(site: Site) -> None:
     site.engine.behave(Behaviour(start_delay_s=300, start_reason=INSTALLING, lasts_s=50))
     async with site.open() as control:
         one = await submit(control, job(time_limit_s=60))
@@ -125,8 +114,7 @@ async def test_time_that_its_environment_takes_is_not_counted() -> None:
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
 @pytest.mark.parametrize("delay_s", [0.0, 10.0])
-async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
-    site = Site()
+async def test_stop_whenever_it_comes(site: Site, wait_s: float, delay_s: float) -> None:
     site.engine.default = Behaviour(lasts_s=None, start_delay_s=delay_s)
     async with site.open() as control:
         one = await submit(control)
@@ -141,21 +129,18 @@ async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
     assert all(run.phase(site.clock.now()) == "ended" for run in site.world.runs.values())
 
 
-async def test_stop_one_that_is_queued_and_one_that_is_held() -> None:
-    site = Site()
-    async with site.open() as control:
-        runs = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
-        waits = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
-        held = await submit(control, job(depends_on=(Dependency(runs.id),)))
-        await site.clock.advance(1)
-        assert [site.there(one).state for one in (runs, waits, held)] == [State.RUNNING, State.QUEUED, State.HELD]
-        for one in (waits, held):
-            assert (await control.workloads.stop(ROOT, one.id)).state is State.STOPPED
-        assert site.there(held).stop.cause is StopCause.ADMIN  # type: ignore[union-attr]
+async def test_stop_one_that_is_queued_and_one_that_is_held(site: Site, control: Control) -> None:
+    runs = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
+    waits = await submit(control, job(cpus_milli=8000, gpu=parse_gpus("1")))
+    held = await submit(control, job(depends_on=(Dependency(runs.id),)))
+    await site.clock.advance(1)
+    assert [site.there(one).state for one in (runs, waits, held)] == [State.RUNNING, State.QUEUED, State.HELD]
+    for one in (waits, held):
+        assert (await control.workloads.stop(ROOT, one.id)).state is State.STOPPED
+    assert site.there(held).stop.cause is StopCause.ADMIN  # type: ignore[union-attr]
 
 
-async def test_one_that_ignores_the_stop_is_ended_by_force() -> None:
-    site = Site()
+async def test_one_that_ignores_the_stop_is_ended_by_force(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
     async with site.open() as control:
         one = await submit(control, job(grace_s=30))
@@ -179,8 +164,7 @@ async def test_one_that_ignores_the_stop_is_ended_by_force() -> None:
         (Condition.AFTER_START, FOREVER, State.SUCCEEDED),
     ],
 )
-async def test_dependencies(condition: Condition, behaviour: Behaviour, expected: State) -> None:
-    site = Site()
+async def test_dependencies(site: Site, condition: Condition, behaviour: Behaviour, expected: State) -> None:
     site.engine.behave(behaviour, name="first")
     site.engine.default = Behaviour()
     async with site.open() as control:
@@ -198,8 +182,7 @@ async def test_dependencies(condition: Condition, behaviour: Behaviour, expected
     assert site.there(third).state is expected, "what can never be met breaks the whole chain"
 
 
-async def test_what_waits_for_others_or_for_a_pause_goes_on_after_a_restart() -> None:
-    site = Site()
+async def test_what_waits_for_others_or_for_a_pause_goes_on_after_a_restart(site: Site) -> None:
     site.default = Behaviour(exit_code=1)
     site.engine = site.new_engine()
     async with site.open() as control:
@@ -213,8 +196,7 @@ async def test_what_waits_for_others_or_for_a_pause_goes_on_after_a_restart() ->
     assert [site.there(one).state for one in (first, second)] == [State.FAILED, State.FAILED]
 
 
-async def test_a_dependency_that_ended_while_nobody_was_there() -> None:
-    site = Site()
+async def test_a_dependency_that_ended_while_nobody_was_there(site: Site) -> None:
     async with site.open() as control:
         first = await submit(control)
         second = await submit(control, job(depends_on=(Dependency(first.id, Condition.AFTER_ANY),)))
@@ -226,8 +208,7 @@ async def test_a_dependency_that_ended_while_nobody_was_there() -> None:
         assert site.there(second).state is State.RUNNING
 
 
-async def test_a_dependency_that_is_met_or_broken_at_submit() -> None:
-    site = Site()
+async def test_a_dependency_that_is_met_or_broken_at_submit(site: Site) -> None:
     site.engine.default = Behaviour()
     async with site.open() as control:
         first = await submit(control)
@@ -238,8 +219,7 @@ async def test_a_dependency_that_is_met_or_broken_at_submit() -> None:
         assert error.value.problem_code == "dependency-broken"
 
 
-async def test_waiting_for_an_array_of_others() -> None:
-    site = Site()
+async def test_waiting_for_an_array_of_others(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=2)
     async with site.open() as control:
         members = (await control.workloads.submit(ANN, job(array_size=20))).workloads
@@ -249,23 +229,31 @@ async def test_waiting_for_an_array_of_others() -> None:
     assert site.there(last).attempt.allocation.at >= max(site.there(one).since for one in members)  # type: ignore[union-attr]
 
 
-async def test_refused_start() -> None:
-    site = Site()
-    site.engine.behave(Behaviour(refuses="there is no such interpreter"))
+NO_INTERPRETER = Behaviour(refuses="there is no such interpreter")
+BUSY = Behaviour(refuses="busy", refusal_retryable=True)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "refusals", "state", "reason"),
+    [
+        (NO_INTERPRETER, None, State.FAILED, attempts.StartFailed(error="there is no such interpreter")),
+        (BUSY, 2, State.RUNNING, attempts.Running(node="cpu-1")),
+        (BUSY, None, State.FAILED, attempts.StartFailed(error="busy")),
+    ],
+)
+async def test_refused_start_is_retried_only_if_retryable(
+    site: Site, behaviour: Behaviour, refusals: int | None, state: State, reason: Reason
+) -> None:
+    site.engine.behave(behaviour, times=refusals)
     async with site.open() as control:
         one = await submit(control)
-        await site.clock.advance(1)
-    assert (site.there(one).state, site.there(one).reason) == (
-        State.FAILED,
-        attempts.StartFailed(error="there is no such interpreter"),
-    )
+        await site.clock.advance(60)
+    assert (site.there(one).state, site.there(one).reason, site.there(one).attempts) == (state, reason, 1)
 
 
 async def test_the_log_has_the_engines_own_text_of_a_refused_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site()
-
     async def refuse(_order: StartRequest) -> None:
         raise EngineFailure("the Docker daemon refuses it", native="Docker: invalid mount config")
 
@@ -277,28 +265,8 @@ async def test_the_log_has_the_engines_own_text_of_a_refused_start(
     assert "Docker: invalid mount config" in caplog.text
 
 
-async def test_a_start_that_goes_at_the_third_try() -> None:
-    site = Site()
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True), times=2)
-    async with site.open() as control:
-        one = await submit(control)
-        await site.clock.advance(10)
-    assert site.there(one).state is State.RUNNING
-    assert site.there(one).attempts == 1
-
-
-async def test_a_start_that_never_goes() -> None:
-    site = Site()
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
-    async with site.open() as control:
-        one = await submit(control)
-        await site.clock.advance(60)
-    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, attempts.StartFailed(error="busy"))
-
-
-async def test_stop_while_its_start_is_tried_again() -> None:
-    site = Site()
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
+async def test_stop_while_its_start_is_tried_again(site: Site) -> None:
+    site.engine.behave(BUSY)
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(2)
@@ -307,8 +275,7 @@ async def test_stop_while_its_start_is_tried_again() -> None:
     assert site.there(one).state is State.STOPPED
 
 
-async def test_an_attempt_that_vanishes_is_lost_and_tried_again() -> None:
-    site = Site()
+async def test_an_attempt_that_vanishes_is_lost_and_tried_again(site: Site) -> None:
     async with site.open() as control:
         one = await submit(control, job(retry=RetryPolicy(1, 1.0), requeue=False))
         await site.clock.advance(1)
@@ -320,8 +287,7 @@ async def test_an_attempt_that_vanishes_is_lost_and_tried_again() -> None:
     assert (site.there(one).state, site.there(one).reason) == (State.LOST, attempts.Disappeared())
 
 
-async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up() -> None:
-    site = Site()
+async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=None, start_delay_s=1000)
     async with site.open() as control:
         one = await submit(control, job(requeue=False))
@@ -331,8 +297,7 @@ async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up() -> No
     assert site.there(one).state is State.LOST
 
 
-async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
-    site = Site()
+async def test_a_stopped_one_that_vanishes_has_stopped(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
     async with site.open() as control:
         one = await submit(control, job(grace_s=1000))
@@ -343,41 +308,36 @@ async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
     assert site.there(one).state is State.STOPPED
 
 
-async def test_a_lost_node() -> None:
-    site = Site()
-    async with site.open() as control:
-        one = await submit(control, job(gpu=parse_gpus("1")))
-        await site.clock.advance(1)
-        site.engine.lose_node("gpu-1")
-        await site.clock.advance(60)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
-        assert isinstance(control.live_state.nodes["gpu-1"].reasons[0], NotReporting)
-        assert site.there(one).state is State.QUEUED
-        site.engine.add_node(factories.node("gpu-1", 1).report)
-        await site.clock.advance(10)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.READY
-        assert (site.there(one).state, site.there(one).attempts) == (State.RUNNING, 2)
+async def test_a_lost_node(site: Site, control: Control) -> None:
+    one = await submit(control, job(gpu=parse_gpus("1")))
+    await site.clock.advance(1)
+    site.engine.lose_node("gpu-1")
+    await site.clock.advance(60)
+    assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
+    assert isinstance(control.live_state.nodes["gpu-1"].reasons[0], NotReporting)
+    assert site.there(one).state is State.QUEUED
+    site.engine.add_node(factories.node("gpu-1", 1).report)
+    await site.clock.advance(10)
+    assert control.live_state.nodes["gpu-1"].state is NodeState.READY
+    assert (site.there(one).state, site.there(one).attempts) == (State.RUNNING, 2)
 
 
-async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
-    site = Site()
-    async with site.open() as control:
-        runs = await submit(control, job(gpu=parse_gpus("0.5")))
-        await site.clock.advance(1)
-        await control.nodes.drain(ROOT, "gpu-1", True)
-        waits = await submit(control, job(gpu=parse_gpus("0.5")))
-        await site.clock.advance(20)
-        assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
-        reason = control.queries.details(site.there(waits)).reason
-        assert isinstance(reason, waiting.NodeDraining)
-        assert (reason.node, reason.by) == ("gpu-1", "root")
-        await control.nodes.drain(ROOT, "gpu-1", False)
-        await site.clock.advance(1)
-        assert site.there(waits).state is State.RUNNING
+async def test_draining_keeps_what_runs_and_takes_no_more(site: Site, control: Control) -> None:
+    runs = await submit(control, job(gpu=parse_gpus("0.5")))
+    await site.clock.advance(1)
+    await control.nodes.drain(ROOT, "gpu-1", True)
+    waits = await submit(control, job(gpu=parse_gpus("0.5")))
+    await site.clock.advance(20)
+    assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
+    reason = control.queries.details(site.there(waits)).reason
+    assert isinstance(reason, waiting.NodeDraining)
+    assert (reason.node, reason.by) == ("gpu-1", "root")
+    await control.nodes.drain(ROOT, "gpu-1", False)
+    await site.clock.advance(1)
+    assert site.there(waits).state is State.RUNNING
 
 
-async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
-    site = Site()
+async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node(site: Site) -> None:
     async with site.open() as control:
         await control.nodes.drain(ROOT, "gpu-1", True)
         await site.clock.advance(11)
@@ -391,36 +351,31 @@ async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_nod
         assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
 
 
-async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
-    site = Site()
-    async with site.open() as control:
-        site.engine.lose_node("gpu-1")
-        await site.clock.advance(60)
-        assert (await control.nodes.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+async def test_a_lost_node_is_not_ready_because_somebody_stops_it(site: Site, control: Control) -> None:
+    site.engine.lose_node("gpu-1")
+    await site.clock.advance(60)
+    assert (await control.nodes.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
 
 
 FULL = DiskNearlyFull(folders=("/data",), free_mib=0, min_mib=256)
 
 
-async def test_a_node_with_a_fault_takes_no_work() -> None:
-    site = Site()
-    async with site.open() as control:
-        site.engine.add_node(factories.node("gpu-1", 1, faults=(FULL,)).report)
-        await site.clock.advance(10)
-        node = control.live_state.nodes["gpu-1"]
-        assert (node.state, node.reasons, node.drain) == (NodeState.FAULTY, (FULL,), False)
-        await control.nodes.drain(ROOT, "gpu-1", False)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
-        node = await control.nodes.drain(ROOT, "gpu-1", True)
-        assert (node.state, node.reasons) == (NodeState.DRAINING, (DrainedBy(by="root"), FULL))
-        await control.nodes.drain(ROOT, "gpu-1", False)
-        site.engine.add_node(factories.node("gpu-1", 1).report)
-        await site.clock.advance(10)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.READY
+async def test_a_node_with_a_fault_takes_no_work(site: Site, control: Control) -> None:
+    site.engine.add_node(factories.node("gpu-1", 1, faults=(FULL,)).report)
+    await site.clock.advance(10)
+    node = control.live_state.nodes["gpu-1"]
+    assert (node.state, node.reasons, node.drain) == (NodeState.FAULTY, (FULL,), False)
+    await control.nodes.drain(ROOT, "gpu-1", False)
+    assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
+    node = await control.nodes.drain(ROOT, "gpu-1", True)
+    assert (node.state, node.reasons) == (NodeState.DRAINING, (DrainedBy(by="root"), FULL))
+    await control.nodes.drain(ROOT, "gpu-1", False)
+    site.engine.add_node(factories.node("gpu-1", 1).report)
+    await site.clock.advance(10)
+    assert control.live_state.nodes["gpu-1"].state is NodeState.READY
 
 
-async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
-    site = Site()
+async def test_an_engine_that_does_not_answer_loses_nothing(site: Site) -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(1)
@@ -432,8 +387,7 @@ async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
     assert site.there(one).state is State.RUNNING
 
 
-async def test_what_runs_without_a_allocation_is_ended() -> None:
-    site = Site()
+async def test_what_runs_without_a_allocation_is_ended(site: Site) -> None:
     unattributed_process = factories.workload(State.QUEUED)
     async with site.open() as control:
         allocation = factories.allocation(f"{unattributed_process.id}-1", node="cpu-1")
@@ -446,8 +400,7 @@ async def test_what_runs_without_a_allocation_is_ended() -> None:
     assert run.forgotten
 
 
-async def test_repeated_statuses_change_nothing() -> None:
-    site = Site()
+async def test_repeated_statuses_change_nothing(site: Site) -> None:
     site.engine.repeats = 3
     async with site.open() as control:
         one = await submit(control)
@@ -458,16 +411,13 @@ async def test_repeated_statuses_change_nothing() -> None:
         assert (site.there(one).version, len(site.store.shelf.events)) == (version, events)
 
 
-async def test_standing_down_ends_sessions_and_returns_work() -> None:
-    site = Site()
+async def test_standing_down_ends_sessions_and_returns_work(site: Site) -> None:
     async with site.open() as control:
-        session = (await control.workloads.submit(SPAWNER, Submission(Kind.SESSION, owner="ann"))).workloads[0]
-        service = (await control.workloads.submit(BOB, Submission(Kind.SERVICE, ("serve",)))).workloads[0]
+        session = await submit(control, Submission(Kind.SESSION, owner="ann"), SPAWNER)
+        service = await submit(control, Submission(Kind.SERVICE, ("serve",)), BOB)
         one = await submit(control)
         await site.clock.advance(1)
         assert set(site.states()) == {State.RUNNING}
-        import asyncio
-
         left = asyncio.create_task(control.stop_all(20))
         await site.clock.advance(5)
         assert await left == 0
@@ -480,8 +430,6 @@ async def test_standing_down_ends_sessions_and_returns_work() -> None:
 
 
 async def test_standing_down_says_how_many_still_run() -> None:
-    import asyncio
-
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
     async with site.open() as control:
@@ -498,8 +446,7 @@ LOOPS = {
 }  # fmt: skip
 
 
-async def test_health_names_every_loop_with_its_last_turn() -> None:
-    site = Site()
+async def test_health_names_every_loop_with_its_last_turn(site: Site) -> None:
     async with site.open() as control:
         await site.clock.advance(60)
         for _ in range(50):  # samples of GPUs are taken in a thread
@@ -513,8 +460,7 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
         assert 0 <= age_s <= 6, name
 
 
-async def test_health_names_the_loops_of_engines() -> None:
-    site = Site()
+async def test_health_names_the_loops_of_engines(site: Site) -> None:
     iterations = Iterations("fake: clean up", site.clock.now)
     site.engine.loops = lambda: [iterations]  # type: ignore[method-assign]
     async with site.open() as control:
@@ -525,9 +471,7 @@ async def test_health_names_the_loops_of_engines() -> None:
     assert health["fake: clean up"].stuck
 
 
-async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
-    site = Site()
-
+async def test_health_names_the_loop_whose_turn_does_not_end(site: Site) -> None:
     answers = asyncio.Event()
 
     async def late(_batch: object) -> None:
@@ -542,8 +486,7 @@ async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
         await writing
 
 
-async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all() -> None:
-    site = Site()
+async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all(site: Site) -> None:
     broken = asyncio.Event()
 
     class Adapter:
@@ -567,8 +510,7 @@ async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all(
     await control.close()
 
 
-async def test_logs_of_a_try_and_of_none() -> None:
-    site = Site()
+async def test_logs_of_a_try_and_of_none(site: Site) -> None:
     site.engine.default = Behaviour(prints=("hello", "world"))
     async with site.open() as control:
         one = await submit(control)
@@ -582,8 +524,6 @@ async def test_logs_of_a_try_and_of_none() -> None:
             await anext(control.queries.logs(ANN, one.id, attempt=7))
 
 
-async def test_an_environment_that_left_the_catalogue() -> None:
-    site = Site()
-    async with site.open() as control:
-        with pytest.raises(EngineFailure, match="EnvironmentNotFound"):
-            control._start_requests.of(factories.workload(State.STARTING, environment="gone"))
+async def test_an_environment_that_left_the_catalogue(control: Control) -> None:
+    with pytest.raises(EngineFailure, match="EnvironmentNotFound"):
+        control._start_requests.of(factories.workload(State.STARTING, environment="gone"))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
@@ -24,16 +24,12 @@ from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.notes import Submitted
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, State, Workload
+from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, State
 from commonage.ports.store import Filter
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
-
-
-async def submit(control: Control, ask: Submission | None = None, who: Principal = ANN) -> Workload:
-    return (await control.workloads.submit(who, ask or job())).workloads[0]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +63,8 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
     ],
 )  # fmt: skip
 async def test_what_is_not_admitted_and_the_dry_run_says_the_same(
-    ask: Submission, error: type[CommonageError], code: str, words: str
+    site: Site, ask: Submission, error: type[CommonageError], code: str, words: str
 ) -> None:
-    site = Site()
     async with site.open() as control:
         for asking in (control.workloads.submit(ANN, ask), control.workloads.dry_run(ANN, ask)):
             with pytest.raises(error) as raised:
@@ -102,8 +97,7 @@ async def test_defaults_and_names() -> None:
         assert (await submit(control, job("python", "x" * 200))).spec.name == "python " + "x" * 53
 
 
-async def test_a_key_gives_the_same_workload_again() -> None:
-    site = Site()
+async def test_a_key_gives_the_same_workload_again(site: Site) -> None:
     site.default = Behaviour()
     site.engine.default = Behaviour()
     async with site.open() as control:
@@ -120,18 +114,15 @@ async def test_a_key_gives_the_same_workload_again() -> None:
         assert error.value.problem_code == "key-reused"
 
 
-async def test_a_key_answers_even_when_it_could_not_be_placed_any_more() -> None:
-    site = Site()
-    async with site.open() as control:
-        first = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
-        site.engine.lose_node("gpu-1")
-        await site.clock.advance(60)
-        again = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
-        assert again.workloads[0].id == first.workloads[0].id
+async def test_a_key_answers_even_when_it_could_not_be_placed_any_more(site: Site, control: Control) -> None:
+    first = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+    site.engine.lose_node("gpu-1")
+    await site.clock.advance(60)
+    again = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+    assert again.workloads[0].id == first.workloads[0].id
 
 
-async def test_one_key_many_times_at_once() -> None:
-    site = Site()
+async def test_one_key_many_times_at_once(site: Site) -> None:
     async with site.open() as control:
         found = await asyncio.gather(*(control.workloads.submit(ANN, job(key="k")) for _ in range(20)))
         assert sum(one.created for one in found) == 1
@@ -139,23 +130,20 @@ async def test_one_key_many_times_at_once() -> None:
     assert len(site.all()) == 1
 
 
-async def test_an_array_comes_whole_and_again_by_its_key() -> None:
-    site = Site()
-    async with site.open() as control:
-        first = await control.workloads.submit(ANN, job(array_size=50, key="k"))
-        again = await control.workloads.submit(ANN, job(array_size=50, key="k"))
-        ids = [one.id for one in first.workloads]
-        assert [one.id for one in again.workloads] == ids == sorted(set(ids))
-        assert [one.array_index for one in first.workloads] == list(range(50))
-        assert {one.spec.array_id for one in first.workloads} == {ids[0]}
-        page = await control.queries.workloads(ANN, Filter(array_id=ids[0]), limit=100)
-        assert len(page.items) == 50
-        submitted = [event for event in site.store.shelf.events if event.kind is EventKind.SUBMITTED]
-        assert [event.reason for event in submitted] == [Submitted(count=50, request="1 CPU, 1 GiB of memory")]
+async def test_an_array_comes_whole_and_again_by_its_key(site: Site, control: Control) -> None:
+    first = await control.workloads.submit(ANN, job(array_size=50, key="k"))
+    again = await control.workloads.submit(ANN, job(array_size=50, key="k"))
+    ids = [one.id for one in first.workloads]
+    assert [one.id for one in again.workloads] == ids == sorted(set(ids))
+    assert [one.array_index for one in first.workloads] == list(range(50))
+    assert {one.spec.array_id for one in first.workloads} == {ids[0]}
+    page = await control.queries.workloads(ANN, Filter(array_id=ids[0]), limit=100)
+    assert len(page.items) == 50
+    submitted = [event for event in site.store.shelf.events if event.kind is EventKind.SUBMITTED]
+    assert [event.reason for event in submitted] == [Submitted(count=50, request="1 CPU, 1 GiB of memory")]
 
 
-async def test_ids_rise_over_a_restart_though_the_clock_went_back() -> None:
-    site = Site()
+async def test_ids_rise_over_a_restart_though_the_clock_went_back(site: Site) -> None:
     async with site.open() as control:
         first = await submit(control)
     site.clock._now -= 1000
@@ -165,78 +153,71 @@ async def test_ids_rise_over_a_restart_though_the_clock_went_back() -> None:
 
 @pytest.mark.parametrize("gpus", [None, "6GiB", "0.5", "1", "12GiB", "20GiB"])
 @pytest.mark.parametrize("taken", [None, "16GiB", "8GiB"])
-async def test_the_dry_run_agrees_with_submit(gpus: str | None, taken: str | None) -> None:
-    site = Site()
-    async with site.open() as control:
-        if taken:
-            await submit(control, job(gpu=parse_gpus(taken)))
+async def test_the_dry_run_agrees_with_submit(
+    site: Site, control: Control, gpus: str | None, taken: str | None
+) -> None:
+    if taken:
+        await submit(control, job(gpu=parse_gpus(taken)))
+        await site.clock.advance(1)
+    told = await control.workloads.dry_run(BOB, job(gpu=parse_gpus(gpus)))
+    one = await submit(control, job(gpu=parse_gpus(gpus)), BOB)
+    await site.clock.advance(1)
+    assert told.workload_id is None
+    assert told.startable_now == (site.there(one).state is State.RUNNING)
+    if not told.startable_now:
+        assert (await control.queries.explain(BOB, one.id)).reasons == told.reasons
+        if told.fits_now_gpus:
+            smaller = await submit(control, job(gpu=parse_gpus(told.fits_now_gpus)), BOB)
             await site.clock.advance(1)
-        told = await control.workloads.dry_run(BOB, job(gpu=parse_gpus(gpus)))
-        one = await submit(control, job(gpu=parse_gpus(gpus)), BOB)
-        await site.clock.advance(1)
-        assert told.workload_id is None
-        assert told.startable_now == (site.there(one).state is State.RUNNING)
-        if not told.startable_now:
-            assert (await control.queries.explain(BOB, one.id)).reasons == told.reasons
-            if told.fits_now_gpus:
-                smaller = await submit(control, job(gpu=parse_gpus(told.fits_now_gpus)), BOB)
-                await site.clock.advance(1)
-                assert site.there(smaller).state is State.RUNNING
+            assert site.there(smaller).state is State.RUNNING
 
 
-async def test_the_dry_run_of_one_that_waits_for_others() -> None:
-    site = Site()
-    async with site.open() as control:
-        first = await submit(control)
-        told = await control.workloads.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
-        assert told.reasons == (waiting.DependencyNotMet(others=(waiting.Other(first.id, "true", "queued"),)),)
-        assert not told.startable_now
+async def test_the_dry_run_of_one_that_waits_for_others(control: Control) -> None:
+    first = await submit(control)
+    told = await control.workloads.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
+    assert told.reasons == (waiting.DependencyNotMet(others=(waiting.Other(first.id, "true", "queued"),)),)
+    assert not told.startable_now
 
 
-async def test_nobody_learns_of_others_work_by_depending_on_it() -> None:
-    site = Site()
-    async with site.open() as control:
-        anns = await submit(control)
-        with pytest.raises(InvalidInput, match="which does not exist"):
-            await submit(control, job(depends_on=(Dependency(anns.id, Condition.AFTER_ANY),)), BOB)
-        assert (await submit(control, job(depends_on=(Dependency(anns.id),)), ROOT)).state is State.HELD
+async def test_nobody_learns_of_others_work_by_depending_on_it(control: Control) -> None:
+    anns = await submit(control)
+    with pytest.raises(InvalidInput, match="which does not exist"):
+        await submit(control, job(depends_on=(Dependency(anns.id, Condition.AFTER_ANY),)), BOB)
+    assert (await submit(control, job(depends_on=(Dependency(anns.id),)), ROOT)).state is State.HELD
 
 
-async def test_others_work_is_not_there() -> None:
-    site = Site()
-    async with site.open() as control:
-        anns = await submit(control)
-        await site.clock.advance(1)
-        messages = set()
-        for missing in (anns.id, "0000000000000"):
-            asks = [
-                control.queries.workload(BOB, missing),
-                control.queries.explain(BOB, missing),
-                control.queries.attempts(BOB, missing),
-                control.queries.events(BOB, workload_id=missing),
-                control.queries.workload_usage(BOB, missing),
-                control.queries.metrics(BOB, f"attempt:{missing}-1", metrics=["cpu_cores"], since=0, until=1),
-                control.workloads.stop(BOB, missing),
-                anext(control.queries.logs(BOB, missing)),
-                anext(control.queries.follow(BOB, workload_id=missing)),
-            ]
-            for ask in asks:
-                with pytest.raises(NotFound) as error:
-                    await ask
-                assert error.value.problem_code == "workload-not-found"
-                messages.add(str(error.value).replace(missing, "ID"))
-        assert messages == {"there is no workload ID"}, "nor does the sentence tell"
-        assert (await control.queries.workloads(BOB, Filter(owner="ann"), limit=10)).items == []
-        assert await control.queries.counts(BOB, Filter()) == {}
-        assert await control.queries.events(BOB) == []
-        assert (await control.queries.workload(ROOT, anns.id)).id == anns.id
-        assert len((await control.queries.workloads(ROOT, Filter(owner="ann"), limit=10)).items) == 1
-        assert [one.subject for one in await control.queries.usage(ROOT, since=0, until=2e9, by="owner")] == ["ann"]
-        assert await control.queries.usage(BOB, since=0, until=2e9, by="owner") == []
+async def test_others_work_is_not_there(site: Site, control: Control) -> None:
+    anns = await submit(control)
+    await site.clock.advance(1)
+    messages = set()
+    for missing in (anns.id, "0000000000000"):
+        asks = [
+            control.queries.workload(BOB, missing),
+            control.queries.explain(BOB, missing),
+            control.queries.attempts(BOB, missing),
+            control.queries.events(BOB, workload_id=missing),
+            control.queries.workload_usage(BOB, missing),
+            control.queries.metrics(BOB, f"attempt:{missing}-1", metrics=["cpu_cores"], since=0, until=1),
+            control.workloads.stop(BOB, missing),
+            anext(control.queries.logs(BOB, missing)),
+            anext(control.queries.follow(BOB, workload_id=missing)),
+        ]
+        for ask in asks:
+            with pytest.raises(NotFound) as error:
+                await ask
+            assert error.value.problem_code == "workload-not-found"
+            messages.add(str(error.value).replace(missing, "ID"))
+    assert messages == {"there is no workload ID"}, "nor does the sentence tell"
+    assert (await control.queries.workloads(BOB, Filter(owner="ann"), limit=10)).items == []
+    assert await control.queries.counts(BOB, Filter()) == {}
+    assert await control.queries.events(BOB) == []
+    assert (await control.queries.workload(ROOT, anns.id)).id == anns.id
+    assert len((await control.queries.workloads(ROOT, Filter(owner="ann"), limit=10)).items) == 1
+    assert [one.subject for one in await control.queries.usage(ROOT, since=0, until=2e9, by="owner")] == ["ann"]
+    assert await control.queries.usage(BOB, since=0, until=2e9, by="owner") == []
 
 
-async def test_scopes() -> None:
-    site = Site()
+async def test_scopes(site: Site) -> None:
     reader = Principal("ann", frozenset({Scope.READ}))
     nobody = Principal("ann", frozenset())
     async with site.open() as control:
@@ -266,165 +247,145 @@ async def test_a_user_called_hub_is_not_the_hub() -> None:
     assert [user for user, _, _ in site.hub.asked] == ["hub"]
 
 
-async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner() -> None:
-    site = Site()
-    async with site.open() as control:
+async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner(site: Site, control: Control) -> None:
+    async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
+        async def later() -> None:
+            await site.clock.sleep(0.5)
+            ask = Submission(Kind.SESSION, name=name, owner=user, key=options["key"], gpu=parse_gpus(options["gpus"]))
+            await control.workloads.submit(SPAWNER, ask)
 
-        async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
-            async def later() -> None:
-                await site.clock.sleep(0.5)
-                ask = Submission(
-                    Kind.SESSION, name=name, owner=user, key=options["key"], gpu=parse_gpus(options["gpus"])
-                )
-                await control.workloads.submit(SPAWNER, ask)
+        site.spawning = asyncio.create_task(later())  # type: ignore[attr-defined]
 
-            site.spawning = asyncio.create_task(later())  # type: ignore[attr-defined]
-
-        site.hub.spawn = spawn
-        ask = Submission(Kind.SESSION, gpu=parse_gpus("6GiB"), time_limit_s=3600, variables=(("A", "1"),))
-        asking = asyncio.ensure_future(control.workloads.submit(ANN, ask))
-        await site.clock.advance(2)
-        found = (await asking).workloads[0]
-        assert (found.spec.owner, found.spec.kind, found.spec.name) == ("ann", Kind.SESSION, "")
-        user, name, options = site.hub.asked[0]
-        assert (user, name) == ("ann", "")
-        assert options.items() >= {
-            "environment": "notebook", "cpus": "1", "memory": "1024MiB", "gpus": "6144MiB", "time": "3600s",
-            "variables": {"A": "1"}, "priority": 0, "tenant": "commons",
-        }.items()  # fmt: skip
-        assert site.there(found).state is State.RUNNING
+    site.hub.spawn = spawn
+    ask = Submission(Kind.SESSION, gpu=parse_gpus("6GiB"), time_limit_s=3600, variables=(("A", "1"),))
+    asking = asyncio.ensure_future(control.workloads.submit(ANN, ask))
+    await site.clock.advance(2)
+    found = (await asking).workloads[0]
+    assert (found.spec.owner, found.spec.kind, found.spec.name) == ("ann", Kind.SESSION, "")
+    user, name, options = site.hub.asked[0]
+    assert (user, name) == ("ann", "")
+    assert options.items() >= {
+        "environment": "notebook", "cpus": "1", "memory": "1024MiB", "gpus": "6144MiB", "time": "3600s",
+        "variables": {"A": "1"}, "priority": 0, "tenant": "commons",
+    }.items()  # fmt: skip
+    assert site.there(found).state is State.RUNNING
 
 
-async def test_who_stopped_it() -> None:
-    site = Site()
-    async with site.open() as control:
-        for who, name in ((ANN, "ann"), (ROOT, "root"), (SPAWNER, "ann")):
-            one = await submit(control, job(depends_on=()))
-            await control.workloads.stop(who, one.id)
-            await site.clock.advance(1)
-            assert site.there(one).reason == attempts.StoppedBy(by=name)
-
-
-async def test_standing_and_explanation() -> None:
-    site = Site()
-    async with site.open() as control:
-        holds = await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
+async def test_who_stopped_it(site: Site, control: Control) -> None:
+    for who, name in ((ANN, "ann"), (ROOT, "root"), (SPAWNER, "ann")):
+        one = await submit(control, job(depends_on=()))
+        await control.workloads.stop(who, one.id)
         await site.clock.advance(1)
-        first, second = [await submit(control, job(gpu=parse_gpus("12GiB")), BOB) for _ in range(2)]
-        assert control.queries.details(first).position == 1
-        await site.clock.advance(1)
-        details = control.queries.details(second)
-        assert details.position == 2
-        assert isinstance(details.reason, waiting.InsufficientGpuMemory)
-        assert (details.reason.node, details.reason.requested_mib) == ("gpu-1", 12 * 1024)
-        assert (details.reason.free_mib, details.reason.total_mib) == (8 * 1024, 24 * 1024)
-        told = await control.queries.explain(BOB, second.id)
-        assert [one.workload_id for one in told.holders] == [holds.id]
-        assert told.fits_now_gpus == "8192MiB"
-        assert (await control.queries.explain(ANN, holds.id)).reasons == (attempts.Running(node="gpu-1"),)
-        assert control.queries.details(site.there(holds)).reason == attempts.Running(node="gpu-1")
-        assert (control.queries.queue_length(), control.queries.live_counts()) == (
-            2,
-            {State.RUNNING: 1, State.QUEUED: 2},
-        )
+        assert site.there(one).reason == attempts.StoppedBy(by=name)
+
+
+async def test_standing_and_explanation(site: Site, control: Control) -> None:
+    holds = await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
+    await site.clock.advance(1)
+    first, second = [await submit(control, job(gpu=parse_gpus("12GiB")), BOB) for _ in range(2)]
+    assert control.queries.details(first).position == 1
+    await site.clock.advance(1)
+    details = control.queries.details(second)
+    assert details.position == 2
+    assert isinstance(details.reason, waiting.InsufficientGpuMemory)
+    assert (details.reason.node, details.reason.requested_mib) == ("gpu-1", 12 * 1024)
+    assert (details.reason.free_mib, details.reason.total_mib) == (8 * 1024, 24 * 1024)
+    told = await control.queries.explain(BOB, second.id)
+    assert [one.workload_id for one in told.holders] == [holds.id]
+    assert told.fits_now_gpus == "8192MiB"
+    assert (await control.queries.explain(ANN, holds.id)).reasons == (attempts.Running(node="gpu-1"),)
+    assert control.queries.details(site.there(holds)).reason == attempts.Running(node="gpu-1")
+    assert (control.queries.queue_length(), control.queries.live_counts()) == (
+        2,
+        {State.RUNNING: 1, State.QUEUED: 2},
+    )
 
 
 @pytest.mark.parametrize("behind", [0, 3, 700])
-async def test_following_has_no_gap_and_no_repetition(behind: int) -> None:
+async def test_following_has_no_gap_and_no_repetition(site: Site, control: Control, behind: int) -> None:
     """Events that were, that come while they are read, and that come afterwards."""
-    site = Site()
-    async with site.open() as control:
-        before = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
-        for _ in range(behind):
-            await submit(control)
-        seen: list[int] = []
+    before = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
+    for _ in range(behind):
+        await submit(control)
+    seen: list[int] = []
 
-        async def follow() -> None:
-            async for event in control.queries.follow(ANN, after=0):
-                seen.append(event.seq)
+    async def follow() -> None:
+        async for event in control.queries.follow(ANN, after=0):
+            seen.append(event.seq)
 
-        following = asyncio.create_task(follow())
-        for number in range(200):
-            await submit(control, who=BOB if number % 3 == 0 else ANN)
-        await site.clock.advance(3)
-        expected = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
-        assert before == []
-        assert seen == expected
-        following.cancel()
+    following = asyncio.create_task(follow())
+    for number in range(200):
+        await submit(control, principal=BOB if number % 3 == 0 else ANN)
+    await site.clock.advance(3)
+    expected = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
+    assert before == []
+    assert seen == expected
+    following.cancel()
 
 
-async def test_following_one_workload_from_now_on() -> None:
-    site = Site()
-    async with site.open() as control:
-        one = await submit(control)
-        other = await submit(control)
-        seen = []
+async def test_following_one_workload_from_now_on(site: Site, control: Control) -> None:
+    one = await submit(control)
+    other = await submit(control)
+    seen = []
 
-        async def follow() -> None:
-            async for event in control.queries.follow(ANN, workload_id=one.id):
-                seen.append((event.workload_id, event.kind))
+    async def follow() -> None:
+        async for event in control.queries.follow(ANN, workload_id=one.id):
+            seen.append((event.workload_id, event.kind))
 
-        following = asyncio.create_task(follow())
-        await site.clock.advance(0.001)
-        await control.workloads.stop(ANN, one.id)
-        await control.workloads.stop(ANN, other.id)
-        await site.clock.advance(1)
-        assert seen[-1] == (one.id, EventKind.ENDED)
-        assert {workload for workload, _ in seen} == {one.id}
-        following.cancel()
+    following = asyncio.create_task(follow())
+    await site.clock.advance(0.001)
+    await control.workloads.stop(ANN, one.id)
+    await control.workloads.stop(ANN, other.id)
+    await site.clock.advance(1)
+    assert seen[-1] == (one.id, EventKind.ENDED)
+    assert {workload for workload, _ in seen} == {one.id}
+    following.cancel()
 
 
-async def test_usage_and_metrics() -> None:
-    site = Site()
-    async with site.open() as control:
-        one = await submit(control, job(gpu=parse_gpus("12GiB")))
-        await site.clock.advance(3600)
-        used = await control.queries.workload_usage(ANN, one.id)
-        assert used.gpu_gib_h == pytest.approx(12, rel=0.01)
-        waits = await submit(control, job(gpu=parse_gpus("1")))
-        assert (await control.queries.workload_usage(ANN, waits.id)).cpu_h == 0
-        with pytest.raises(InvalidInput, match="usage by 'colour' is not known"):
-            await control.queries.usage(ANN, since=0, until=1, by="colour")
-        found = await control.queries.metrics(ANN, "platform", metrics=["queue_length", "nothing"], since=0, until=2e9)
-        assert list(found) == ["queue_length"]
+async def test_usage_and_metrics(site: Site, control: Control) -> None:
+    one = await submit(control, job(gpu=parse_gpus("12GiB")))
+    await site.clock.advance(3600)
+    used = await control.queries.workload_usage(ANN, one.id)
+    assert used.gpu_gib_h == pytest.approx(12, rel=0.01)
+    waits = await submit(control, job(gpu=parse_gpus("1")))
+    assert (await control.queries.workload_usage(ANN, waits.id)).cpu_h == 0
+    with pytest.raises(InvalidInput, match="usage by 'colour' is not known"):
+        await control.queries.usage(ANN, since=0, until=1, by="colour")
+    found = await control.queries.metrics(ANN, "platform", metrics=["queue_length", "nothing"], since=0, until=2e9)
+    assert list(found) == ["queue_length"]
 
 
-async def test_the_launch_form_and_the_nodes() -> None:
-    site = Site()
-    async with site.open() as control:
-        await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
-        await site.clock.advance(1)
-        options = control.launch.options(ANN)
-        free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
-        assert free["8GiB"] == (True, None)
-        waits, why_not = free["12GiB"]
-        assert not waits
-        assert isinstance(why_not, waiting.InsufficientGpuMemory)
-        assert (why_not.node, why_not.free_mib) == ("gpu-1", 8 * 1024)
-        assert free["1"][0] is False
-        assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
-        cpu, gpu = control.node_views.all()
-        assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
-        device = gpu.devices[0]
-        assert (device.free_mib, device.free_compute_milli) == (8 * 1024, 334)
-        assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in device.holders] == [
-            ("train", "ann", 16 * 1024)
-        ]
-        assert {view.environment.name: str(view.status.state) for view in control.environments.views()} == {
-            "base": "absent", "notebook": "absent",
-        }  # fmt: skip
-        await site.clock.advance(6)
-        assert {str(view.status.state) for view in control.environments.views()} == {"ready", "absent"}
-        assert control.node_views.capabilities()[0].name == "fake"
-        assert options.free_cpus_milli > 0
-        for name in ("cpu-1", "gpu-1"):
-            await control.nodes.drain(ROOT, name, True)
-        nothing = control.launch.options(ANN)
-        assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of nodes that take work"
+async def test_the_launch_form_and_the_nodes(site: Site, control: Control) -> None:
+    await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
+    await site.clock.advance(1)
+    options = control.launch.options(ANN)
+    free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
+    assert free["8GiB"] == (True, None)
+    waits, why_not = free["12GiB"]
+    assert not waits
+    assert isinstance(why_not, waiting.InsufficientGpuMemory)
+    assert (why_not.node, why_not.free_mib) == ("gpu-1", 8 * 1024)
+    assert free["1"][0] is False
+    assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
+    cpu, gpu = control.node_views.all()
+    assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
+    device = gpu.devices[0]
+    assert (device.free_mib, device.free_compute_milli) == (8 * 1024, 334)
+    assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in device.holders] == [("train", "ann", 16 * 1024)]
+    assert {view.environment.name: str(view.status.state) for view in control.environments.views()} == {
+        "base": "absent", "notebook": "absent",
+    }  # fmt: skip
+    await site.clock.advance(6)
+    assert {str(view.status.state) for view in control.environments.views()} == {"ready", "absent"}
+    assert control.node_views.capabilities()[0].name == "fake"
+    assert options.free_cpus_milli > 0
+    for name in ("cpu-1", "gpu-1"):
+        await control.nodes.drain(ROOT, name, True)
+    nothing = control.launch.options(ANN)
+    assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of nodes that take work"
 
 
-async def test_reads_of_what_has_ended_come_from_the_store() -> None:
-    site = Site()
+async def test_reads_of_what_has_ended_come_from_the_store(site: Site) -> None:
     site.engine.default = Behaviour()
     async with site.open() as control:
         one = await submit(control)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from tests.fakes.bundles import MemoryBundles
+from tests.fakes.metrics import KeptMetrics
 
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
@@ -18,7 +19,6 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.ports.devices import Devices, DeviceSample
 from commonage.ports.engine import Engine
-from commonage.ports.metrics import Point, Sample
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import FakeClock, settle
@@ -37,27 +37,9 @@ def job(*command: str, **fields: Any) -> Submission:
     return Submission(Kind.JOB, command or ("true",), **fields)
 
 
-class KeptMetrics:
-    """The metrics port on a list."""
-
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-        self.tidied: list[float] = []
-
-    async def write(self, samples: Sequence[Sample]) -> None:
-        self.samples += samples
-
-    async def query(
-        self, metric: str, subject: str, *, since: float, until: float, points: int = 200
-    ) -> Sequence[Point]:
-        found = [one for one in self.samples if (one.metric, one.subject) == (metric, subject)]
-        return [Point(one.at, one.value, one.value, one.value) for one in found if since <= one.at < until][-points:]
-
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return []
-
-    async def tidy(self, now: float) -> None:
-        self.tidied.append(now)
+async def submit(control: Control, ask: Submission | None = None, principal: Principal = ANN) -> Workload:
+    """Submit (`true` without `ask`), and return the first workload."""
+    return (await control.workloads.submit(principal, ask or job())).workloads[0]
 
 
 class NoDevices(Devices):
@@ -101,7 +83,14 @@ class FakeHub:
 class Site:
     """What outlives a control plane: store, nodes, clock. `open()` gives one on it, as often as asked."""
 
-    def __init__(self, nodes: Sequence[Any] | None = None, store: MemoryStore | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Any] | None = None,
+        store: MemoryStore | None = None,
+        *,
+        samples_itself: bool = True,
+        **settings: Any,
+    ) -> None:
         self.clock = FakeClock()
         self.store = store or MemoryStore()
         self.nodes = [node.report for node in nodes or [factories.node("gpu-1", 1), factories.node("cpu-1")]]
@@ -115,7 +104,7 @@ class Site:
         self.default = FOREVER
         self.engine = self.new_engine()
         self.chances = iter(range(1, 1 << 30, 7919))
-        self.samples_itself = True  # False: rounds come by `sampled` alone
+        self.samples_itself = samples_itself  # False: rounds come by `sampled` alone
 
     def new_engine(self) -> FakeEngine:
         return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)

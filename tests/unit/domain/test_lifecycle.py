@@ -485,18 +485,15 @@ def test_gives_up_after_repeated_losses() -> None:
     assert workload.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
-def test_is_lost_without_requeue() -> None:
-    assert see(running(requeue=False), Phase.ENDED).state is State.LOST
+@pytest.mark.parametrize("fields", [{"requeue": False}, {"requeue": True, "kind": Kind.SESSION}])
+def test_is_lost_with_its_node_without_requeue_or_as_a_session(fields: dict[str, object]) -> None:
+    """The kernels of a session are gone: the hub starts another one."""
+    assert see(running(**fields), Phase.ENDED).state is State.LOST
 
 
-def test_a_session_is_lost_with_its_node_whatever_it_stops() -> None:
-    """Its kernels are gone: it is the hub that starts another one, with a page that says so."""
-    assert see(running(kind=Kind.SESSION, requeue=True), Phase.ENDED).state is State.LOST
-
-
-def test_what_is_to_stop_does_not_come_back_because_its_node_is_lost() -> None:
-    one = step(running(requeue=True), StopRequested(stop()), NOW).workload
-    assert see(one, Phase.ENDED).state is State.STOPPED
+def test_stopped_workload_is_not_requeued_when_its_node_is_lost() -> None:
+    stopping = step(running(requeue=True), StopRequested(stop()), NOW).workload
+    assert see(stopping, Phase.ENDED).state is State.STOPPED
 
 
 # --- docs/concepts/states.md ------------------------------------------------------------------------------------------

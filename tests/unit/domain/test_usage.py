@@ -134,14 +134,28 @@ def test_suggests_nothing_without_measurements() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "asked 8 GiB of VRAM, peak 5000 MiB, 5.5 GiB would have done; 0.42 GPU-hours; 10.0 Wh; idle 10% of the"),
-        ({"vram_mib": 5120, "gpu_h": 0.001}, "asked 5 GiB of VRAM, peak 5000 MiB; less than 0.01 GPU-hours; 10.0 Wh;"),
-        ({"devices": 2, "gpu_h": 150.0}, "asked 8 GiB of VRAM on each of 2 GPUs, peak 5000 MiB, "),
-        ({"figures": UsageFigures()}, "asked 8 GiB of VRAM, used: not measured; 0.42 GPU-hours"),
-        ({"figures": UsageFigures(vram_s=5.0)}, "asked 8 GiB of VRAM, used none; 0.42 GPU-hours"),
+        (
+            {},
+            "requested 8 GiB of GPU memory, peak 5000 MiB, 5.5 GiB would be enough; 0.42 GPU-hours; "
+            "10.0 Wh; idle 10% of the",
+        ),
+        (
+            {"vram_mib": 5120, "gpu_h": 0.001},
+            "requested 5 GiB of GPU memory, peak 5000 MiB; less than 0.01 GPU-hours; 10.0 Wh;",
+        ),
+        ({"devices": 2, "gpu_h": 150.0}, "requested 8 GiB of GPU memory on each of 2 GPUs, peak 5000 MiB, "),
+        (
+            {"figures": UsageFigures(measured_s=5.0)},
+            "requested 8 GiB of GPU memory; use was not measured; 0.42 GPU-hours",
+        ),
+        (
+            {"figures": UsageFigures(), "ended_at": 2.0},
+            "requested 8 GiB of GPU memory; use was not measured (the workload ended before the first measurement); ",
+        ),
+        ({"figures": UsageFigures(vram_s=5.0)}, "requested 8 GiB of GPU memory, used none; 0.42 GPU-hours"),
         ({"simulated": True}, "of the time (simulated GPU)"),
         ({"figures": replace(USED, over_share_s=90)}, "over its share for 1 min 30 s"),
-        ({"devices": 0}, "asked 1 GiB of memory, peak 700 MiB"),
+        ({"devices": 0}, "requested 1 GiB of memory, peak 700 MiB"),
     ],
 )
 def test_describes_a_usage_report(fields: dict[str, object], words: str) -> None:

@@ -62,18 +62,16 @@ class FakeClient:
         yield SimpleNamespace(text="no module named jupyter")
 
 
-async def followed(*states: dict[str, Any] | ApiError) -> tuple[str, list[str]]:
-    shown: list[str] = []
+async def follow(shown: list[tuple[str, int]], *states: dict[str, Any] | ApiError) -> str:
+    """Follow until ready; `shown` gets each message with its percentage."""
     client: Any = FakeClient(*states)
     async with asyncio.timeout(10):
-        url = await Follower(
-            client, "id", "/user/alice/api", lambda message, _: shown.append(message)
-        ).wait_until_ready()
-    return url, [message for message, _ in itertools.groupby(shown)]
+        return await Follower(client, "id", "/user/alice/api", lambda *step: shown.append(step)).wait_until_ready()
 
 
 async def test_follows_session_from_queue_until_ready() -> None:
     asked: list[bytes] = []
+    shown: list[tuple[str, int]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readline())
@@ -84,7 +82,8 @@ async def test_follows_session_from_queue_until_ready() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        found, shown = await followed(
+        found = await follow(
+            shown,
             {"state": "queued"},
             {"state": "starting", "reason": "12 of 40 packages"},
             Unreachable("nobody there"),
@@ -93,7 +92,7 @@ async def test_follows_session_from_queue_until_ready() -> None:
         )
     assert found == url
     assert asked == [b"GET /user/alice/api HTTP/1.0\r\n"] * 3
-    assert shown == [
+    assert [message for message, _ in itertools.groupby(message for message, _ in shown)] == [
         "Position 3 of 5 in the queue. Ahead of it: 2 that wait longer.",
         "12 of 40 packages",
         "The control plane does not answer; waiting for it",
@@ -111,13 +110,13 @@ async def test_follows_session_from_queue_until_ready() -> None:
 )
 async def test_raises_when_session_ends_before_ready(state: str, reason: str, sentence: str) -> None:
     with pytest.raises(SessionEnded) as caught:
-        await followed({"state": "running", "internal_url": "http://127.0.0.1:1"}, {"state": state, "reason": reason})
+        await follow([], {"state": "running", "internal_url": "http://127.0.0.1:1"}, {"state": state, "reason": reason})
     assert (str(caught.value), caught.value.state) == (sentence, state)
 
 
 async def test_raises_when_session_is_unknown() -> None:
     with pytest.raises(SessionEnded, match="no longer knows this session: no such workload"):
-        await followed(ApiError("workload-not-found", "no such workload", status=404))
+        await follow([], ApiError("workload-not-found", "no such workload", status=404))
 
 
 async def test_progress_follows_the_slow_steps() -> None:
@@ -126,25 +125,20 @@ async def test_progress_follows_the_slow_steps() -> None:
         {"state": "starting", "reason": f"fetching the image x: {part} of 100 MB", "progress": part / 100}
         for part in (0, 50, 100)
     ]
-    client: Any = FakeClient(*states, {"state": "failed", "reason": "no space left"})
-    async with asyncio.timeout(10):
-        with pytest.raises(SessionEnded, match="no space left"):
-            await Follower(
-                client, "id", "/user/alice/api", lambda message, percent: shown.append((message, percent))
-            ).wait_until_ready()
+    with pytest.raises(SessionEnded, match="no space left"):
+        await follow(shown, *states, {"state": "failed", "reason": "no space left"})
     assert [percent for message, percent in shown if message.startswith("fetching")] == [40, 59, 79]
 
 
 async def test_progress_decreases_only_for_a_requeue() -> None:
-    shown: list[int] = []
-    client: Any = FakeClient(
-        {"state": "starting", "reason": "fetching the image x: 90 of 100 MB", "progress": 0.9},
-        {"state": "starting", "reason": "preparing on gpu-1: its image and network"},
-        {"state": "queued", "reason": "first in the queue"},
-        {"state": "starting", "reason": "starting on gpu-2"},
-        {"state": "failed", "reason": "no space left"},
-    )
-    async with asyncio.timeout(10):
-        with pytest.raises(SessionEnded, match="no space left"):
-            await Follower(client, "id", "/user/alice/api", lambda _, percent: shown.append(percent)).wait_until_ready()
-    assert shown == [75, 75, 10, 40, 100]
+    shown: list[tuple[str, int]] = []
+    with pytest.raises(SessionEnded, match="no space left"):
+        await follow(
+            shown,
+            {"state": "starting", "reason": "fetching the image x: 90 of 100 MB", "progress": 0.9},
+            {"state": "starting", "reason": "preparing on gpu-1: its image and network"},
+            {"state": "queued", "reason": "first in the queue"},
+            {"state": "starting", "reason": "starting on gpu-2"},
+            {"state": "failed", "reason": "no space left"},
+        )
+    assert [percent for _, percent in shown] == [75, 75, 10, 40, 100]

@@ -86,7 +86,7 @@ def test_reading_options_is_idempotent(options: dict[str, object]) -> None:
     assert all(once.values())
 
 
-def test_the_form() -> None:
+def test_form_shows_choices_and_free_resources() -> None:
     form = render_form(offer(), {"environment": "lab", "memory": '"><b>'})
     assert '<option value="lab" selected>Lab &lt;3</option>' in form
     assert "Plain Python" not in form

@@ -30,7 +30,7 @@ def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path / "joining" / "secret", "a" * 64)
 
 
-def test_a_token_is_good_until_it_expires(tokens: Tokens) -> None:
+def test_token_is_valid_until_it_expires(tokens: Tokens) -> None:
     token = tokens.make(AT, 1000.0, 600)
     tokens.check(token, 1600.0)
     with pytest.raises(Forbidden, match="expired"):
@@ -47,7 +47,7 @@ def test_the_secret_is_kept_and_private(tokens: Tokens, tmp_path: Path) -> None:
         tokens.check(token, 1000.0)
 
 
-def test_no_token_is_good_after_all_were_revoked(tokens: Tokens) -> None:
+def test_revocation_invalidates_all_tokens(tokens: Tokens) -> None:
     token = tokens.make(AT, 1000.0)
     tokens.revoke_all()
     with pytest.raises(Forbidden, match="revoked"):
@@ -69,25 +69,25 @@ def changed(token: str, **fields: object) -> str:
 
 
 @pytest.mark.parametrize("fields", [{"until": int(FAR)}, {"purpose": "admin"}, {"at": ["evil:1"]}])
-def test_what_a_token_says_cannot_be_changed(tokens: Tokens, fields: dict[str, object]) -> None:
+def test_changed_tokens_are_refused(tokens: Tokens, fields: dict[str, object]) -> None:
     with pytest.raises(Forbidden):
         tokens.check(changed(tokens.make(AT, 1000.0), **fields), 1000.0)
 
 
 @pytest.mark.parametrize("token", ["", "x", "cmj1..", "cmj1.a.b", "cmj2.a.b", "ä.ö.ü", "cmj1." + "A" * 5000 + ".x"])
-def test_what_is_no_token_is_refused_on_both_sides(tokens: Tokens, token: str) -> None:
+def test_malformed_tokens_are_refused_on_both_sides(tokens: Tokens, token: str) -> None:
     with pytest.raises(Forbidden):
         tokens.check(token, 1000.0)
     with pytest.raises(JoinRefused, match="not a join token"):
         read_token(token)
 
 
-def test_a_node_reads_where_to_go_and_whom_to_trust(tokens: Tokens) -> None:
+def test_token_names_addresses_and_authority(tokens: Tokens) -> None:
     said = read_token(tokens.make(AT, 0.0))
     assert (said["at"], said["authority"], said["purpose"]) == (list(AT), "a" * 64, "join")
 
 
-def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
+def test_refuses_script_of_another_site(tmp_path: Path) -> None:
     ours, others = CertificateAuthority.open(tmp_path / "a"), CertificateAuthority.open(tmp_path / "b")
     token = Tokens(tmp_path / "secret", ours.fingerprint).make(AT, FAR)
     JoinClient(token, ours.certificate)
@@ -97,12 +97,12 @@ def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
         JoinClient(token, "nothing")
 
 
-def test_the_fingerprint_is_that_of_the_certificate(tmp_path: Path) -> None:
+def test_fingerprint_is_of_the_certificate(tmp_path: Path) -> None:
     authority = CertificateAuthority.open(tmp_path)
     assert authority.fingerprint == hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.certificate)).hexdigest()
 
 
-def test_the_script_is_sound_and_always_the_same(tmp_path: Path) -> None:
+def test_script_is_valid_shell_and_reproducible(tmp_path: Path) -> None:
     authority = CertificateAuthority.open(tmp_path / "ca")
     script = join_script('Lab\n"$(reboot)"', authority.certificate)
     assert script == join_script('Lab\n"$(reboot)"', authority.certificate)
@@ -114,7 +114,7 @@ def test_the_script_is_sound_and_always_the_same(tmp_path: Path) -> None:
     assert script.splitlines()[1] == '# Joins this machine to Lab"$(reboot)". Run it as root:'
 
 
-def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> None:
+def test_script_without_token_says_where_to_get_one(tmp_path: Path) -> None:
     script = tmp_path / "join.sh"
     script.write_text(join_script("Lab", "PEM"))
     ran = subprocess.run(
@@ -124,7 +124,7 @@ def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> Non
     assert ("a join token is required" if os.geteuid() == 0 else "must run as root") in ran.stderr
 
 
-def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:
+def test_cloud_init_contains_script_and_token(tmp_path: Path) -> None:
     script = join_script("Lab", CertificateAuthority.open(tmp_path / "ca").certificate)
     made = cloud_init(script, "cmj1.a.b", ["--share", "nas:/it's here"])
     assert made.startswith("#cloud-config\n")
@@ -136,7 +136,7 @@ def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:
     assert command.startswith(f"sh {brought['path']} --token-file {token['path']} --share 'nas:/it'\"'\"'s here'")
 
 
-def test_terms_go_there_and_back() -> None:
+def test_join_config_round_trips() -> None:
     sent = json.loads(json.dumps(JOIN_CONFIG.to_json() | {"of": "a newer version"}))
     assert JoinConfig.from_json(sent) == JOIN_CONFIG
 
@@ -152,6 +152,6 @@ def test_terms_go_there_and_back() -> None:
         (JOIN_CONFIG.to_json() | {"now": "noon"}, "now in the join config"),
     ],
 )
-def test_terms_that_cannot_be_are_refused(said: object, why: str) -> None:
+def test_invalid_join_config_is_refused(said: object, why: str) -> None:
     with pytest.raises(JoinConfigError, match=why):
         JoinConfig.from_json(said)

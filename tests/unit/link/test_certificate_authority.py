@@ -27,11 +27,25 @@ def request_of(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, name: str = 
 
 
 def a_request() -> str:
-    """One by a new key."""
     return request_of(ec.generate_private_key(ec.SECP256R1()))
 
 
-def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
+def serial_of(pem: str) -> int:
+    return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    """The time, in its only item."""
+    return [NOW]
+
+
+@pytest.fixture
+def authority(tmp_path: Path, clock: list[float]) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path, now=lambda: clock[0])
+
+
+def test_authority_is_created_once(tmp_path: Path) -> None:
     first = CertificateAuthority.open(tmp_path / "ca")
     again = CertificateAuthority.open(tmp_path / "ca")
     assert first.certificate == again.certificate
@@ -41,15 +55,14 @@ def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "ca").stat().st_mode) == 0o700
 
 
-def test_two_installations_differ(tmp_path: Path) -> None:
+def test_authorities_of_two_installations_differ(tmp_path: Path) -> None:
     one, other = CertificateAuthority.open(tmp_path / "one"), CertificateAuthority.open(tmp_path / "other")
     assert one.fingerprint != other.fingerprint
     subjects = {x509.load_pem_x509_certificate(each.certificate.encode()).subject for each in (one, other)}
     assert len(subjects) == 2
 
 
-def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
+def test_client_certificate_takes_only_the_key_from_the_request(authority: CertificateAuthority) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1", "idworker1").encode())
     assert signed.subject.rfc4514_string() == "CN=worker1"
@@ -63,7 +76,7 @@ def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: 
     signed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate.encode()))
 
 
-def test_a_server_is_known_by_names_and_addresses(tmp_path: Path) -> None:
+def test_server_certificate_has_names_and_addresses(tmp_path: Path) -> None:
     pair = CertificateAuthority.open(tmp_path).serve(["hub.example.org", "10.1.0.1", "fd00::1"])
     leaf, root = x509.load_pem_x509_certificates(pair.cert_pem.encode())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -73,11 +86,9 @@ def test_a_server_is_known_by_names_and_addresses(tmp_path: Path) -> None:
     assert "PRIVATE" not in repr(pair)
 
 
-def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
-
+def test_revocation_spares_later_certificates(tmp_path: Path, authority: CertificateAuthority) -> None:
     def serial(node: str) -> int:
-        return x509.load_pem_x509_certificate(authority.sign(a_request(), node, f"id{node}").encode()).serial_number
+        return serial_of(authority.sign(a_request(), node, f"id{node}"))
 
     first, renewed, other = serial("worker1"), serial("worker1"), serial("worker2")
     authority.revoke("worker1")
@@ -88,38 +99,30 @@ def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path)
     assert not {other, joined_again} & authority.revoked()
 
 
-def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
-    clock = [NOW]
-    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
-
-    def number(pem: str) -> int:
-        return x509.load_pem_x509_certificate(pem.encode()).serial_number
-
-    first = number(authority.admit(a_request(), "worker1", "idworker1").certificate)
-    second = number(authority.renew(a_request(), "worker1", "idworker1", first))
+def test_renews_only_valid_certificates(authority: CertificateAuthority, clock: list[float]) -> None:
+    first = serial_of(authority.admit(a_request(), "worker1", "idworker1").certificate)
+    second = serial_of(authority.renew(a_request(), "worker1", "idworker1", first))
     with pytest.raises(Forbidden, match="worker2 does not hold"):
         authority.renew(a_request(), "worker2", "idworker2", first)
     clock[0] += 31 * DAY
     for serial in (first, second):
         with pytest.raises(Forbidden, match="join again"):
             authority.renew(a_request(), "worker1", "idworker1", serial)
-    third = number(authority.sign(a_request(), "worker1", "idworker1"))
+    third = serial_of(authority.sign(a_request(), "worker1", "idworker1"))
     authority.revoke("worker1")
     with pytest.raises(Forbidden, match="join again"):
         authority.renew(a_request(), "worker1", "idworker1", third)
     assert authority.revoked() == {third}, "nothing was given to who was refused"
 
 
-def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
-    before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1", "idworker1").certificate.encode())
+def test_joining_revokes_earlier_certificates_of_the_name(authority: CertificateAuthority) -> None:
+    before = serial_of(authority.admit(a_request(), "worker1", "idworker1").certificate)
     authority.admit(a_request(), "worker2", "idworker2")
     authority.admit(a_request(), "worker1", "idworker1")
-    assert authority.revoked() == {before.serial_number}
+    assert authority.revoked() == {before}
 
 
-def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
+def test_name_and_swarm_node_are_bound_one_to_one(authority: CertificateAuthority) -> None:
     authority.admit(a_request(), "worker1", "n1")
     authority.admit(a_request(), "worker2", "n2")
     assert authority.bindings() == {"n1": "worker1", "n2": "worker2"}
@@ -134,17 +137,14 @@ def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -
     assert authority.node_ids("worker1") == {"n1", "n3"}
 
 
-def test_a_certificate_is_renewed_for_its_own_swarm_node(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
-    pem = authority.admit(a_request(), "worker1", "n1").certificate
-    serial = x509.load_pem_x509_certificate(pem.encode()).serial_number
+def test_renewal_needs_the_same_swarm_node(authority: CertificateAuthority) -> None:
+    serial = serial_of(authority.admit(a_request(), "worker1", "n1").certificate)
     with pytest.raises(Forbidden, match="join again"):
         authority.renew(a_request(), "worker1", "n2", serial)
     authority.renew(a_request(), "worker1", "n1", serial)
 
 
-def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None:
-    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
+def test_certificates_of_an_earlier_release_bind_no_swarm_node(tmp_path: Path, authority: CertificateAuthority) -> None:
     entry = {"node": "worker1", "serial": "a1", "until": NOW + DAY, "revoked": False, "account": "secret"}
     (tmp_path / "issued.json").write_text(json.dumps([entry]))
     assert authority.bindings() == {}
@@ -154,20 +154,20 @@ def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("node_id", ["", "N1", "n1 ", "n/1", "n" * 65])
-def test_an_id_that_is_none_of_a_swarm_is_refused(tmp_path: Path, node_id: str) -> None:
+def test_refuses_invalid_swarm_node_ids(tmp_path: Path, node_id: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be the id of a Swarm node"):
         CertificateAuthority.open(tmp_path).sign(a_request(), "worker1", node_id)
 
 
-def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
-    clock = [NOW]
-    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
+def test_registry_secret_is_valid_as_long_as_the_certificate(
+    tmp_path: Path, authority: CertificateAuthority, clock: list[float]
+) -> None:
     admitted = authority.admit(a_request(), "worker1", "idworker1")
     assert admitted.account not in repr(admitted)
     assert authority.has_account("worker1", admitted.account)
     assert not authority.has_account("worker2", admitted.account)
     assert not authority.has_account("worker1", "")
-    serial = x509.load_pem_x509_certificate(admitted.certificate.encode()).serial_number
+    serial = serial_of(admitted.certificate)
     clock[0] += 25 * DAY
     authority.renew(a_request(), "worker1", "idworker1", serial)
     clock[0] += 25 * DAY
@@ -178,9 +178,7 @@ def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "issued.json").stat().st_mode) == 0o600
 
 
-def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
-    clock = [NOW]
-    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
+def test_expired_certificates_are_dropped(tmp_path: Path, authority: CertificateAuthority, clock: list[float]) -> None:
     authority.sign(a_request(), "worker1", "idworker1")
     clock[0] += 31 * DAY
     authority.sign(a_request(), "worker2", "idworker2")
@@ -198,33 +196,33 @@ def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
         ("", "wor\nker", "cannot be a node's name"),
     ],
 )
-def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:
+def test_refuses_invalid_requests_and_names(tmp_path: Path, csr: str, node: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         CertificateAuthority.open(tmp_path).sign(csr, node, "n1")
 
 
-def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+def test_refuses_rsa_keys(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="elliptic curve"):
         CertificateAuthority.open(tmp_path).sign(
             request_of(rsa.generate_private_key(65537, 2048)), "worker1", "idworker1"
         )
 
 
-def test_a_server_needs_a_name(tmp_path: Path) -> None:
+def test_server_needs_a_valid_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="none was given"):
         CertificateAuthority.open(tmp_path).serve([])
     with pytest.raises(InvalidInput, match="neither a host name"):
         CertificateAuthority.open(tmp_path).serve(["höst"])
 
 
-def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_key_that_others_can_read(tmp_path: Path) -> None:
     CertificateAuthority.open(tmp_path)
     (tmp_path / "ca.key").chmod(0o644)
     with pytest.raises(AuthorityError, match="chmod 600"):
         CertificateAuthority.open(tmp_path)
 
 
-def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_key_of_another_certificate(tmp_path: Path) -> None:
     CertificateAuthority.open(tmp_path / "one")
     CertificateAuthority.open(tmp_path / "other")
     (tmp_path / "one" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
@@ -232,7 +230,7 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
         CertificateAuthority.open(tmp_path / "one")
 
 
-def test_a_damaged_authority_says_so(tmp_path: Path) -> None:
+def test_refuses_a_damaged_certificate(tmp_path: Path) -> None:
     CertificateAuthority.open(tmp_path)
     (tmp_path / "ca.crt").write_text("gone")
     with pytest.raises(AuthorityError, match="backup"):

@@ -44,7 +44,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("closed_before", [False, True])
-async def test_a_connection_is_ended_though_it_was_closed_before(closed_before: bool) -> None:
+async def test_closing_aborts_a_connection_that_was_closed_before(closed_before: bool) -> None:
     writer: Any = Writer()
     if closed_before:
         writer.close()

@@ -89,7 +89,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_all_goes_over_and_the_code_comes_back() -> None:
+async def test_passes_input_output_and_exit_code() -> None:
     async with linked(Aside(complains="no", copies=True, exit_code=3)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", ("sh",), None)
         data = bytes(range(256)) * 2048
@@ -106,7 +106,7 @@ async def test_all_goes_over_and_the_code_comes_back() -> None:
         await line.close()
 
 
-async def test_who_reads_nothing_holds_up_nobody_else() -> None:
+async def test_slow_reader_does_not_block_the_link() -> None:
     async with linked(Aside(floods=True)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", ("yes",), None)
         await until(lambda: ends.made[0].given >= WINDOW_BYTES)
@@ -118,7 +118,7 @@ async def test_who_reads_nothing_holds_up_nobody_else() -> None:
         assert await line.exit_code() == ends.made[0].code
 
 
-async def test_a_terminal_is_told_its_size() -> None:
+async def test_terminal_gets_its_size() -> None:
     async with linked(Aside(tells_size=True)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", (), Terminal(90, 30))
         assert await line.read() == (OUT, b"30 90\r\n")
@@ -128,14 +128,14 @@ async def test_a_terminal_is_told_its_size() -> None:
         await line.close()
 
 
-async def test_nothing_begins_where_the_attempt_does_not_run() -> None:
+async def test_refuses_commands_for_attempts_that_do_not_run() -> None:
     async with linked(Aside()) as (ends, control):
         with pytest.raises(NotRunning):
             await ends.lines.begin(control, "elsewhere-1", ("true",), None)
         assert not ends.made
 
 
-async def test_a_program_may_be_seen_before_its_container_counts_as_running() -> None:
+async def test_waits_for_a_created_container_to_run() -> None:
     async with linked(Aside(exit_code=3)) as (ends, control):
         ends.states = chain(["created", "created"], repeat("running"))
         line = await ends.lines.begin(control, "here-1", ("true",), None)
@@ -146,7 +146,7 @@ async def test_a_program_may_be_seen_before_its_container_counts_as_running() ->
             await ends.lines.begin(control, "here-1", ("true",), None)
 
 
-async def test_the_end_of_the_link_is_the_end_of_the_command() -> None:
+async def test_lost_link_ends_the_command() -> None:
     async with linked(Aside(lasts=True)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", ("sleep",), None)
         control.close("a cable")

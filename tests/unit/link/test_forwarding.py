@@ -108,7 +108,7 @@ async def test_one_peer_cannot_take_all_connections(target: Target) -> None:
     forwarder.close()
 
 
-async def test_a_target_that_is_away_ends_the_connection() -> None:
+async def test_unreachable_target_ends_the_connection() -> None:
     async def nobody() -> Streams:
         raise ConnectionRefusedError("nobody listens")
 

@@ -18,7 +18,7 @@ SAID = AgentReport(
 )  # fmt: skip
 
 
-def test_all_but_what_is_old_by_then_is_read_back(tmp_path: Path) -> None:
+def test_reports_are_restored_without_measurements(tmp_path: Path) -> None:
     file = tmp_path / "agents.json"
     moment = {"samples": (DeviceSample("GPU-1", 1, 0.5),), "owners": (ProcessOwner(1, None, "sh", 0.0),)}
     saved_reports.write(file, [replace(SAID, paused=("a-2",), **moment)])
@@ -26,7 +26,7 @@ def test_all_but_what_is_old_by_then_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{ half", "[]", '{"each": [{"node": 1}]}', "\xff"])
-def test_what_cannot_be_read_is_nothing(tmp_path: Path, text: str) -> None:
+def test_unreadable_file_gives_no_reports(tmp_path: Path, text: str) -> None:
     (tmp_path / "agents.json").write_text(text, encoding="latin-1")
     assert saved_reports.read(tmp_path / "agents.json") == ()
     assert saved_reports.read(tmp_path / "other.json") == ()

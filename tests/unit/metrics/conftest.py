@@ -27,9 +27,6 @@ class NoMetrics(Metrics):
     async def query(self, metric: str, subject: str, **_window: Any) -> Sequence[Point]:
         return []
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return []
-
 
 class FewPeople:
     """Knows three tokens: `reader`, `submitter` and `admin`, named after their only scope."""

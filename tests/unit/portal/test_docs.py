@@ -15,7 +15,7 @@ from tests.fakes.portal import Portal
 from commonage.domain.errors import NotFound
 from commonage.portal.static_files import Docs
 from commonage.portal.templating import linked
-from commonage.wire.docs import DOCS_PATH, docs_page
+from commonage.wire.hub import DOCS_PATH, docs_page
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from tests.unit.scheduler.life import LONGEST_S, RULES, Life, LifeOptions
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
-from commonage.scheduler import plan as planner
+from commonage.scheduler import plan as plan_module
 from commonage.scheduler.backfill.backfill import Backfill
 from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
@@ -97,8 +97,8 @@ def honoured(seed: int) -> None:
     life = Life(seed, LifeOptions(losses=False, preemptible=False, gangs=False))
     for _ in range(10):
         life.step()
-    one = Request(500, GIB, parse_gpus("0.25"))
-    wanted = Reservation("r", "class", life.now + 70, life.now + 100, one, count=life.random.randint(1, 6))
+    request = Request(500, GIB, parse_gpus("0.25"))
+    wanted = Reservation("r", "class", life.now + 70, life.now + 100, request, count=life.random.randint(1, 6))
     if feasible(life.snapshot.grid, life.snapshot.allocations, (), wanted, life.now) is not None:
         return
     life.snapshot.set_rules(replace(RULES, reservations=(wanted,)))
@@ -107,7 +107,7 @@ def honoured(seed: int) -> None:
         life.enqueue(2)
         life.step()
     life.now = max(life.now, wanted.starts_at)
-    fields = {"tenant": "class", "request": one, "priority": 0, "time_limit_s": 10}
+    fields = {"tenant": "class", "request": request, "priority": 0, "time_limit_s": 10}
     members = [life.enqueue(owner=f"student-{number}", **fields)[0] for number in range(wanted.count)]
     started = life.plan().started
     assert all(member.workload_id in started for member in members)
@@ -130,7 +130,7 @@ def test_backfill_does_not_delay_requests_without_a_promise(scene: Scene) -> Non
 def delays_nobody(scene: Scene) -> None:
     """Of each that waits: what starts behind it leaves its earliest start as it was, wherever that is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "MAX_PROMISES", 0)
+        patch.setattr(plan_module, "MAX_PROMISES", 0)
         snapshot = scene.snapshot()
         outcome = plan(snapshot, NOW)
         order = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots]
@@ -199,7 +199,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_invariants_detect_a_broken_planner(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_detect_a_broken_scheduler(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, broken, play = BROKEN[what]
     monkeypatch.setattr(where, name, broken)
     assert any(_fails(play, seed) for seed in range(60)), "60 lives, and nobody noticed"

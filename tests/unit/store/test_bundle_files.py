@@ -1,4 +1,4 @@
-"""Bundles on a disk: what is kept where, and what a crash or a full disk leaves."""
+"""Bundles on a disk: where they are kept, and what a crash or a disk error leaves."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ KEPT = KeptBundle("lab", "ann", DIGEST, len(CONTENT), 1000.0)
 
 
 async def chunks(*given: bytes) -> AsyncIterator[bytes]:
-    for one in given:
-        yield one
+    for chunk in given:
+        yield chunk
 
 
-async def kept_by(files: BundleFiles) -> None:
-    await files.keep(await files.receive(chunks(CONTENT)), KEPT)
-
-
-async def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+async def test_kept_bundle_is_listed_after_a_restart(tmp_path: Path) -> None:
     files = BundleFiles(tmp_path)
     received = await files.receive(chunks(CONTENT[:1], CONTENT[1:]))
     assert (received.digest, received.size) == (DIGEST, len(CONTENT))
@@ -39,7 +35,7 @@ async def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     assert await BundleFiles(tmp_path).all() == [KEPT]
 
 
-async def test_what_a_crash_left_half_received_is_removed(tmp_path: Path) -> None:
+async def test_interrupted_upload_is_removed_at_start(tmp_path: Path) -> None:
     files = BundleFiles(tmp_path)
     await files.receive(chunks(CONTENT))
     assert len(list(tmp_path.iterdir())) == 1
@@ -50,13 +46,13 @@ async def test_what_a_crash_left_half_received_is_removed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "error"), [([CONTENT, bytes(1 << 20)], TooLarge), ([b"plain"], InvalidInput), ([], InvalidInput)]
 )
-async def test_what_is_refused_leaves_nothing(tmp_path: Path, content: list[bytes], error: type[Exception]) -> None:
+async def test_refused_upload_leaves_no_file(tmp_path: Path, content: list[bytes], error: type[Exception]) -> None:
     with pytest.raises(error):
         await BundleFiles(tmp_path, max_mib=1).receive(chunks(*content))
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_sender_who_goes_away_leaves_nothing(tmp_path: Path) -> None:
+async def test_broken_upload_leaves_no_file(tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield CONTENT
         raise ConnectionError
@@ -66,9 +62,9 @@ async def test_a_sender_who_goes_away_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_what_is_linked_stays_when_the_other_goes(tmp_path: Path) -> None:
+async def test_linked_bundle_stays_when_the_original_is_removed(tmp_path: Path) -> None:
     files, other = BundleFiles(tmp_path), replace(KEPT, owner="bob", used_at=2000.0)
-    await kept_by(files)
+    await files.keep(await files.receive(chunks(CONTENT)), KEPT)
     await files.link(KEPT, other)
     await files.link(KEPT, other)
     await files.remove(KEPT)
@@ -78,7 +74,7 @@ async def test_what_is_linked_stays_when_the_other_goes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_use_of_what_is_gone_is_not_noted(tmp_path: Path) -> None:
+async def test_use_of_a_missing_bundle_is_refused(tmp_path: Path) -> None:
     files = BundleFiles(tmp_path)
     for call in (files.note_use(KEPT), files.link(KEPT, replace(KEPT, owner="bob"))):
         with pytest.raises(NotFound):
@@ -96,7 +92,7 @@ async def test_bundles_of_older_releases_have_no_owner(tmp_path: Path) -> None:
     assert tmp_path.is_dir()
 
 
-async def test_a_disk_that_does_not_take_it_is_unavailable(tmp_path: Path) -> None:
+async def test_disk_error_is_unavailable(tmp_path: Path) -> None:
     files = BundleFiles(tmp_path)
     received = await files.receive(chunks(CONTENT))
     (tmp_path / "lab").write_text("in the way")

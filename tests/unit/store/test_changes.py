@@ -24,7 +24,7 @@ def test_changes_of_a_new_workload_are_written_with_it() -> None:
     assert changes.versions == {}
 
 
-def test_several_changes_follow_the_first() -> None:
+def test_several_updates_of_a_workload_become_one_row() -> None:
     second = make.changed(make.workload(version=4), attempt=make.attempt(number=1))
     third = make.changed(second, attempt=make.attempt(number=2), state=State.FAILED)
     changes = Changes(Batch(updates=[second, third]))
@@ -34,9 +34,9 @@ def test_several_changes_follow_the_first() -> None:
     assert changes.ended == [second.id]
 
 
-def test_gaps_and_doubles_are_refused() -> None:
-    one = make.workload()
+def test_skipped_versions_and_duplicate_ids_are_refused() -> None:
+    new = make.workload()
     with pytest.raises(StaleVersion):
-        Changes(Batch([one], [make.workload(id=one.id, version=3)]))
+        Changes(Batch([new], [make.workload(id=new.id, version=3)]))
     with pytest.raises(Conflict):
-        Changes(Batch([one, one]))
+        Changes(Batch([new, new]))

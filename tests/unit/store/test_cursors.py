@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from commonage.store.cursors import cursor_after, read_cursor
 from commonage.testing.factories import workload_id
 
 
-def test_cursor_leads_back_to_its_place() -> None:
+def test_cursor_returns_its_position() -> None:
     name = workload_id()
     assert read_cursor(cursor_after(name, Filter(owner="ann")), Filter(owner="ann")) == name
 
@@ -40,8 +38,8 @@ def test_cursor_of_another_filter_is_refused(other: Filter) -> None:
 
 
 @given(st.text())
-def test_any_other_text_is_refused_in_a_short_sentence(text: str) -> None:
+def test_other_text_is_refused_with_a_short_message(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_cursor(text, replace(Filter(), owner="ann"))
+        read_cursor(text, Filter(owner="ann"))
     assert caught.value.problem_code == "invalid-cursor"
     assert len(caught.value.message) < 500

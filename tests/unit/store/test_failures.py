@@ -28,34 +28,40 @@ def native(words: str) -> OperationalError:
         ("something new", "does not answer: something new", True),
     ],
 )
-def test_what_fails_is_said_in_a_sentence(words: str, sentence: str, retryable: bool) -> None:
+def test_driver_errors_become_a_sentence(words: str, sentence: str, retryable: bool) -> None:
     error = caught(native(words))
     assert isinstance(error, Unavailable)
     assert sentence in error.message
     assert error.is_retryable is retryable
 
 
-def test_values_are_not_repeated() -> None:
+def test_message_does_not_repeat_values() -> None:
     assert "hush" not in caught(native("something new")).message
 
 
-def test_network_and_pool() -> None:
-    for error in (ConnectionRefusedError("refused"), OSError("gone"), TimeoutError("pool is empty")):
-        assert isinstance(caught(error), Unavailable)
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError("gone"), TimeoutError("pool is empty")])
+def test_errors_of_network_and_pool_are_unavailable(error: Exception) -> None:
+    assert isinstance(caught(error), Unavailable)
 
 
-def test_a_key_that_is_taken() -> None:
-    for words in ("UNIQUE constraint failed: workloads.owner, workloads.key", 'constraint "uq_workloads_owner_key"'):
-        error = caught(IntegrityError("INSERT", (), sqlite3.IntegrityError(words)))
-        assert isinstance(error, Conflict)
-        assert error.problem_code == "key-taken"
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("UNIQUE constraint failed: workloads.owner, workloads.key", "key-taken"),
+        ('constraint "uq_workloads_owner_key"', "key-taken"),
+        ("pk_events", "conflict"),
+    ],
+)
+def test_violated_constraints_are_conflicts(words: str, code: str) -> None:
+    error = caught(IntegrityError("INSERT", (), sqlite3.IntegrityError(words)))
+    assert isinstance(error, Conflict)
+    assert error.problem_code == code
 
 
-def test_other_refusals() -> None:
-    assert caught(IntegrityError("INSERT", (), sqlite3.IntegrityError("pk_events"))).problem_code == "conflict"
+def test_invalid_data_is_invalid_input() -> None:
     assert isinstance(caught(DataError("INSERT", (), sqlite3.DataError("too long"))), InvalidInput)
 
 
-def test_our_own_pass() -> None:
+def test_our_own_errors_are_unchanged() -> None:
     error = NotFound("no such workload")
     assert caught(error) is error

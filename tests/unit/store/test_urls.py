@@ -16,7 +16,7 @@ from commonage.store.urls import database_url, shown, sqlite_url
         ("sqlite+aiosqlite:////data/commonage.db", "sqlite+aiosqlite"),
     ],
 )
-def test_driver_is_ours(written: str, driver: str) -> None:
+def test_address_gets_our_driver(written: str, driver: str) -> None:
     assert database_url(written).drivername == driver
 
 
@@ -24,14 +24,14 @@ def test_driver_is_ours(written: str, driver: str) -> None:
     "written",
     ["", "x", "mysql://ann:hush@db/commonage", "postgresql://ann:hush@db:port/x", "sqlite://", "sqlite:///:memory:"],
 )
-def test_others_are_refused_without_repeating_them(written: str) -> None:
+def test_other_addresses_are_refused_without_repeating_passwords(written: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         database_url(written)
     assert caught.value.problem_code == "invalid-database-url"
     assert "hush" not in caught.value.message
 
 
-def test_ssl_by_the_name_that_libpq_has_for_it() -> None:
+def test_sslmode_of_libpq_becomes_ssl_of_asyncpg() -> None:
     assert database_url("postgresql://db/x?sslmode=require").query == {"ssl": "require"}
 
 

@@ -1,32 +1,21 @@
-"""Commonage's containers on this node, found with the Docker daemon or without it.
+"""Commonage's running containers, as the Docker daemon lists them, and limits that Swarm services cannot express.
 
-The daemon lists the running containers. Without it, its files say which containers are Commonage's, and the kernel
-which processes belong to them, so that the agent can end them and report it. Everything here blocks: call it in
-threads.
+Everything here blocks: call it in threads.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import re
-import signal
-import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.agent.containers.docker import DockerDaemon
+from commonage.agent.containers.docker import DaemonRefused, DockerDaemon
 
 _log = logging.getLogger(__name__)
 LABEL = "commonage.attempt"
 CPUS_LABEL = "commonage.cpus-milli"
 """Label with the cores that an attempt requested, in thousandths, written by the Swarm engine. Sets the CPU weight."""
-_CONTAINER = re.compile(rb"[0-9a-f]{64}")
-_NEVER = "0001-"
-_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +51,31 @@ class Containers:
 
     def refresh(self) -> None:
         """List the containers again. Raises EngineFailure."""
-        listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
-        new = [
-            found for one in sorted(listed.keys() - self.running.keys()) if (found := self._describe(one)) is not None
-        ]
+        listed = {str(one["Id"]) for one in self._daemon.containers(LABEL)}
+        new = [self._describe(key) for key in sorted(listed - self.running.keys())]
         kept = {key: one for key, one in self.running.items() if key in listed}
-        self.running = {**kept, **{one.id: one for one in new}}
+        self.running = {**kept, **{one.id: one for one in new if one is not None}}
         observed = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
         self.may_gain = True in observed if observed else self.may_gain
 
     def _describe(self, container: str) -> Container | None:
-        found = self._daemon.inspect(container)
-        if found is None or not found["State"]["Pid"]:
+        about = self._daemon.inspect(container)
+        if about is None or not about["State"]["Pid"]:
             return None
-        labels = found["Config"]["Labels"]
+        labels = about["Config"]["Labels"]
         cpus = str(labels.get(CPUS_LABEL, ""))
         cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
-        limits = found["HostConfig"]
+        limits = about["HostConfig"]
         return Container(
             container,
             str(labels[LABEL]),
-            int(found["State"]["Pid"]),
+            int(about["State"]["Pid"]),
             cpus_milli,
             int(limits.get("Memory") or 0),
             int(limits.get("MemorySwap") or 0),
         )
 
     def of_attempts(self) -> dict[str, str]:
-        """The attempts of the running containers, by container."""
         return {one.id: one.attempt_id for one in self.running.values()}
 
 
@@ -101,68 +87,40 @@ def _gains_privileges(pid: int) -> bool | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class OnDisk:
-    """A container as the daemon's files describe it. `ran`: it had not ended when they were written."""
-
-    id: str
-    attempt_id: str
-    ran: bool
+_RETRY_S = 10.0
 
 
-def on_disk(root: Path) -> list[OnDisk]:
-    """All Commonage containers in this daemon folder, without asking the daemon.
+class Limits:
+    """`cpu_weights`: cores are shared by weight instead of limited by a quota, which a Swarm service can set itself."""
 
-    Raises OSError if it cannot be read.
-    """
-    found = []
-    for folder in (root / "containers").iterdir():
-        with suppress(OSError, ValueError, KeyError, TypeError):  # being created or removed at this moment
-            about = json.loads((folder / "config.v2.json").read_bytes())
-            attempt = (about["Config"]["Labels"] or {}).get(LABEL)
-            if attempt:
-                state = about["State"]
-                ran = bool(state["Running"]) or str(state.get("FinishedAt", "")).startswith(_NEVER)
-                found.append(OnDisk(folder.name, str(attempt), ran))
-    return found
+    def __init__(self, daemon: DockerDaemon, *, cpu_weights: bool) -> None:
+        self._daemon = daemon
+        self._cpu_weights = cpu_weights
+        self._done: set[str] = set()
+        self._retry_at: dict[str, float] = {}
 
+    def apply(self, running: Mapping[str, Container], now: float) -> None:
+        """Set the limits of running containers that do not have them yet. `now` is monotonic.
 
-def end_processes(
-    containers: Collection[str], timeout_s: float, wake: Callable[[Collection[str]], None] = lambda _: None
-) -> set[str]:
-    """Kill all processes of these containers, repeatedly. Returns the containers that still have one.
+        If the daemon refuses (for example because more memory is in swap already than allowed), it is retried some
+        seconds later. Raises EngineFailure if the daemon is gone.
+        """
+        self._done &= running.keys()
+        self._retry_at = {key: at for key, at in self._retry_at.items() if key in running}
+        for key, one in running.items():
+            if key in self._done or now < self._retry_at.get(key, now):
+                continue
+            try:
+                self._set_limits(one)
+            except DaemonRefused as error:
+                if key not in self._retry_at:
+                    _log.warning("the limits of %s cannot be set: %s", one.attempt_id, error)
+                self._retry_at[key] = now + _RETRY_S
+            else:
+                self._done.add(key)
 
-    `wake` ends the pause of containers: a paused container does not die, and once killed it only dies.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        alive = processes_of(containers)
-        if not alive or time.monotonic() > deadline:
-            return set(alive.values())
-        for pid in alive:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        wake(set(alive.values()))
-        time.sleep(_RETRY_S)
-
-
-def processes_of(containers: Collection[str]) -> dict[int, str]:
-    """The processes of these containers, each with its container, by their control groups."""
-    wanted = {one.encode(): one for one in containers}
-    found: dict[int, str] = {}
-    for entry in os.scandir("/proc") if wanted else ():
-        if not entry.name.isdigit():
-            continue
-        try:
-            groups = Path(entry.path, "cgroup").read_bytes()
-            owner = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
-            # A zombie still lists its groups, but does nothing any more.
-            if owner is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
-                found[int(entry.name)] = owner
-        except OSError:
-            continue
-    return found
-
-
-def _is_dead(stat: bytes) -> bool:
-    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")
+    def _set_limits(self, one: Container) -> None:
+        shares = max(2, one.cpus_milli * 1024 // 1000) if self._cpu_weights and one.cpus_milli else 0
+        memory = one.memory if one.memory != one.memory_and_swap else 0
+        if shares or memory:
+            self._daemon.set_limits(one.id, shares=shares, memory=memory)

@@ -9,7 +9,7 @@ import json
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,8 +23,6 @@ _CONTAINER_GONE = (404, 409)
 
 
 class DaemonGone(EngineFailure):
-    """Nothing listens at the daemon's socket."""
-
     retryable = True
 
 
@@ -61,33 +59,23 @@ class DockerDaemon:
         self._request("GET", "/_ping", timeout_s=timeout_s)
 
     def info(self) -> Mapping[str, Any]:
-        """The daemon's description of itself."""
-        found: Mapping[str, Any] = self._json("GET", "/info")
-        return found
+        return dict(self._json("/info"))
 
     def containers(self, label: str, *, ended_too: bool = False) -> Sequence[Mapping[str, Any]]:
-        """The containers with this label, as the daemon lists them."""
         query = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
-        found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(query)}")
-        return found
+        return list(self._json(f"/containers/json?{urlencode(query)}"))
 
     def inspect(self, container: str) -> Mapping[str, Any] | None:
         """The full description of a container; None if it does not exist."""
-        try:
-            found: Mapping[str, Any] = self._json("GET", f"/containers/{container}/json")
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return None
-            raise
-        return found
+        description = None
+        with _allowing(404):
+            description = dict(self._json(f"/containers/{container}/json"))
+        return description
 
     def remove(self, container: str) -> None:
         """Kill and remove a container. No error if it is gone, or being removed."""
-        try:
+        with _allowing(*_CONTAINER_GONE):
             self._request("DELETE", f"/containers/{container}?force=1&v=1")
-        except DaemonRefused as error:
-            if error.http_status not in _CONTAINER_GONE:
-                raise
 
     def set_limits(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
         """Set the container's CPU weight (1024 is one core's) and its `memory` (bytes) without swap.
@@ -97,11 +85,8 @@ class DockerDaemon:
         limits = {"CpuShares": shares} if shares else {}
         if memory:
             limits |= {"Memory": memory, "MemorySwap": memory}  # MemorySwap is the sum of memory and swap
-        try:
+        with _allowing(*_CONTAINER_GONE):
             self._request("POST", f"/containers/{container}/update", limits)
-        except DaemonRefused as error:
-            if error.http_status not in _CONTAINER_GONE:
-                raise
 
     def supports_volume_sizes(self) -> bool:
         """True if volumes can have a size limit: their files are on XFS with project quotas.
@@ -117,23 +102,20 @@ class DockerDaemon:
         return True
 
     def has_image(self, name: str) -> bool:
-        """True if the image is present."""
-        try:
+        present = False
+        with _allowing(404):
             self._request("GET", f"/images/{quote(name)}/json")
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return False
-            raise
-        return True
+            present = True
+        return present
 
     def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
         """Pull an image; yields the daemon's progress messages. Raises DaemonRefused if one of them is an error."""
         headers = {"X-Registry-Auth": credentials} if credentials else {}
         repository, tag = split_image(name)
         query = {"fromImage": repository, "tag": tag}
-        with closing(_Connection(self._socket, silence_s)) as connection:
-            answer = self._send(connection, "POST", f"/images/create?{urlencode(query)}", None, headers)
-            for line in _lines(answer, self.url):
+        with self._connected(silence_s) as connection:
+            answer = _answer(connection, "POST", f"/images/create?{urlencode(query)}", None, headers)
+            for line in filter(bytes.strip, answer):
                 message = json.loads(line)
                 if "error" in message:
                     raise DaemonRefused(str(message["error"]), 500)
@@ -154,57 +136,55 @@ class DockerDaemon:
 
     # --- HTTP -----------------------------------------------------------------------------------------------------
 
-    def _json(self, method: str, path: str) -> Json:
-        return json.loads(self._request(method, path))
+    def _json(self, path: str) -> Json:
+        return json.loads(self._request("GET", path))
 
     def _request(self, method: str, path: str, body: Json = None, *, timeout_s: float = _TIMEOUT_S) -> bytes:
+        with self._connected(timeout_s) as connection:
+            return _answer(connection, method, path, body).read()
+
+    @contextmanager
+    def _connected(self, timeout_s: float) -> Iterator[HTTPConnection]:
+        """A connection to the daemon. Its errors become DaemonSilent, DaemonGone."""
         with closing(_Connection(self._socket, timeout_s)) as connection:
-            answer = self._send(connection, method, path, body, {})
             try:
-                return answer.read()
+                yield connection
+            except TimeoutError as error:
+                raise DaemonSilent(f"the Docker daemon at {self.url} does not answer in time") from error
             except (OSError, HTTPException) as error:
-                raise self._translate(error) from error
+                raise DaemonGone(f"no Docker daemon answers at {self.url}: {error_text(error)}") from error
 
-    def _send(
-        self, connection: _Connection, method: str, path: str, body: Json, headers: Mapping[str, str]
-    ) -> HTTPResponse:
-        content = None if body is None else json.dumps(body)
-        try:
-            connection.request(method, path, content, {"Content-Type": "application/json", **headers})
-            answer = connection.getresponse()
-            if answer.status >= 400:
-                raise DaemonRefused(_message(answer.read()), answer.status)
-        except (OSError, HTTPException) as error:
-            raise self._translate(error) from error
-        return answer
 
-    def _translate(self, error: OSError | HTTPException) -> EngineFailure:
-        if isinstance(error, TimeoutError):
-            return DaemonSilent(f"the Docker daemon at {self.url} does not answer in time")
-        return DaemonGone(f"no Docker daemon answers at {self.url}: {error_text(error)}")
+def _answer(
+    connection: HTTPConnection, method: str, path: str, body: Json, headers: Mapping[str, str] | None = None
+) -> HTTPResponse:
+    content = None if body is None else json.dumps(body)
+    connection.request(method, path, content, {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    if answer.status >= 400:
+        raise DaemonRefused(_message(answer.read()), answer.status)
+    return answer
+
+
+@contextmanager
+def _allowing(*statuses: int) -> Iterator[None]:
+    """Ignore a refusal with one of these status codes."""
+    try:
+        yield
+    except DaemonRefused as error:
+        if error.http_status not in statuses:
+            raise
 
 
 class _Connection(HTTPConnection):
-    """HTTP over a Unix socket."""
-
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("docker", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
-
-
-def _lines(answer: HTTPResponse, url: str) -> Iterator[bytes]:
-    try:
-        yield from (line for line in answer if line.strip())
-    except TimeoutError as error:
-        raise DaemonSilent(f"the Docker daemon at {url} has stopped reporting on the image") from error
-    except (OSError, HTTPException) as error:
-        raise DaemonGone(f"the Docker daemon at {url} closed the connection: {error_text(error)}") from error
 
 
 def _message(body: bytes) -> str:

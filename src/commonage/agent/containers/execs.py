@@ -27,8 +27,6 @@ _START_POLLS, _START_POLL_S = 25, 0.2
 
 
 class Execs:
-    """The commands of this node."""
-
     _connection: Connection
 
     def __init__(self, daemon: DockerDaemon) -> None:
@@ -41,7 +39,6 @@ class Execs:
         self._connection = connection
 
     def message_handlers(self) -> MessageHandlers:
-        """Handlers for the control plane's messages about them."""
         return {
             "exec-data": (ExecData, lambda sent: self._deliver(sent.id, lambda one: one.on_input(decode_data(sent)))),
             "exec-consumed": (
@@ -81,11 +78,11 @@ class Execs:
         A program may start, and report it, before the daemon lists its container as running.
         """
         for _ in range(_START_POLLS):
-            found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
-            running = [one for one in found if one["State"] == "running"]
+            containers = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
+            running = [one for one in containers if one["State"] == "running"]
             if running:
                 return str(running[0]["Id"])
-            if not any(one["State"] == "created" for one in found):
+            if not any(one["State"] == "created" for one in containers):
                 break
             await asyncio.sleep(_START_POLL_S)
         raise NotRunning(f"{attempt_id[:100]} does not run on this node")
@@ -96,7 +93,6 @@ class Execs:
         await self._execs.end_left_over([str(one["Id"]) for one in running])
 
     async def close(self) -> None:
-        """End all commands."""
         await self._execs.close()
 
 
@@ -114,7 +110,6 @@ class _Command:
         self._inputs.put_nowait(data)
 
     def on_resize(self, size: ExecResize) -> None:
-        """Queue a new terminal size, in order with the input."""
         self._inputs.put_nowait(size)
 
     async def run(self, stream: ExecStream) -> int:

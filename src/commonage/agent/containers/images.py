@@ -65,7 +65,6 @@ class Puller:
             stop.set()
 
     async def close(self) -> None:
-        """Stop waiting for pulls."""
         await self._pulls.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -29,6 +29,7 @@ _NOSUID, _NODEV, _REMOUNT, _BIND, _REC = 2, 4, 32, 4096, 16384
 _KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _DETACH, _NO_LINK = 2, 8
 _STALE_AFTER_S = 600.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Mounts:
@@ -85,9 +86,9 @@ class Mounts:
 
     def _mount(self, attempt_id: str, name: str, source: SafePath) -> Path:
         target = self._root / attempt_id / name
-        with _open_source(source) as found:
-            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
-            if target.exists() and _same(os.fstat(found), target.lstat()):
+        with _open_source(source) as descriptor:
+            is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            if target.exists() and os.path.samestat(os.fstat(descriptor), target.lstat()):
                 return target
             self._unmount(target)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,9 +97,9 @@ class Mounts:
                 target.mkdir(mode=0o700)
             else:
                 target.touch(0o600, exist_ok=False)
-            _mount(f"/proc/self/fd/{found}", target, _BIND | _REC)
+            _mount(f"/proc/self/fd/{descriptor}", target, _BIND | _REC)
             # No device files in there, and no setuid programs.
-            kept = sum(flag for on_progress, flag in _KEPT.items() if os.statvfs(target).f_flag & on_progress)
+            kept = sum(flag for reported, flag in _KEPT.items() if os.statvfs(target).f_flag & reported)
             _mount("none", target, _REMOUNT | _BIND | _NOSUID | _NODEV | kept)
         return target
 
@@ -158,23 +159,21 @@ def _open_source(source: SafePath) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
 def _mount(source: str, target: Path, flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(source.encode(), os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(target))
+    if _LIBC.mount(source.encode(), os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
+        raise _last_error(target)
 
 
 def _umount(target: Path) -> bool:
     """False if nothing is mounted there."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(target), _DETACH | _NO_LINK) == 0:
+    if _LIBC.umount2(os.fsencode(target), _DETACH | _NO_LINK) == 0:
         return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOENT):
+    error = _last_error(target)
+    if error.errno in (errno.EINVAL, errno.ENOENT):
         return False
-    raise OSError(number, os.strerror(number), str(target))
+    raise error
+
+
+def _last_error(target: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(target))

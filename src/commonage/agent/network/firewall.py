@@ -7,14 +7,13 @@ when their settings are known, and again when another program removed them.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from commonage.agent.config import AgentConfig
+from commonage.agent.config import AgentConfig, read_state, save_state
 from commonage.agent.network.firewall_rules import FORWARD, INPUT, Plan, plan_for, rules_of, rules_of_ipv6
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import FirewallNotBuilt
@@ -40,15 +39,16 @@ class Firewall:
 
     def build(self, plan: Plan) -> None:
         """Build the planned rules. Idempotent. Raises FirewallError."""
-        self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
+        self._tables("iptables-restore", "--noflush", stdin=rules_of(plan))
         if self._has_ipv6():
-            self._run("ip6tables-restore", "--wait", "10", "--noflush", stdin=rules_of_ipv6(plan))
+            self._tables("ip6tables-restore", "--noflush", stdin=rules_of_ipv6(plan))
         for program, chain, hook in self._chains():
-            if not self._is(program, "-C", hook, "-j", chain):
-                self._run(program, "--wait", "10", "-I", hook, "-j", chain)
+            jump = (hook, "-j", chain)
+            if not self._is(program, "-C", *jump):
+                self._tables(program, "-I", *jump)
             elif not self._is_first(program, hook, chain):
-                self._run(program, "--wait", "10", "-D", hook, "-j", chain)
-                self._run(program, "--wait", "10", "-I", hook, "-j", chain)
+                self._tables(program, "-D", *jump)
+                self._tables(program, "-I", *jump)
 
     def remove(self) -> None:
         """Remove all rules. Idempotent; missing rules are no error."""
@@ -70,22 +70,25 @@ class Firewall:
         return _CHAINS + _CHAINS_IPV6 if self._has_ipv6() else _CHAINS
 
     def _has_ipv6(self) -> bool:
-        """Whether this node has any IPv6 address."""
         try:
             return bool(self._run("cat", "/proc/net/if_inet6"))
         except FirewallError:  # the kernel has no IPv6
             return False
 
     def _is_first(self, program: str, hook: str, chain: str) -> bool:
-        listed = self._run(program, "--wait", "10", "-S", hook).splitlines()
+        listed = self._tables(program, "-S", hook).splitlines()
         return next((line for line in listed if line.startswith("-A")), "") == f"-A {hook} -j {chain}"
 
     def _is(self, program: str, *words: str) -> bool:
         try:
-            self._run(program, "--wait", "10", *words)
+            self._tables(program, *words)
         except FirewallError:
             return False
         return True
+
+    def _tables(self, program: str, *words: str, stdin: str = "") -> str:
+        """Run one of the iptables programs; waits at most 10 s for another one that holds its lock."""
+        return self._run(program, "--wait", "10", *words, stdin=stdin)
 
     def _run(self, *words: str, stdin: str = "") -> str:
         try:
@@ -110,7 +113,7 @@ class FirewallKeeper:
     def __init__(self, config: AgentConfig, folder: Path, firewall: Firewall | None = None) -> None:
         self._config, self._firewall = config, firewall or Firewall()
         self._file = folder / "reaches.json"
-        self._allowed = _saved(self._file)
+        self._allowed = read_state(self._file, tuple[str, ...], ())
         self._network = NodeNetwork()
         self._gateway: tuple[str, ...] = ()
         self._changed = asyncio.Event()
@@ -122,8 +125,7 @@ class FirewallKeeper:
         wanted = tuple(addresses)
         if wanted != self._allowed:
             self._allowed = wanted
-            with suppress(OSError):  # the control plane sends it again with the next link
-                self._file.write_text(json.dumps(wanted), encoding="utf-8")
+            save_state(self._file, wanted)
             self._changed.set()
 
     def set_network(self, network: NodeNetwork, gateway: Collection[str]) -> None:
@@ -162,10 +164,3 @@ class FirewallKeeper:
                 "the firewall is active; containers may reach these addresses of the site: %s",
                 ", ".join(allowed) or "none",
             )
-
-
-def _saved(file: Path) -> tuple[str, ...]:
-    try:
-        return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError):
-        return ()

@@ -101,14 +101,14 @@ def plan_for(
     proc: Path = Path("/proc"),
 ) -> Plan:
     """The plan for this node: its own networks and name servers are looked up. Raises OSError, ValueError."""
-    found = [str(one) for one in site_networks(proc / "net/route")]
+    routed = [str(one) for one in site_networks(proc / "net/route")]
     named = [str(Network(one)) for one in networks]
     parts = [
         (str(ipaddress.IPv4Address(host)), int(port)) for host, _, port in (one.rpartition(":") for one in allowed)
     ]
     return Plan(
         interfaces=tuple(interfaces),
-        networks=tuple(dict.fromkeys([*found, *named])),
+        networks=tuple(dict.fromkeys([*routed, *named])),
         allowed=tuple(parts),
         servers=tuple(name_servers()),
         own=tuple(own_addresses(proc / "net/fib_trie")),
@@ -119,30 +119,30 @@ def plan_for(
 
 def site_networks(table: Path = Path("/proc/net/route")) -> list[Network]:
     """The networks to which this node has a direct route; not the default route, not those of containers."""
-    found = []
+    networks = []
     for line in table.read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
         destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
         if mask and not _CONTAINER_INTERFACES.match(fields[0]):
-            found.append(Network((destination, mask.bit_count())))
-    return found
+            networks.append(Network((destination, mask.bit_count())))
+    return networks
 
 
 def own_addresses(trie: Path = Path("/proc/net/fib_trie")) -> list[str]:
     """The IPv4 addresses of this node: the leaves that the kernel lists as local."""
-    found, last = [], ""
+    addresses, last = [], ""
     for line in trie.read_text(encoding="ascii").splitlines():
         words = line.split()
         if words[:1] == ["|--"]:
             last = words[1]
         elif words[:2] == ["/32", "host"] and words[2:] == ["LOCAL"]:
-            found.append(last)
-    return sorted(set(found))
+            addresses.append(last)
+    return sorted(set(addresses))
 
 
 def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
     """The IPv4 name servers that containers use, without those on the loopback, which they cannot reach."""
-    found = []
+    servers = []
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -154,5 +154,5 @@ def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
             except ValueError:
                 continue
             if not address.is_loopback:
-                found.append(str(address))
-    return found
+                servers.append(str(address))
+    return servers

@@ -1,7 +1,7 @@
 """The container gateway: how containers of this node reach the hub and the control plane by TLS.
 
 It listens at the node's address on the containers' bridge, and carries each connection to the control plane in its own
-tunnel: a TLS connection to the port for agents. Run by `agent`; the far end is `commonage.link.tunnels`.
+tunnel: a TLS connection to the port for agents. Run by `agent`; the far end is `commonage.link.listener`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import ipaddress
-import json
 import logging
 import socket
 import struct
@@ -18,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage import __version__
-from commonage.agent.config import AgentConfig
+from commonage.agent.config import AgentConfig, read_state, save_state
 from commonage.agent.connection import dial
-from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import GatewayNotListening
@@ -57,23 +55,20 @@ class ContainerGateway:
         self._handshakes = asyncio.Semaphore(_MAX_HANDSHAKES)
         self._opening, self._network_changed, self._network_known = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self.fault: Reason | None = None
-        self.network = _saved(self._file)
+        self.network = read_state(self._file, NodeNetwork, NodeNetwork())
         self.address = ""
         """Where containers reach it; empty while it does not listen."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The address that containers connect to, as `ADDRESS:PORT`."""
         return tuple(f"{self.address}:{port}" for port in self.network.gateway_ports) if self.address else ()
 
     def set_network(self, network: NodeNetwork) -> None:
-        """Set the node's network, as the control plane sends it."""
         self._network_known.set()
         if network == self.network:
             return
         self.network = network
-        with suppress(OSError):  # a full disk: the control plane sends it again with the next link
-            self._file.write_text(json.dumps(to_json(network)), encoding="utf-8")
+        save_state(self._file, network)
         self._network_changed.set()
         self._changed()
 
@@ -115,7 +110,6 @@ class ContainerGateway:
             self._changed()
 
     async def _listen(self, bridge: ipaddress.IPv4Interface, ports: tuple[int, ...]) -> Reason | None:
-        """Listen there; returns the reason if that failed."""
         try:
             for port in ports:
                 # Packets for this address may also come from elsewhere: only containers of this node may connect.
@@ -174,10 +168,3 @@ def network_of(interface: str) -> ipaddress.IPv4Interface | None:
         except OSError:
             return None
     return ipaddress.IPv4Interface(f"{address}/{mask}")
-
-
-def _saved(file: Path) -> NodeNetwork:
-    try:
-        return from_json(NodeNetwork, json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, Unreadable):
-        return NodeNetwork()

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.steps.host import Host, StepFailed
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
 from commonage.agent.steps.nvidia import has_driver, vram_mib
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 
 SETTINGS = Path("/etc/docker/daemon.json")
 PID_FILE = Path("/var/run/docker.pid")
@@ -23,7 +22,7 @@ _START_TIMEOUT_S = 90.0
 OLDEST = (20, 10)
 
 
-class Docker:
+class Docker(Step):
     """Step: the daemon is installed, has the required settings, and answers."""
 
     name = "docker"
@@ -118,23 +117,23 @@ def merge_settings(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[s
 
     A resource or option in a list with the same NAME=… is replaced: it has the current amount.
     """
-    made = dict(kept)
+    merged = dict(kept)
     for name, value in wanted.items():
-        there = made.get(name)
-        if there is None or there == value:
-            made[name] = value
-        elif isinstance(there, dict) and isinstance(value, dict):
-            made[name] = merge_settings(there, value)
-        elif isinstance(there, list) and isinstance(value, list):
+        present = merged.get(name)
+        if present is None or present == value:
+            merged[name] = value
+        elif isinstance(present, dict) and isinstance(value, dict):
+            merged[name] = merge_settings(present, value)
+        elif isinstance(present, list) and isinstance(value, list):
             names = {one.partition("=")[0] for one in value if isinstance(one, str)}
-            rest = [one for one in there if not isinstance(one, str) or one.partition("=")[0] not in names]
-            made[name] = there if all(one in there for one in value) else [*rest, *value]
+            rest = [one for one in present if not isinstance(one, str) or one.partition("=")[0] not in names]
+            merged[name] = present if all(one in present for one in value) else [*rest, *value]
         else:
             raise StepFailed(
-                f"{SETTINGS} sets {name} = {json.dumps(there)}, and the site requires {json.dumps(value)}: change or "
+                f"{SETTINGS} sets {name} = {json.dumps(present)}, and the site requires {json.dumps(value)}: change or "
                 "remove that line"
             )
-    return made
+    return merged
 
 
 def read_settings(host: Host) -> dict[str, Any]:
@@ -143,12 +142,12 @@ def read_settings(host: Host) -> dict[str, Any]:
     if text is None or not text.strip():
         return {}
     try:
-        found = json.loads(text)
+        settings = json.loads(text)
     except ValueError as error:
         raise StepFailed(f"{SETTINGS} is not JSON ({error}), so Docker cannot start: correct it") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise StepFailed(f"{SETTINGS} is not a JSON object: correct it")
-    return found
+    return settings
 
 
 def _version(host: Host) -> str:
@@ -164,8 +163,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _vram_text(settings: Mapping[str, Any]) -> str:
-    found = [one for one in settings.get("node-generic-resources", []) if str(one).startswith("VRAM=")]
-    return f", with {found[0].partition('=')[2]} MiB of VRAM" if found else ""
+    resources = [one for one in settings.get("node-generic-resources", []) if str(one).startswith("VRAM=")]
+    return f", with {resources[0].partition('=')[2]} MiB of VRAM" if resources else ""
 
 
 def _has_variable(host: Host) -> bool:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed, not_applicable
 from commonage.gpu.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
@@ -20,9 +19,7 @@ _FLAVOUR = re.compile(
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
-class Nvidia:
-    """Step: driver and toolkit."""
-
+class Nvidia(Step):
     name = "nvidia"
 
     def check(self, context: JoinContext) -> CheckResult:
@@ -59,16 +56,15 @@ def nvidia_gpus(host: Host) -> list[str]:
     """PCI addresses of NVIDIA's GPUs, found also without a driver."""
     if not PCI.is_dir():
         return []
-    found = []
+    addresses = []
     for device in sorted(PCI.iterdir()):
         vendor, kind = (host.read(device / "vendor") or "").strip(), (host.read(device / "class") or "").strip()
         if vendor == _NVIDIA and kind.startswith(_DISPLAYS):
-            found.append(device.name)
-    return found
+            addresses.append(device.name)
+    return addresses
 
 
 def has_driver(context: JoinContext) -> bool:
-    """Whether containers get NVIDIA's GPUs here."""
     host = context.host
     return bool(nvidia_gpus(host)) and context.options.nvidia != "skip" and bool(_driver_version(host))
 
@@ -83,8 +79,8 @@ def vram_mib(context: JoinContext) -> int:
         return 0
     if not has_driver(context):
         return 0
-    said = context.host.run_or_fail("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    return sum(int(line) for line in said.split() if line.isdigit())
+    output = context.host.run_or_fail("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return sum(int(line) for line in output.split() if line.isdigit())
 
 
 def _load(host: Host) -> None:
@@ -124,9 +120,9 @@ def _packages(context: JoinContext, missing: Mapping[str, str]) -> list[str]:
     return [*(_headers(context.host) if _DRIVER in missing else []), *packages_for(context.host, things)]
 
 
-def _package_advice(context: JoinContext, said: str) -> str:
+def _package_advice(context: JoinContext, error: str) -> str:
     """Advice for a package that no repository has: Debian has the driver in a separate section, and no toolkit."""
-    if context.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
+    if context.options.mirror or not re.search(r"Unable to locate|no installation candidate", error):
         return ""
     return (
         ". Debian's driver is in its components contrib, non-free and non-free-firmware, which its package sources "

@@ -10,9 +10,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from commonage.agent.steps.host import Host
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.host import Host, install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 
 OLDEST_KERNEL = (4, 19)
 MAX_SKEW_S = 30.0
@@ -21,13 +20,12 @@ _SWARM_PORTS = ((socket.SOCK_STREAM, 7946), (socket.SOCK_DGRAM, 7946), (socket.S
 _GIB = 1024**3
 
 
-class Preflight:
+class Preflight(Step):
     """Step: kernel, disk, ports, clock, name. Nothing is changed before all checks pass."""
 
     name = "preflight"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Report all problems at once."""
         problems = [*_kernel(context.host), *_disk(context), *_clock(context), *_name(context), *_ports(context)]
         if problems:
             return blocked("; ".join(problems))
@@ -38,22 +36,17 @@ class Preflight:
             f"{free:.0f} GiB of disk free, clock skew {abs(context.skew_s):.1f} s"
         )
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
 
-
-class Tools:
+class Tools(Step):
     """Step: the programs that the steps and the agent use, including `docker` if only the daemon is installed."""
 
     name = "tools"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check that they are installed."""
         missing = _missing_tools(context.host)
         return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are installed")
 
     def apply(self, context: JoinContext) -> None:
-        """Install the missing ones."""
         install(context.host, packages_for(context.host, _missing_tools(context.host)), context.options.mirror)
 
 

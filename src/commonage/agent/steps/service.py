@@ -12,7 +12,7 @@ from typing import Any
 import commonage
 from commonage.agent.config import AUTHORITY, CERTIFICATE, KEY, REQUEST, SETTINGS, STATE, AgentConfig, config_text
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 from commonage.agent.steps.swarm import swarm_node
 
 PROGRAMS = Path("/usr/local/lib/commonage")
@@ -24,7 +24,7 @@ SCRIPT = Path(f"/etc/init.d/{SERVICE}")
 _REGISTER_TIMEOUT_S = 60.0
 
 
-class Agent:
+class Agent(Step):
     """Step: the agent's program and settings, and that it runs."""
 
     name = "agent"
@@ -45,7 +45,6 @@ class Agent:
         )
 
     def apply(self, context: JoinContext) -> None:
-        """Write the files, then start it."""
         host = context.host
         _install_program()
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +60,7 @@ class Agent:
         context.restart = False
 
 
-class Registered:
+class Registered(Step):
     """Step: the control plane sees this node. The last check."""
 
     name = "registered"
@@ -88,12 +87,8 @@ class Registered:
             )
         return needed(f"wait until {context.join_config.site} reports this node ready")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
-
 
 def agent_settings(context: JoinContext) -> str:
-    """The text of the agent's settings. Raises StepFailed."""
     return config_text(agent_config(context))
 
 
@@ -124,14 +119,12 @@ def agent_config(context: JoinContext) -> AgentConfig:
 
 
 def is_running(host: Host) -> bool:
-    """Whether the agent runs."""
     if host.systemd:
         return host.run("systemctl", "is-active", "--quiet", SERVICE).ok
     return os.access(SCRIPT, os.X_OK) and host.run(str(SCRIPT), "status").ok
 
 
 def log_of(host: Host) -> str:
-    """The end of the agent's log, for people."""
     if host.systemd:
         text = host.run("journalctl", "--unit", SERVICE, "--lines", "5", "--output", "cat").out
     else:
@@ -140,12 +133,10 @@ def log_of(host: Host) -> str:
 
 
 def _program_folder() -> Path:
-    """The folder of the running program."""
     return Path(commonage.__file__).parents[1]
 
 
 def _installation_folder() -> Path:
-    """The installation folder, named after the digest of its content."""
     files = sorted(path for path in _program_folder().rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     ours = [path for path in files if path.relative_to(_program_folder()).parts[0] in {"commonage", "pynvml.py"}]
     digest = hashlib.sha256()
@@ -176,12 +167,18 @@ def _install_program() -> None:
 
 
 def _service_files(host: Host) -> list[tuple[Path, str, int]]:
-    """The service files: path, text, mode."""
     python = os.path.realpath(sys.executable)
     command = f'#!/bin/sh\n# Written by Commonage.\nPYTHONPATH={CURRENT} exec {python} -s -m commonage.agent "$@"\n'
     if host.systemd:
         return [(COMMAND, command, 0o755), (UNIT, _UNIT, 0o644)]
-    return [(COMMAND, command, 0o755), (SCRIPT, _SCRIPT, 0o755)]
+    return [(COMMAND, command, 0o755), (SCRIPT, _init_script(), 0o755)]
+
+
+def _init_script() -> str:
+    script = Path(__file__).with_name("service.sh").read_text(encoding="utf-8")
+    for name, value in (("SERVICE", SERVICE), ("SCRIPT", SCRIPT), ("COMMAND", COMMAND), ("SETTINGS", SETTINGS)):
+        script = script.replace(f"@{name}@", str(value))
+    return script
 
 
 _UNIT = f"""# Written by Commonage.
@@ -200,67 +197,4 @@ OOMScoreAdjust=-900
 
 [Install]
 WantedBy=multi-user.target
-"""
-
-_SCRIPT = f"""#!/bin/sh
-### BEGIN INIT INFO
-# Provides:          {SERVICE}
-# Required-Start:    $network $remote_fs docker
-# Required-Stop:     $network $remote_fs
-# Default-Start:     2 3 4 5
-# Default-Stop:      0 1 6
-# Short-Description: Commonage agent, in a loop that starts it again
-### END INIT INFO
-# Written by Commonage.
-pids=/run/{SERVICE}.pid
-log=/var/log/{SERVICE}.log
-
-is_running() {{
-  [ -s "$pids" ] && tr '\\0' ' ' <"/proc/$(cat "$pids")/cmdline" 2>/dev/null | grep -q '{SCRIPT.name} loop'
-}}
-
-end() {{
-  is_running || return 0
-  # The loop and the agent are one process group.
-  kill -s TERM -- "-$(cat "$pids")" 2>/dev/null
-  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    is_running || break
-    sleep 0.25
-  done
-  is_running && kill -s KILL -- "-$(cat "$pids")" 2>/dev/null
-  rm -f "$pids"
-}}
-
-begin() {{
-  is_running && return 0
-  setsid --fork {SCRIPT} loop </dev/null >>"$log" 2>&1
-  for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do
-    is_running && return 0
-    sleep 0.25
-  done
-  return 1
-}}
-
-case "$1" in
-  start) begin ;;
-  stop) end ;;
-  restart | force-reload) end && begin ;;
-  status) is_running ;;
-  loop)
-    echo $$ >"$pids"
-    trap 'kill "$agent" 2>/dev/null; exit 0' TERM INT
-    while :; do
-      # A log that grows without end fills the disk.
-      [ "$(wc -c <"$log")" -lt 10000000 ] || : >"$log"
-      {COMMAND} run --config {SETTINGS} &
-      agent=$!
-      wait "$agent"
-      sleep 2
-    done
-    ;;
-  *)
-    echo "usage: $0 start|stop|restart|status" >&2
-    exit 2
-    ;;
-esac
 """

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from commonage.agent.steps.host import Host
 from commonage.join.client import JoinClient
 from commonage.join.config import JoinConfig
+from commonage.link.connection import error_text
 
 
 class State(Enum):
@@ -41,22 +42,18 @@ class CheckResult:
 
 
 def done(message: str) -> CheckResult:
-    """Nothing is left to do."""
     return CheckResult(State.DONE, message)
 
 
 def needed(*changes: str) -> CheckResult:
-    """These changes are needed."""
     return CheckResult(State.NEEDED, "; ".join(changes), changes)
 
 
 def not_applicable(message: str) -> CheckResult:
-    """The step does not apply to this node."""
     return CheckResult(State.NOT_APPLICABLE, message)
 
 
 def blocked(message: str) -> CheckResult:
-    """The node's owner must do something first."""
     return CheckResult(State.BLOCKED, message)
 
 
@@ -100,21 +97,16 @@ class JoinContext:
         return self.join_client.post("/registration", {"node": self.options.node, "node_id": node_id, "serial": serial})
 
 
-class Step(Protocol):
-    """One step. `look` changes nothing, and also works if earlier steps were only planned."""
+class Step:
+    """One step. `check` changes nothing, and also works if earlier steps were only planned."""
 
-    @property
-    def name(self) -> str:
-        """One or two words."""
-        ...
+    name: ClassVar[str]
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check the node."""
-        ...
+        raise NotImplementedError
 
     def apply(self, context: JoinContext) -> None:
-        """Make the changes. Raises StepFailed, OSError."""
-        ...
+        """Make the changes; by default a step only checks. Raises StepFailed, OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,64 +126,53 @@ def run_steps(steps: Sequence[Step], context: JoinContext, *, plan: bool, print_
     changed: list[str] = []
     planned: list[str] = []
     for number, step in enumerate(steps, start=1):
-        line = _Progress(f"{number:>2}/{len(steps)}", step.name, print_line)
-        found = _check(step, context)
-        if found.state is State.NEEDED and plan:
+        line = _Progress(f"{number:>2}/{len(steps)}  {step.name:<12}", print_line)
+        result = _check(step, context)
+        if result.state is State.NEEDED and plan:
             planned.append(step.name)
-            line.report("would", found.message)
+            line.report("would", result.message)
             continue
-        if found.state is State.NEEDED:
-            for change in found.changes:
+        if result.state is State.NEEDED:
+            for change in result.changes:
                 line.begin(change)
-            found = _apply(step, context)
-            if found.state is State.DONE:
+            result = _check(step, context, after_changes=True)
+            if result.state is State.DONE:
                 changed.append(step.name)
-                line.report("changed", found.message)
+                line.report("changed", result.message)
                 continue
-        if found.state is State.BLOCKED:
-            line.report("stop", found.message)
+        if result.state is State.BLOCKED:
+            line.report("stop", result.message)
             if plan:  # report every obstacle at once
                 planned.append(step.name)
                 continue
             return Outcome(tuple(changed), tuple(planned), step.name)
-        line.report("ok" if found.state is State.DONE else "-", found.message)
+        line.report("ok" if result.state is State.DONE else "-", result.message)
     return Outcome(tuple(changed), tuple(planned))
 
 
-def _check(step: Step, context: JoinContext) -> CheckResult:
+def _check(step: Step, context: JoinContext, *, after_changes: bool = False) -> CheckResult:
+    """Check the step, or make its changes and check it. Any error is reported as a line of this step."""
     try:
-        return step.check(context)
-    except Exception as error:  # report any error as a line of this step
-        return blocked(_error_text(error))
-
-
-def _apply(step: Step, context: JoinContext) -> CheckResult:
-    try:
-        step.apply(context)
-        found = step.check(context)
-    except Exception as error:  # likewise
-        return blocked(_error_text(error))
-    if found.state is State.NEEDED:
-        return blocked(f"the step was applied, and is still needed: {found.message}")
-    return found
-
-
-def _error_text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+        if after_changes:
+            step.apply(context)
+        result = step.check(context)
+    except Exception as error:
+        return blocked(error_text(error))
+    if after_changes and result.state is State.NEEDED:
+        return blocked(f"the step was applied, and is still needed: {result.message}")
+    return result
 
 
 class _Progress:
     """Prints the progress of a step, with the seconds it took."""
 
-    def __init__(self, place: str, name: str, print_line: PrintLine) -> None:
-        self.installation_folder, self._name, self._print_line = place, name, print_line
+    def __init__(self, prefix: str, print_line: PrintLine) -> None:
+        self._prefix, self._print_line = prefix, print_line
         self._began = time.monotonic()
 
     def begin(self, change: str) -> None:
-        """Print the change that starts now."""
-        self._print_line(f"{self.installation_folder}  {self._name:<12} …        {change}")
+        self._print_line(f"{self._prefix} …        {change}")
 
     def report(self, result: str, message: str) -> None:
-        """Print the result."""
         seconds = time.monotonic() - self._began
-        self._print_line(f"{self.installation_folder}  {self._name:<12} {result:<8} {message}  ({seconds:.1f} s)")
+        self._print_line(f"{self._prefix} {result:<8} {message}  ({seconds:.1f} s)")

@@ -6,9 +6,8 @@ import os
 import shlex
 from pathlib import Path
 
-from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed, not_applicable
 from commonage.join.config import MARK_FILE
 
 SCRATCH = Path("/scratch")
@@ -17,7 +16,7 @@ FSTAB_MARK = "# commonage"
 _GIB = 1024**3
 
 
-class Scratch:
+class Scratch(Step):
     """Step: a tmpfs at /scratch: fast, and empty after a reboot."""
 
     name = "scratch"
@@ -35,28 +34,21 @@ class Scratch:
         return needed(f"mount a tmpfs of {context.options.scratch} of the memory at {SCRATCH}, now and at boot")
 
     def apply(self, context: JoinContext) -> None:
-        """Add a line to fstab, and mount."""
         SCRATCH.mkdir(exist_ok=True)
         options = f"size={context.options.scratch},mode=1777,nosuid,nodev"
         add_fstab_line(context.host, SCRATCH, f"tmpfs {SCRATCH} tmpfs {options} 0 0")
         context.host.run_or_fail("mount", str(SCRATCH))
 
 
-class Share:
+class Share(Step):
     """Step: the shared folder, for homes, output of workloads, and their messages to the control plane."""
 
     name = "share"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check by the mark in the folder, which identifies the site."""
+        if marked := check_mark(context):
+            return marked
         folder = Path(context.join_config.shared_dir)
-        mark = context.host.read(folder / MARK_FILE)
-        if mark is not None and mark.strip() == context.join_config.mark:
-            return done(f"{folder} is the site's")
-        if mark is not None:
-            return blocked(
-                f"{folder} belongs to another site (see its {MARK_FILE}): mount the folder of this site there"
-            )
         if context.host.mounted(folder) is not None:
             return blocked(f"the file system mounted at {folder} is not the site's: it lacks {MARK_FILE}")
         if not context.options.share:
@@ -67,7 +59,6 @@ class Share:
         return needed(f"mount {context.options.share} at {folder}, now and at boot")
 
     def apply(self, context: JoinContext) -> None:
-        """Add a line to fstab, and mount."""
         folder = Path(context.join_config.shared_dir)
         line = fstab_line(context.options.share, folder)
         kind = line.split()[2]
@@ -79,6 +70,17 @@ class Share:
         if not mounted.ok:
             remove_fstab_lines(context.host, folder)
             raise StepFailed(f"{context.options.share} cannot be mounted at {folder}: {mounted.output_tail}")
+
+
+def check_mark(context: JoinContext) -> CheckResult | None:
+    """Whether the shared folder is the site's, by the mark in it; None if it has none."""
+    folder = context.join_config.shared_dir
+    mark = context.host.read(Path(folder) / MARK_FILE)
+    if mark is None:
+        return None
+    if mark.strip() == context.join_config.mark:
+        return done(f"{folder} is the site's")
+    return blocked(f"{folder} belongs to another site (see its {MARK_FILE}): mount the folder of this site there")
 
 
 def fstab_line(share: str, folder: Path) -> str:

@@ -15,21 +15,19 @@ from typing import Any
 
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 from commonage.domain.errors import EngineFailure
-from commonage.join.config import JoinConfig
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof, JoinConfig
 
 _READY_TIMEOUT_S, _JOIN_TIMEOUT_S = 30.0, 90.0
 
 
-class Swarm:
+class Swarm(Step):
     """Step: this node is a worker of the site's Swarm (or its manager)."""
 
     name = "swarm"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Compare what Docker says here with what the manager says of this node."""
         info = swarm_info(context.host)
         state, node_id = info.get("LocalNodeState", "inactive"), str(info.get("NodeID", ""))
         registration = context.registration(node_id)

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from commonage.api.fill import fill, optional_reason, reason
 from commonage.api.routes.volumes import volume_out
 from commonage.api.routing import QUERY, Guarded, answer, caller, context, problems
-from commonage.control.catalogue.environments import EnvironmentView
-from commonage.control.queries.notices import notices
+from commonage.control.catalogue.catalogue import EnvironmentView
+from commonage.control.queries.workloads import notices
 from commonage.domain.errors import Forbidden
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, LaunchQuery, SizeChoice

@@ -16,7 +16,7 @@ from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.api.routes.workloads import WORKLOAD, check_id
 from commonage.api.routing import Context, Guarded, caller, context, problems
-from commonage.control.tenants.connections import Connection
+from commonage.control.request_limits import Connection
 from commonage.domain.errors import CommonageError, Forbidden, TooLarge
 from commonage.domain.principals import Principal
 from commonage.ports.execs import ExecStream, Terminal

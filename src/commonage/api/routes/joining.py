@@ -18,7 +18,7 @@ from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
-from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
+from commonage.wire.nodes import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 

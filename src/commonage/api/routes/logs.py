@@ -16,7 +16,7 @@ from commonage.api.fill import fill
 from commonage.api.routes.workloads import WORKLOAD, check_id
 from commonage.api.routing import QUERY, Context, Guarded, caller, context, problems
 from commonage.api.streams import EVENT_STREAM, sse, wants_stream
-from commonage.control.tenants.connections import Connection
+from commonage.control.request_limits import Connection
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
 from commonage.domain.statuses import LogLine

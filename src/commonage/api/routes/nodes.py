@@ -12,14 +12,14 @@ from commonage.api.fill import fill, reason
 from commonage.api.routing import QUERY, Guarded, answer, caller, context, problems
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.queries.node_views import DeviceView, NodeView
-from commonage.control.reservations.windows import deadline_of, zone_of
 from commonage.control.usage.attribution import unattributed
+from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.nodes import NodePoolView
 from commonage.domain.principals import Principal, Scope
-from commonage.wire.joining import DoneOut
 from commonage.wire.nodes import (
     DeviceOut,
+    DoneOut,
     DrainQuery,
     NodeList,
     NodeOut,

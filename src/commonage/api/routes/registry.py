@@ -23,7 +23,7 @@ from commonage.api.fill import fill
 from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants.membership import tenants_of
+from commonage.control.tenants import tenants_of
 from commonage.domain.errors import CommonageError, NotFound, Unauthenticated
 from commonage.domain.images import Rights, granted, parse_access, rights_of_member, scope_of
 from commonage.domain.principals import Principal, Scope

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from commonage.api.fill import fill, optional_reason
 from commonage.api.routes.workloads import parse_gpu_request, request_out
 from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, problems, read_json
-from commonage.control.reservations.reservations import Wanted
-from commonage.control.reservations.windows import window_of, windows, zone_of
+from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
+from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.principals import Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from commonage.api.fill import fill
 from commonage.api.routing import Guarded, answer, caller, context, problems
-from commonage.control.queries.tenant_views import TenantView
+from commonage.control.tenants import TenantView
 from commonage.wire.tenants import TenantList, TenantOut
 
 router = APIRouter(route_class=Guarded, tags=["tenants"])

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from commonage import messages
 from commonage.api.fill import fill
 from commonage.api.routing import Guarded, answer, caller, context, problems
-from commonage.control.queries.volumes import VolumeView
+from commonage.control.queries.launch import VolumeView
 from commonage.control.usage.homes import HomeView
-from commonage.wire.volumes import HomeOut, VolumeList, VolumeOut
+from commonage.wire.environments import HomeOut, VolumeList, VolumeOut
 
 router = APIRouter(route_class=Guarded, tags=["volumes"])
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, calls_server, connect, prints
 from commonage.cli.errors import MISUSED, Failure
+from commonage.cli.nodes.ssh import Task, send, split_host
 from commonage.units import UnitError, parse_duration
 
 if TYPE_CHECKING:
-    from commonage.wire.joining import JoinTokenOut
+    from commonage.sdk import Client
+    from commonage.wire.nodes import JoinTokenOut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MIN_S = 60
-_MAX_S = 7 * 86400
 _VALIDITY = click.option(
     "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long the token is valid."
 )
@@ -43,31 +42,31 @@ _JOIN_OPTIONS = (
 """Options that are passed to the join program on the node (`commonage.agent.join`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How to sign in by SSH. Empty values are the defaults of SSH."""
-
-    key: str = ""
-    config: str = ""
-    sudo_password: str = ""
-
-
-def _ssh_options(command: F) -> F:
-    """Add the options of SSH. The command gets an `access` instead."""
+def _over_ssh(command: F) -> F:
+    """Add the hosts and the options of SSH. The command gets a `task` for these hosts instead."""
 
     @wraps(command)
-    def with_access(*args: Any, key: str | None, ssh_config: str | None, ask_sudo: bool, **rest: Any) -> Any:
+    def with_task(
+        *args: Any, hosts: tuple[str, ...], key: str | None, ssh_config: str | None, ask_sudo: bool, **rest: Any
+    ) -> Any:
+        for host in hosts:
+            try:
+                split_host(host)
+            except ValueError as error:
+                raise Failure(str(error), MISUSED) from None
         password = str(click.prompt("Password for sudo", hide_input=True, err=True)) if ask_sudo else ""
-        return command(*args, access=Access(key or "", ssh_config or "", password), **rest)
+        task = Task(list(dict.fromkeys(hosts)), key=key or "", config=ssh_config or "", sudo_password=password)
+        return command(*args, task=task, **rest)
 
     file = click.Path(exists=True, dir_okay=False)
     for option in (
         click.option("--ask-sudo", is_flag=True, help="Ask for the sudo password of the hosts."),
         click.option("--ssh-config", type=file, help="Configuration file, as for `ssh -F`."),
         click.option("--key", type=file, help="Private key to sign in with."),
+        click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…"),
     ):
-        with_access = option(with_access)
-    return with_access  # type: ignore[return-value]  # click's options keep the signature
+        with_task = option(with_task)
+    return with_task  # type: ignore[return-value]  # click's options keep the signature
 
 
 def _join_options(command: F) -> F:
@@ -86,13 +85,12 @@ def _join_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…")
-@_ssh_options
+@_over_ssh
 @click.option("--plan", is_flag=True, help="Only show the steps.")
 @click.option("--force", is_flag=True, help="Restart Docker if necessary, even if running containers end.")
 @_join_options
 @calls_server
-def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[str], **flags: bool) -> None:
+def join(server: Server, task: Task, options: list[str], **flags: bool) -> None:
     """Let machines join as nodes over SSH, as root or with sudo. A second run changes nothing. For admins.
 
     \b
@@ -100,7 +98,6 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[s
       commonage node join admin@gpu-7 --plan
       commonage node join root@10.0.0.7 root@10.0.0.8 --share nas:/commonage
     """
-    _check_hosts(hosts)
     with connect(server) as client:
         kit, token = client.join_kit(), client.join_token()
     files = {
@@ -110,15 +107,14 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[s
     }
     command = ["sh", "join.sh", "--token-file", "token", "--bundle", "bundle.tar.gz"]
     command += [f"--{name}" for name, given in flags.items() if given]
-    if _send(hosts, [*command, *options], access, files) != 0:
+    if send(replace(task, command=[*command, *options], files=files)) != 0:
         raise Failure("not all machines have joined. See the messages above.")
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, required=True, metavar="[USER@]HOST…")
-@_ssh_options
+@_over_ssh
 @click.option("--force", is_flag=True, help="Leave even if running workloads end.")
-def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
+def leave(task: Task, force: bool) -> None:
     """Remove nodes from their site over SSH.
 
     Removes the agent, its certificates and the membership of the Swarm; keeps Docker and drivers. Refused while
@@ -129,26 +125,22 @@ def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
       commonage node drain --requeue gpu-7
       commonage node leave admin@gpu-7
     """
-    _check_hosts(hosts)
     command = ["/usr/local/sbin/commonage-agent", "leave", *(["--force"] if force else [])]
     # A machine that never joined does not have this program.
     guard = 'test -x "$1" || { echo "Nothing to do: no agent is here."; exit 0; }; exec "$@"'
-    if _send(hosts, ["sh", "-c", guard, "sh", *command], access) != 0:
+    if send(replace(task, command=["sh", "-c", guard, "sh", *command])) != 0:
         raise Failure("not all nodes have left. See the messages above.")
 
 
-def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: Mapping[str, str] | None = None) -> int:
-    from commonage.cli.nodes.ssh import Task, send
-
-    return send(Task(list(dict.fromkeys(hosts)), command, files or {}, access.key, access.config, access.sudo_password))
+def _print_lines(done: dict[str, list[str]]) -> None:
+    click.echo("\n".join(done["done"]))
 
 
 @click.command()
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Remove a lost node. Use it only if nothing runs there any more.")
-@as_json
-@calls_server
-def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
+@prints(_print_lines)
+def rm(client: Client, name: str, force: bool) -> dict[str, list[str]]:
     """Remove a node, and refuse further connections from it. For admins.
 
     The node must be drained, faulty or lost, without workloads. Revokes its certificate, its login to the registry, all
@@ -161,17 +153,19 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
     """
     from commonage.cli.nodes.node import find
 
-    with connect(server) as client:
-        # A node that is unknown, or never reported, may still have a certificate.
-        site, _, node = name.rpartition("/")
-        if any(name in (one.name, f"{one.site}/{one.name}") for one in client.nodes()):
-            site, node = find(client, name)
-        done = client.remove_node(site or "local", node, force=force)
-    if as_json:
-        output.print_json({"done": list(done)})
+    # A node that is unknown, or never reported, may still have a certificate.
+    site, _, node_name = name.rpartition("/")
+    if any(name in (node.name, f"{node.site}/{node.name}") for node in client.nodes()):
+        node = find(client, name)
+        site, node_name = node.site, node.name
+    return {"done": list(client.remove_node(site or "local", node_name, force=force))}
+
+
+def _print_token(token: JoinTokenOut | dict[str, list[str]]) -> None:
+    if isinstance(token, dict):
+        _print_lines(token)
     else:
-        for line in done:
-            click.echo(line)
+        click.echo("\n".join(commands(token)))
 
 
 @click.command()
@@ -179,9 +173,8 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 @click.option(
     "--revoke", is_flag=True, help="Revoke all join tokens, and the worker token of the Swarm, instead of creating one."
 )
-@as_json
-@calls_server
-def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
+@prints(_print_token)
+def token(client: Client, how_long: str, revoke: bool) -> JoinTokenOut | dict[str, list[str]]:
     """Create a join token, and show the command for the machine. For admins.
 
     \b
@@ -189,31 +182,18 @@ def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
       commonage node token --for 30m
       commonage node token --revoke
     """
-    with connect(server) as client:
-        if revoke:
-            done = client.revoke_join_tokens()
-            if as_json:
-                output.print_json({"done": list(done)})
-            else:
-                click.echo("\n".join(done))
-            return
-        made = client.join_token(for_s=_seconds(how_long))
-    if as_json:
-        output.print_json(made)
-        return
-    for line in commands(made):
-        click.echo(line)
+    return {"done": list(client.revoke_join_tokens())} if revoke else client.join_token(for_s=_seconds(how_long))
 
 
-def commands(made: JoinTokenOut) -> Sequence[str]:
+def commands(token: JoinTokenOut) -> Sequence[str]:
     """The command, and the token separately: all users of a machine can read a command line."""
     return [
-        f"Run this on the machine that joins, before {output.clock(made.expires_at)}:",
+        f"Run this on the machine that joins, before {output.clock(token.expires_at)}:",
         "",
-        made.command,
+        token.command,
         "",
         "It asks for this token, or reads it from --token-file FILE (- is stdin):",
-        made.token,
+        token.token,
     ]
 
 
@@ -236,13 +216,13 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
       commonage node template --share nas:/commonage > user-data
     """
     with connect(server) as client:
-        made = client.join_token(for_s=_seconds(how_long), cloud_init=cloud_init, options=options)
+        token = client.join_token(for_s=_seconds(how_long), cloud_init=cloud_init, options=options)
         script = "" if cloud_init else client.join_kit().script
     if cloud_init:
-        click.echo(made.user_data or "", nl=False)
+        click.echo(token.user_data or "", nl=False)
     else:
         words = shlex.join(["--token-file", "-", *options])
-        call = f"\nmain {words} <<'END_OF_TOKEN'\n{made.token}\nEND_OF_TOKEN\n"
+        call = f"\nmain {words} <<'END_OF_TOKEN'\n{token.token}\nEND_OF_TOKEN\n"
         click.echo(script.replace('\nmain "$@"\n', call), nl=False)
 
 
@@ -251,16 +231,6 @@ def _seconds(text: str) -> int:
         seconds = parse_duration(text, "--for")
     except UnitError as error:
         raise Failure(str(error), MISUSED) from None
-    if not _MIN_S <= seconds <= _MAX_S:
+    if not 60 <= seconds <= 7 * 86400:
         raise Failure(f"--for {text}: a join token is valid for 1 minute to 7 days. Write it like 1h or 2d.", MISUSED)
     return seconds
-
-
-def _check_hosts(hosts: Sequence[str]) -> None:
-    from commonage.cli.nodes.ssh import split_host
-
-    for host in hosts:
-        try:
-            split_host(host)
-        except ValueError as error:
-            raise Failure(str(error), MISUSED) from None

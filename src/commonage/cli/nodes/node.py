@@ -1,4 +1,4 @@
-"""`commonage node`: lists, drains and resumes nodes."""
+"""`commonage node` and `node-pool`: lists, drains and resumes nodes; lists the node pools of clouds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.app import LazyGroup
+from commonage.cli.connection import Server, as_json, calls_server, connect, prints
 from commonage.cli.errors import MISUSED, Failure
-from commonage.cli.groups import LazyGroup
-from commonage.cli.nodes import gpus
+from commonage.cli.nodes import view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from commonage.sdk import Client
-    from commonage.wire.nodes import DeviceOut, NodeOut, UnattributedProcessOut
+    from commonage.wire.nodes import NodeOut, NodePoolOut
 
 
 @click.group(
@@ -42,10 +39,18 @@ def node() -> None:
     """
 
 
+def _print_nodes(nodes: Sequence[NodeOut]) -> None:
+    if not nodes:
+        click.echo("No node has reported yet.", err=True)
+        return
+    output.console().print(view.node_table(nodes))
+    for note in view.node_notes(nodes):
+        click.echo(f"Note: {note}")
+
+
 @node.command("ls")
-@as_json
-@calls_server
-def ls(server: Server, as_json: bool) -> None:
+@prints(_print_nodes)
+def list_nodes(client: Client) -> Sequence[NodeOut]:
     """List the nodes with their GPUs and free resources.
 
     States: ready; draining (an admin has drained it); faulty; lost. The reasons are below the table.
@@ -55,36 +60,34 @@ def ls(server: Server, as_json: bool) -> None:
       commonage node ls
       commonage node ls --json
     """
-    with connect(server) as client:
-        found = client.nodes()
-    if as_json:
-        output.print_json(found)
-    elif found:
-        output.console().print(node_table(found))
-        for note in node_notes(found):
-            click.echo(f"Note: {note}")
-    else:
-        click.echo("No node has reported yet.", err=True)
+    return client.nodes()
 
 
 @node.command("show")
 @click.argument("name")
-@as_json
-@calls_server
-def show_one(server: Server, name: str, as_json: bool) -> None:
+@prints(view.print_node)
+def show_node(client: Client, name: str) -> NodeOut:
     """Show the details of a node and its GPUs.
 
     \b
     Example:
       commonage node show gpu-1
     """
-    with connect(server) as client:
-        site, node = find(client, name)
-        (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, node))
-    if as_json:
-        output.print_json(found)
-    else:
-        gpus.print_node(found)
+    return find(client, name)
+
+
+def _change(node: NodeOut) -> str:
+    plural = "" if node.workloads == 1 else "s"
+    reason = f" ({output.messages(node.reasons)})" if node.reasons else ""
+    return f"{node.site}/{node.name} is {node.state}{reason}, {node.workloads} workload{plural} on it"
+
+
+def _print_drained(node: NodeOut) -> None:
+    click.echo(_change(node))
+    if node.leave_by is not None:
+        click.echo(f"Workloads that still run there are evicted at {output.clock(node.leave_by)}.")
+    elif node.workloads:
+        click.echo("Running workloads continue. Drain again with --by TIME to set a deadline.")
 
 
 @node.command("drain")
@@ -94,9 +97,8 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
     "--by", metavar="TIME", help='Deadline for all workloads: 2h, 18:00 or "2026-11-24 14:00". Users are notified.'
 )
 @click.option("--time-zone", metavar="ZONE", help="Time zone of --by: Europe/Berlin, UTC or +01:00.  [default: yours]")
-@as_json
-@calls_server
-def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: str | None, as_json: bool) -> None:
+@prints(_print_drained)
+def drain(client: Client, name: str, requeue: bool, by: str | None, time_zone: str | None) -> NodeOut:
     """Drain a node: it starts no more workloads. For admins.
 
     Running workloads continue. With --requeue, jobs and services are requeued now, unless they were submitted with
@@ -111,14 +113,14 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
     from commonage.cli.reservation import time_zone as own_zone
 
     zone = None if by is None else time_zone or own_zone()
-    with connect(server) as client:
-        site, node = find(client, name)
-        changed = client.drain(site, node, requeue=requeue, by=by, time_zone=zone)
-    _print_change(changed, as_json)
-    if not as_json and changed.leave_by is not None:
-        click.echo(f"Workloads that still run there are evicted at {output.clock(changed.leave_by)}.")
-    elif not as_json and changed.workloads:
-        click.echo("Running workloads continue. Drain again with --by TIME to set a deadline.")
+    node = find(client, name)
+    return client.drain(node.site, node.name, requeue=requeue, by=by, time_zone=zone)
+
+
+def _print_resumed(node: NodeOut) -> None:
+    click.echo(_change(node))
+    for fault in view.faults(node):
+        click.echo(fault, err=True)
 
 
 @node.command("resume")
@@ -126,9 +128,8 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
 @click.option(
     "--gpu", metavar="INDEX|UUID", help="Only clear the faults of this GPU. A fault that persists is reported again."
 )
-@as_json
-@calls_server
-def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
+@prints(_print_resumed)
+def resume(client: Client, name: str, gpu: str | None) -> NodeOut:
     """Resume a drained node, and clear the faults of its GPUs. For admins.
 
     A faulty node stays faulty until the cause is fixed. `commonage node ls` shows the cause.
@@ -138,90 +139,76 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
       commonage node resume gpu-1
       commonage node resume gpu-1 --gpu 0
     """
-    with connect(server) as client:
-        site, node = find(client, name)
-        changed = client.resume(site, node, gpu=gpu)
-    _print_change(changed, as_json)
-    if not as_json:
-        for line in gpus.faults(changed):
-            click.echo(line, err=True)
+    node = find(client, name)
+    return client.resume(node.site, node.name, gpu=gpu)
 
 
-def find(client: Client, name: str) -> tuple[str, str]:
-    """The site and name of the node NAME or SITE/NAME. Raises Failure."""
-    site, slash, node = name.partition("/")
+def find(client: Client, name: str) -> NodeOut:
+    """The node NAME or SITE/NAME. Raises Failure."""
     nodes = client.nodes()
-    found = [one for one in nodes if (one.site, one.name) == (site, node) or (not slash and one.name == name)]
-    if len(found) == 1:
-        return found[0].site, found[0].name
-    known = ", ".join(f"{one.site}/{one.name}" for one in found or nodes) or "none"
-    if found:
+    matches = [node for node in nodes if name in (node.name, f"{node.site}/{node.name}")]
+    if len(matches) == 1:
+        return matches[0]
+    known = ", ".join(f"{node.site}/{node.name}" for node in matches or nodes) or "none"
+    if matches:
         raise Failure(f"{name!r} is ambiguous: {known}. Write SITE/NAME.", MISUSED)
     raise Failure(f"no node {name!r}. Nodes: {known}", MISUSED)
 
 
-def _print_change(changed: NodeOut, as_json: bool) -> None:
+@click.group
+def node_pool() -> None:
+    """List node pools: nodes that a cloud adds and removes on demand.
+
+    \b
+    Example:
+      commonage node-pool ls
+    """
+
+
+@node_pool.command("ls")
+@as_json
+@calls_server
+def list_node_pools(server: Server, as_json: bool) -> None:
+    """List the node pools with their nodes, planned changes with reasons, and cost per hour before and after.
+
+    \b
+    Example:
+      commonage node-pool ls --json
+    """
+    with connect(server) as client:
+        pools = client.node_pools()
     if as_json:
-        output.print_json(changed)
-    else:
-        many = "" if changed.workloads == 1 else "s"
-        why = f" ({output.messages(changed.reasons)})" if changed.reasons else ""
-        click.echo(f"{changed.site}/{changed.name} is {changed.state}{why}, {changed.workloads} workload{many} on it")
+        output.print_json(pools)
+        return
+    if not pools:
+        from commonage.wire.hub import docs_page
 
-
-def node_table(found: Sequence[NodeOut]) -> Table:
-    """The table of nodes, with a line for each GPU."""
+        guide = server.url + docs_page("operate/node-pools")
+        click.echo(f"No node pools. Add [[node_pools]] tables to the settings ({guide}).", err=True)
+        return
     table = output.table(
-        "NODE",
-        "STATE",
-        "FREE CORES",
-        "FREE MEMORY",
-        "GPU",
-        "FREE VRAM",
-        "USED VRAM",
-        "BUSY",
-        "WORKLOADS",
-        right=["WORKLOADS"],
+        "NODE POOL", "PROVIDER", "NODES", "MIN", "MAX", "CHANGE", "COST", "COST AFTER", right=("COST", "COST AFTER")
     )
-    for one in found:
-        devices = [_device(device) for device in one.devices] or [("none", "", "", "")]
-        for number, device in enumerate(devices):
-            node = (
-                f"{output.text(one.name)}",
-                output.state(one.state),
-                f"{output.cpus(one.free_cpus_milli)} of {output.cpus(one.cpus_milli)}",
-                f"{output.memory(one.free_memory_mib)} of {output.memory(one.memory_mib)}",
-            )
-            table.add_row(*(node if number == 0 else ("",) * 4), *device, str(one.workloads) if number == 0 else "")
-    return table
+    for pool in pools:
+        table.add_row(
+            output.text(pool.name), output.text(pool.provider), str(len(pool.nodes)), str(pool.min), str(pool.max),
+            _planned(pool), _cost(pool.cost_per_h, pool), _cost(pool.cost_after_per_h, pool),
+        )  # fmt: skip
+    output.console().print(table)
+    for pool in pools:
+        for rented in pool.nodes:
+            click.echo(f"{rented.name}: {rented.state}")
+        click.echo(f"{pool.name}: {pool.reason.message}")
+        if pool.last_error:
+            click.echo(f"Note: {pool.name}: {pool.last_error}", err=True)
 
 
-def node_notes(found: Sequence[NodeOut]) -> list[str]:
-    """The notes and problems of the nodes, without repetition."""
-    reasons = [f"{one.name}: {output.messages(one.reasons)}" for one in found if one.reasons]
-    unattributed = [
-        f"{one.name}, GPU {device.label}: {_process_text(process)}"
-        for one in found
-        for device in one.devices
-        for process in device.unattributed
-    ]
-    return list(dict.fromkeys([*reasons, *unattributed, *(note for one in found for note in one.notes)]))
+def _planned(pool: NodePoolOut) -> str:
+    if pool.adding:
+        return f"+{pool.adding}"
+    return f"-{len(pool.removing)}" if pool.removing else "none"
 
 
-def _process_text(process: UnattributedProcessOut) -> str:
-    name = output.text(process.name) or "a process"
-    pid = "" if process.pid is None else f" (process {process.pid})"
-    vram = "VRAM" if process.memory_mib is None else f"{output.memory(process.memory_mib)} of VRAM"
-    return f"{name}{pid} uses {vram}, and no workload started it"
-
-
-def _device(device: DeviceOut) -> tuple[str, str, str, str]:
-    simulated = " (simulated)" if device.simulated and "simulated" not in device.model.lower() else ""
-    faults = f" [red]{output.text(output.messages(device.faults))}[/]" if device.faults else ""
-    busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
-    return (
-        f"{device.label}: {output.text(device.model)}{simulated}{faults}",
-        f"{output.memory(device.free_mib)} of {output.memory(device.memory_mib)}",
-        "" if device.used_mib is None else output.memory(device.used_mib),
-        busy,
-    )
+def _cost(cost: float, pool: NodePoolOut) -> str:
+    """`3.00 EUR/h`; empty if no price is known."""
+    return f"{cost:.2f} {pool.currency}/h".replace(" /h", "/h") if pool.price_per_h else ""

@@ -29,7 +29,7 @@ class Task:
     """
 
     hosts: Sequence[str]
-    command: Sequence[str]
+    command: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     config: str = ""
@@ -57,7 +57,6 @@ def split_host(text: str) -> tuple[str, str, int]:
 
 
 def run(task: Task) -> int:
-    """Run the task on all hosts in parallel. Returns the exit code."""
     # Only in this process: see above.
     import_module("gevent.monkey").patch_all()
     from pyinfra.api.config import Config
@@ -74,7 +73,7 @@ def run(task: Task) -> int:
     pool = State(inventory, config).pool
     greenlets = [pool.spawn(_visit, host, task) for host in inventory]
     pool.join()
-    failed = [host.name for host, one in zip(inventory, greenlets, strict=True) if not one.value]
+    failed = [host.name for host, visit in zip(inventory, greenlets, strict=True) if not visit.value]
     if failed and len(task.hosts) > 1:
         print(f"Failed: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
@@ -82,17 +81,14 @@ def run(task: Task) -> int:
 
 def _data(text: str, task: Task) -> dict[str, Any]:
     user, host, port = split_host(text)
-    data: dict[str, Any] = {"ssh_hostname": host, "_sudo": user != "root"}
-    for name, value in (
-        ("ssh_user", user),
-        ("ssh_port", port),
-        ("ssh_key", task.key),
-        ("ssh_config_file", task.config),
-        ("_sudo_password", task.sudo_password),
-    ):
-        if value:
-            data[name] = value
-    return data
+    given = {
+        "ssh_user": user,
+        "ssh_port": port,
+        "ssh_key": task.key,
+        "ssh_config_file": task.config,
+        "_sudo_password": task.sudo_password,
+    }
+    return {"ssh_hostname": host, "_sudo": user != "root"} | {name: value for name, value in given.items() if value}
 
 
 def _visit(host: Any, task: Task) -> bool:
@@ -110,7 +106,6 @@ def _visit(host: Any, task: Task) -> bool:
 
 
 def _do(host: Any, task: Task) -> bool:
-    """Copy the files, run the command, remove the files."""
     from pyinfra.api.command import StringCommand
 
     data = host.data.dict()

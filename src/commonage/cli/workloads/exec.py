@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli.connection import calls_server, connect, find_workload
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, calls_server, connect, find_workload
 from commonage.cli.workloads.follow import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def exec_(server: Server, workload: str, command: tuple[str, ...], use_tty: bool
       commonage exec train -- tar -c results | tar -x
     """
     with connect(server) as client:
-        found = find_workload(client, workload).id
+        workload_id = find_workload(client, workload).id
     with_terminal = os.isatty(_STDIN) if use_tty is None else use_tty
     command = command[1:] if command[:1] == ("--",) else command
     try:
-        code = asyncio.run(_run(server, found, command, with_terminal))
+        code = asyncio.run(_run(server, workload_id, command, with_terminal))
     except KeyboardInterrupt:
         code = INTERRUPTED
     # A thread may still wait for input. Exit without waiting for it.
@@ -81,8 +80,8 @@ def _terminal() -> TerminalIn:
     from commonage.wire.execs import TerminalIn
 
     size = _size()
-    found = {"columns": size.columns, "rows": size.lines, "kind": os.environ.get("TERM") or "xterm"}
-    return TerminalIn.model_validate(found)
+    kind = os.environ.get("TERM") or "xterm"
+    return TerminalIn(columns=size.columns, rows=size.lines, kind=kind)
 
 
 def _size() -> os.terminal_size:
@@ -95,7 +94,6 @@ def _size() -> os.terminal_size:
 
 
 async def _forward(running: Exec) -> int:
-    """Forward input and output until the command ends. Returns its exit code."""
     feeding = asyncio.create_task(_feed(running))
     try:
         while (chunk := await running.read()) is not None:
@@ -157,7 +155,6 @@ def _raw() -> Iterator[None]:
 
 @asynccontextmanager
 async def _resizing(running: Exec) -> AsyncIterator[None]:
-    """Resize the terminal of the command when ours is resized."""
     loop = asyncio.get_running_loop()
     resizes: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""Selects the files of a folder that are sent with a workload, and checks their size. Used by run and submit."""
+"""Selects the files of a folder that are sent with a workload, checks their size, and sends them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commonage.cli.errors import MISUSED, Failure
 from commonage.cli.output import memory
 
+if TYPE_CHECKING:
+    from commonage.sdk import Client
+
 MAX_MIB = 64
 MAX_FILES = 20_000
-_LISTED = 5
 # Marks the data folder of a server, which has secrets and files of other users.
 _SERVER_MARKER = "commonage.lock"
 # Folders of tools, which are never sent.
@@ -24,6 +27,17 @@ EXCLUDED = frozenset(
 )  # fmt: skip
 
 
+def send_files(client: Client, folder: Path, only: Sequence[str]) -> str | None:
+    """Upload the files. Returns the digest to submit with; None without files. Raises Failure."""
+    files = files_to_send(folder, only)
+    if not files:
+        return None
+    try:
+        return client.bundle(files).digest
+    except OSError as error:
+        raise Failure(f"{error.filename or folder} cannot be sent: {error.strerror or error}", MISUSED) from error
+
+
 def files_to_send(folder: Path, only: Sequence[str] = ()) -> Mapping[str, Path]:
     """The files of `folder` by relative path: all, or the files and folders in `only`.
 
@@ -31,21 +45,21 @@ def files_to_send(folder: Path, only: Sequence[str] = ()) -> Mapping[str, Path]:
     many or too large.
     """
     folder = folder.resolve()
-    names = list(_selected(folder, only)) if only else list(_listed(folder))
-    found = {name: folder / name for name in names if _is_inside(folder, folder / name)}
-    _check_size(found)
-    return found
+    names = _selected(folder, only) if only else _listed(folder)
+    files = {name: folder / name for name in names if _is_inside(folder, folder / name)}
+    _check_size(files)
+    return files
 
 
 def _selected(folder: Path, only: Sequence[str]) -> Iterator[str]:
-    for one in only:
-        path = (folder / one).resolve()
+    for name in only:
+        path = (folder / name).resolve()
         if not path.exists():
-            raise Failure(f"no file or folder {one!r} in {folder}", MISUSED)
+            raise Failure(f"no file or folder {name!r} in {folder}", MISUSED)
         if not path.is_relative_to(folder):
-            raise Failure(f"{one!r} is outside of {folder}. Only files in this folder can be sent.", MISUSED)
+            raise Failure(f"{name!r} is outside of {folder}. Only files in this folder can be sent.", MISUSED)
         if path.is_dir():
-            yield from ((path / name).relative_to(folder).as_posix() for name in _walk(path))
+            yield from ((path / below).relative_to(folder).as_posix() for below in _walk(path))
         else:
             yield path.relative_to(folder).as_posix()
 
@@ -66,8 +80,8 @@ def _listed(folder: Path) -> Iterator[str]:
 
 def _walk(folder: Path) -> Iterator[str]:
     for number, (path, folders, names) in enumerate(os.walk(folder)):
-        there = sorted(set(folders) - EXCLUDED)
-        folders[:] = [name for name in there if not Path(path, name, _SERVER_MARKER).exists()]
+        kept = sorted(set(folders) - EXCLUDED)
+        folders[:] = [name for name in kept if not Path(path, name, _SERVER_MARKER).exists()]
         if number > MAX_FILES:
             raise Failure(_too_many(folder), MISUSED)
         yield from (Path(path, name).relative_to(folder).as_posix() for name in sorted(names))
@@ -78,17 +92,17 @@ def _is_inside(folder: Path, path: Path) -> bool:
     return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(folder))
 
 
-def _check_size(found: Mapping[str, Path]) -> None:
-    if len(found) > MAX_FILES:
+def _check_size(files: Mapping[str, Path]) -> None:
+    if len(files) > MAX_FILES:
         raise Failure(_too_many(Path.cwd()), MISUSED)
-    sizes = {name: path.stat().st_size for name, path in found.items()}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
     total_mib = sum(sizes.values()) / 1024**2
     if total_mib <= MAX_MIB:
         return
-    largest = sorted(sizes.items(), key=lambda item: item[1], reverse=True)[:_LISTED]
+    largest = sorted(sizes.items(), key=lambda item: item[1], reverse=True)[:5]
     listed = "".join(f"\n  {memory(size / 1024**2):>9}  {name}" for name, size in largest)
     raise Failure(
-        f"the {len(found)} files of this folder have {memory(total_mib)}; at most {MAX_MIB} MiB can be sent. "
+        f"the {len(files)} files of this folder have {memory(total_mib)}; at most {MAX_MIB} MiB can be sent. "
         f"The largest:{listed}\nSelect files with --files PATH, list others in .gitignore, "
         "or send none with --no-files.",
         MISUSED,

@@ -11,7 +11,6 @@ import click
 
 from commonage.cli import output
 from commonage.cli.errors import FAILED
-from commonage.cli.workloads import usage_reports
 from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
@@ -32,18 +31,23 @@ def follow(client: Client, workload: WorkloadOut) -> int:
         try:
             return follower.run()
         except KeyboardInterrupt:
-            follower.pause()  # the status line would overwrite the question
+            follower.status.clear()  # it would overwrite the question
             code = _interrupted(client, follower.workload)
             if code is not None:
                 return code
 
 
 def exit_code(workload: WorkloadOut) -> int:
-    """The exit code for this command: that of the job if it failed with one."""
     if workload.state == "succeeded":
         return 0
     code = workload.exit_code
     return code if workload.state == "failed" and code is not None and 0 < code < 256 else FAILED
+
+
+def gpu_use(workload: WorkloadOut) -> str | None:
+    """The GPU usage of a workload, to print after its id; None without GPUs or a usage report."""
+    usage_report = workload.usage_report
+    return usage_report.summary if usage_report is not None and usage_report.devices else None
 
 
 class _Follower:
@@ -54,10 +58,9 @@ class _Follower:
         self._shown = max(workload.attempts - 1, 0)
         self._reported = self._shown  # attempts whose end was reported
         self._offset: int | None = None
-        self._status = StatusLine()
+        self.status = StatusLine()
 
     def run(self) -> int:
-        """Wait, show the log of each attempt, and report the result. Returns the exit code."""
         from commonage.wire.workloads import TERMINAL_STATES
 
         while True:
@@ -67,17 +70,13 @@ class _Follower:
             if self.workload.state in TERMINAL_STATES:
                 break
             time.sleep(_MIN_PAUSE_S)
-        self._status.clear()
+        self.status.clear()
         if self.workload.state != "succeeded":
-            self._status.print(f"{self.workload.id} {_result(self.workload.state, self.workload.reason)}")
-        usage_report = usage_reports.summary(self.workload)
-        if usage_report is not None:
-            self._status.print(f"{self.workload.id} {usage_report}")
+            self.status.print(f"{self.workload.id} {_result(self.workload.state, self.workload.reason)}")
+        used = gpu_use(self.workload)
+        if used is not None:
+            self.status.print(f"{self.workload.id} {used}")
         return exit_code(self.workload)
-
-    def pause(self) -> None:
-        """Clear the status line until `run` is called again."""
-        self._status.clear()
 
     def _wait_for_start(self) -> None:
         pause_s = _MIN_PAUSE_S
@@ -86,11 +85,11 @@ class _Follower:
             # An attempt may end between two requests: show its log before waiting for the next attempt.
             self._show_logs(self.workload.attempts - (self.workload.state == "starting"))
             self._report_attempts()
-            self._status.update(f"{self.workload.state}: {output.node_or_reason(self.workload)}")
+            self.status.update(f"{self.workload.state}: {output.node_or_reason(self.workload)}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
             self.workload = self._client.workload(self.workload.id)
-        self._status.clear()
+        self.status.clear()
 
     def _report_attempts(self) -> None:
         """Report why shown attempts ended that are followed by others: failed, or preempted."""
@@ -98,13 +97,13 @@ class _Follower:
             return
         for attempt in self._client.attempts(self.workload.id):
             if self._reported < attempt.number <= self._shown and attempt.ended_at is not None:
-                self._status.print(f"attempt {attempt.number} {_result(attempt.state, attempt.reason)}")
+                self.status.print(f"attempt {attempt.number} {_result(attempt.state, attempt.reason)}")
                 self._reported = attempt.number
 
     def _show_logs(self, last: int) -> None:
         """Show the logs of all attempts up to this one that were not shown yet."""
         while self._shown < last:
-            self._status.clear()
+            self.status.clear()
             self._show_log(self._shown + 1)
             self._shown += 1
             self._offset = None
@@ -136,7 +135,6 @@ class StatusLine:
         self._status: Status | None = None
 
     def update(self, text: str) -> None:
-        """Show the present state."""
         if text == self._last:
             return
         self._last = text
@@ -149,13 +147,11 @@ class StatusLine:
         self._status.update(output.text(text))
 
     def clear(self) -> None:
-        """Remove the line that changes."""
         if self._status is not None:
             self._status.stop()
         self._status = None
 
     def print(self, text: str) -> None:
-        """Print a line that remains."""
         self.clear()
         if text == self._last and not self._in_terminal:
             return  # `update` has printed it

@@ -1,4 +1,4 @@
-"""Reads job files, `NAME.commonage.yml`: one workload or a list of them. Errors name the line. Used by submit.
+"""`commonage submit`: submits a job file, `NAME.commonage.yml`: one workload or a list of them. Errors name the line.
 
 A workload has the fields of the API, with these differences. `time`, `grace`, `backoff` and `memory` are text with a
 unit, in place of `time_limit_s`, `grace_s`, `backoff_s` and `memory_mib`. `command` may be text as in a shell.
@@ -13,14 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from commonage.cli import output
+from commonage.cli.connection import Server, as_json, calls_server, connect
 from commonage.cli.errors import MISUSED, Failure
-from commonage.cli.workloads.request import CONDITIONS
+from commonage.cli.workloads.files import send_files
+from commonage.cli.workloads.request import CONDITIONS, invalid_dependency, new_key, validation_messages
 from commonage.units import TEXT_FIELDS, UnitError, with_units_in_names
 
 if TYPE_CHECKING:
     import yaml
 
-    from commonage.wire.workloads import SubmitIn
+    from commonage.sdk import Client
+    from commonage.wire.workloads import SubmitIn, SubmitOut
 
 MAX_BYTES = 1024 * 1024
 MAX_WORKLOADS = 1000
@@ -37,10 +43,86 @@ class Entry:
 
 
 class _LineError(Exception):
-    """A mistake in a line of the file."""
-
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--no-files", is_flag=True, help="Send no files, even if the job file lists some.")
+@click.option("--dry-run", is_flag=True, help="Only validate, and explain when the workloads could start.")
+@as_json
+@calls_server
+def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: bool) -> None:
+    """Submit the workload, or the list of workloads, of a job file.
+
+    The files in the job file's folder are uploaded, as with `run`.
+    `files: [train.py, data]` selects some, `files: false` sends none.
+
+    \b
+    Example, train.commonage.yml:
+      - name: prepare
+        command: python prepare.py
+      - name: train
+        command: python train.py --epochs 20
+        gpus: 6GiB
+        time: 2h
+        depends_on: afterok:prepare
+    and:
+      commonage submit train.commonage.yml
+    """
+    entries = read(file)
+    with connect(server, reconnect_timeout_s=10.0) as client:
+        if dry_run:
+            _print_dry_runs(client, entries, as_json)
+            return
+        made = _submit_all(client, entries, file.absolute().parent, no_files)
+    if as_json:
+        output.print_json([each.workload for each in made])
+        return
+    for each in made:
+        name = f"  {each.workload.name}" if each.workload.name else ""
+        array = f", an array of {each.count}" if each.count > 1 else ""
+        click.echo(f"{each.workload.id}{name}{array}{'' if each.created else ' (it already exists)'}")
+
+
+def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bool) -> list[SubmitOut]:
+    """Submit in order, and replace names of earlier entries by ids. Workloads submitted before a refusal remain."""
+    bundles: dict[tuple[str, ...], str | None] = {}
+    made: list[SubmitOut] = []
+    ids: dict[str, str] = {}
+    for entry in entries:
+        update = _earlier_ids(entry, ids)
+        if isinstance(entry.files, list) and not no_files and entry.request.bundle is None:
+            key = tuple(entry.files)
+            if key not in bundles:
+                bundles[key] = send_files(client, folder, key)
+            if bundles[key] is not None:
+                update["bundle"] = bundles[key]
+        if entry.request.key is None:
+            update["key"] = new_key()
+        submitted = client.submit(entry.request.model_copy(update=update))
+        made.append(submitted)
+        if entry.request.name:
+            ids[entry.request.name] = submitted.workload.id
+    return made
+
+
+def _earlier_ids(entry: Entry, ids: dict[str, str]) -> dict[str, object]:
+    from commonage.sdk import DependencyIn
+
+    earlier = [DependencyIn.model_validate({"id": ids[name], "condition": how}) for name, how in entry.after]
+    return {"depends_on": [*entry.request.depends_on, *earlier]} if earlier else {}
+
+
+def _print_dry_runs(client: Client, entries: list[Entry], as_json: bool) -> None:
+    explanations = [client.dry_run(entry.request) for entry in entries]
+    if as_json:
+        output.print_json(explanations)
+        return
+    for entry, explanation in zip(entries, explanations, strict=True):
+        click.echo(f"{entry.request.name or ' '.join(entry.request.command)}:")
+        click.echo("\n".join(f"  {line}" for line in output.explanation(explanation)))
 
 
 def read(path: Path) -> list[Entry]:
@@ -99,7 +181,6 @@ def _entry(node: yaml.Node, earlier: set[str]) -> Entry:
     import yaml
     from pydantic import ValidationError
 
-    from commonage.cli.workloads.request import validation_messages
     from commonage.sdk import SubmitIn
 
     line = node.start_mark.line + 1
@@ -112,9 +193,15 @@ def _entry(node: yaml.Node, earlier: set[str]) -> Entry:
     values = _plain(node)
     files = _files(values.pop("files", True), lines.get("files", line))
     if isinstance(values.get("command"), str):
-        values["command"] = _split(values["command"], lines["command"])
+        try:
+            values["command"] = shlex.split(values["command"])
+        except ValueError as error:
+            raise _LineError(lines["command"], f"invalid command: {error}") from None
     for name in values.keys() & TEXT_FIELDS:
-        number = _number(name, values.pop(name), lines[name])
+        try:
+            number = with_units_in_names({name: values.pop(name)})
+        except UnitError as error:
+            raise _LineError(lines[name], str(error)) from None
         if number.keys() & values.keys():
             raise _LineError(lines[name], f"{name} and {', '.join(number)} are the same. Give one of them.")
         values |= number
@@ -142,45 +229,28 @@ def _plain(node: yaml.MappingNode) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _number(name: str, text: object, line: int) -> dict[str, Any]:
-    """The field of the API for this text with a unit."""
-    try:
-        return with_units_in_names({name: text})
-    except UnitError as error:
-        raise _LineError(line, str(error)) from None
-
-
 def _files(given: object, line: int) -> list[str] | bool:
     if given is True:
         return []
     if given is False or given is None:
         return False
-    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
+    if isinstance(given, list) and given and all(isinstance(path, str) for path in given):
         return given
     raise _LineError(line, "files must be true, false, or a list of paths")
-
-
-def _split(command: str, line: int) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise _LineError(line, f"invalid command: {error}") from None
 
 
 def _dependencies(given: object, earlier: set[str], line: int) -> tuple[list[Any], list[tuple[str, str]]]:
     ids: list[Any] = []
     after: list[tuple[str, str]] = []
-    for one in given if isinstance(given, list) else [given]:
-        if not isinstance(one, str):
-            ids.append(one)
+    for dependency in given if isinstance(given, list) else [given]:
+        if not isinstance(dependency, str):
+            ids.append(dependency)
             continue
-        condition, colon, target = one.partition(":")
+        condition, colon, target = dependency.partition(":")
         if not colon:
-            condition, target = "afterok", one
+            condition, target = "afterok", dependency
         if condition not in CONDITIONS:
-            raise _LineError(
-                line, f"invalid dependency {one!r}. Write CONDITION:ID with one of {', '.join(CONDITIONS)}."
-            )
+            raise _LineError(line, invalid_dependency(dependency))
         if target in earlier:
             after.append((target, condition))
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, as_json, calls_server, connect
 from commonage.cli.errors import FAILED, Failure
-from commonage.cli.workloads import usage_reports
+from commonage.cli.workloads.files import send_files
 from commonage.cli.workloads.follow import StatusLine, follow
-from commonage.cli.workloads.request import job_options, message, request_fields, request_options, variables
-from commonage.cli.workloads.run import send_files
+from commonage.cli.workloads.request import job_fields, job_options, message, request_options
 
 if TYPE_CHECKING:
     from commonage.sdk import Client
@@ -48,15 +45,7 @@ def profile(
     """
     if not command:
         raise click.UsageError("a command is needed: commonage profile [OPTIONS] -- python train.py")
-    values = {
-        **request_fields(options),
-        "kind": "job",
-        "name": options["name"],
-        "command": list(command),
-        "variables": variables(options["given"], "--var"),
-        "secrets": variables(options["secret"], "--secret"),
-        "key": f"cli-{uuid.uuid4().hex}",
-    }
+    values = job_fields(options, command)
     message(values)  # validate before files are sent
     with connect(server, reconnect_timeout_s=120.0) as client:
         values = {**_without_limits(client), **values}
@@ -67,19 +56,17 @@ def profile(
         with redirect_stdout(sys.stderr):  # stdout is for the request
             code = follow(client, made)
         ended = client.workload(made.id)
-    usage_report = ended.usage_report
-    if usage_report is None:
+    measured = ended.usage_report
+    if measured is None:
         raise Failure(
             "the job ended before the first measurement, which takes a few seconds. Give it more work.", FAILED
         )
     if as_json:
-        output.print_json(
-            {"request": usage_reports.request_line(usage_report), "usage_report": usage_report.model_dump(mode="json")}
-        )
+        output.print_json({"request": _request_line(measured), "usage_report": measured})
     else:
-        for line in _measured(usage_report):
+        for line in _peaks(measured):
             click.echo(f"commonage: {line}", err=True)
-        click.echo(usage_reports.request_line(usage_report))
+        click.echo(_request_line(measured))
     sys.exit(code)
 
 
@@ -100,24 +87,37 @@ def _without_limits(client: Client) -> dict[str, Any]:
 
 
 def _free_device(node: NodeOut) -> bool:
-    return any(one.free_mib == one.memory_mib and one.free_compute_milli == 1000 for one in node.devices)
+    return any(each.free_mib == each.memory_mib and each.free_compute_milli == 1000 for each in node.devices)
 
 
-def _measured(usage_report: UsageReportOut) -> list[str]:
-    """The peaks of the usage report as lines of text."""
+def _peaks(measured: UsageReportOut) -> list[str]:
     lines = [
-        f"cores: {output.cpus(usage_report.cpu_peak_milli)} at most",
-        f"memory: {output.memory(usage_report.memory_peak_mib)} at most",
+        f"cores: {output.cpus(measured.cpu_peak_milli)} at most",
+        f"memory: {output.memory(measured.memory_peak_mib)} at most",
     ]
-    if usage_report.devices:
-        peak = usage_report.vram_peak_mib
+    if measured.devices:
+        peak, idle = measured.vram_peak_mib, measured.gpu_idle_share
         vram = "not measured" if peak is None else f"{output.memory(peak)} at most" if peak else "none used"
-        idle = (
-            ""
-            if usage_report.gpu_idle_share is None
-            else f"; the GPU idled {usage_report.gpu_idle_share:.0%} of the time"
-        )
-        lines.append(f"VRAM: {vram}{idle}")
-    if usage_report.simulated:
+        lines.append(f"VRAM: {vram}{'' if idle is None else f'; the GPU idled {idle:.0%} of the time'}")
+    if measured.simulated:
         lines.append("the GPU is simulated: the figures of VRAM are not real")
     return lines
+
+
+def _request_line(measured: UsageReportOut) -> str:
+    options = []
+    if measured.sufficient_vram_mib is not None and measured.devices == 1:
+        whole = measured.sufficient_vram_mib >= measured.vram_mib
+        options.append(f"--gpus {'1' if whole else _amount(measured.sufficient_vram_mib)}")
+    elif measured.sufficient_vram_mib is not None:
+        options.append(f"--gpus {measured.devices}")
+    if measured.sufficient_memory_mib is not None:
+        options.append(f"--mem {_amount(measured.sufficient_memory_mib)}")
+    # The peak, less an eighth of a core, rounded up to half cores.
+    cores_milli = max(500, -(-(measured.cpu_peak_milli - 125) // 500) * 500)
+    return " ".join([*options, f"--cpus {output.cpus(cores_milli)}"])
+
+
+def _amount(mib: int) -> str:
+    """Memory as an option: `6GiB`, `5.5GiB`, `768MiB`."""
+    return f"{mib / 1024:g}GiB" if mib >= 1024 and mib % 512 == 0 else f"{mib}MiB"

@@ -1,25 +1,27 @@
-"""`commonage ps`: lists workloads."""
+"""`commonage ps` and `top`: list and watch workloads and nodes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import LIVE, as_json, calls_server, connect
-from commonage.cli.credentials import Server
-from commonage.cli.errors import Failure
+from commonage.cli.connection import LIVE, Server, as_json, calls_server, connect
+from commonage.cli.errors import MISUSED, Failure
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
     from commonage.sdk import Client
     from commonage.wire.workloads import WorkloadOut
 
 STATES = (*LIVE, "succeeded", "failed", "stopped", "timed_out", "lost")
-_WATCH_S = 1.0
+_MAX_IN_TOP = 40
 
 
 @click.command
@@ -56,14 +58,23 @@ def ps(server: Server, as_json: bool, watch: bool, limit: int | None, **options:
         query = _filters(client, options)
         if as_json:
             output.print_json(list(islice(client.workloads(**query), limit or None)))
-        elif watch:
-            _watch(client, query, 100 if limit is None else limit)
-        else:
-            _once(client, query, 100 if limit is None else limit)
+            return
+        limit = 100 if limit is None else limit
+        with_owner = "owner" not in query
+        if watch:
+            _watch(lambda: workload_table(islice(client.workloads(**query), limit or None), with_owner), every_s=1.0)
+            return
+        workloads = list(islice(client.workloads(**query), limit + 1 if limit else None))
+    if not workloads:
+        hint = " `commonage ps --all` includes ended workloads." if "state" in query else ""
+        click.echo(f"No workloads.{hint}", err=True)
+        return
+    output.console().print(workload_table(workloads[: limit or None], with_owner))
+    if limit and len(workloads) > limit:
+        click.echo(f"These are the newest {limit}. --limit 0 shows all.", err=True)
 
 
 def _filters(client: Client, options: dict[str, Any]) -> Any:
-    """The filter of the API for the options."""
     query: dict[str, Any] = {
         name: options[name] for name in ("kind", "node", "environment", "array", "text") if options[name] is not None
     }
@@ -71,53 +82,77 @@ def _filters(client: Client, options: dict[str, Any]) -> Any:
         query["state"] = list(options["states"])
     elif not options["ended_too"]:
         query["state"] = list(LIVE)
-    if options["everyone"] or options["user"]:
-        info = client.info()
-        if not info.admin and options["user"] != info.user:
-            raise Failure(f"only admins can list workloads of other users; {info.user} is not an admin", 2)
-        return query | ({"owner": options["user"]} if options["user"] else {})
-    return query | {"owner": client.info().user}
+    info = client.info()
+    if not options["everyone"] and not options["user"]:
+        return query | {"owner": info.user}
+    if not info.admin and options["user"] != info.user:
+        raise Failure(f"only admins can list workloads of other users; {info.user} is not an admin", MISUSED)
+    return query | ({"owner": options["user"]} if options["user"] else {})
 
 
-def _once(client: Client, query: Any, limit: int) -> None:
-    found = list(islice(client.workloads(**query), limit + 1 if limit else None))
-    if not found:
-        hint = "" if "state" not in query else " `commonage ps --all` includes ended workloads."
-        click.echo(f"No workloads.{hint}", err=True)
-        return
-    output.console().print(workload_table(found[:limit] if limit else found, with_owner="owner" not in query))
-    if limit and len(found) > limit:
-        click.echo(f"These are the newest {limit}. --limit 0 shows all.", err=True)
-
-
-def _watch(client: Client, query: Any, limit: int) -> None:
-    import time
-
-    from rich.live import Live
-
-    with Live(console=output.console(), auto_refresh=False, screen=False) as live:
-        try:
-            while True:
-                found = list(islice(client.workloads(**query), limit or None))
-                live.update(workload_table(found, with_owner="owner" not in query), refresh=True)
-                time.sleep(_WATCH_S)
-        except KeyboardInterrupt:
-            return
-
-
-def workload_table(found: list[WorkloadOut], *, with_owner: bool) -> Table:
-    """The table of workloads, which `top` also shows."""
+def workload_table(workloads: islice[WorkloadOut] | list[WorkloadOut], with_owner: bool) -> Table:
     owner = ("OWNER",) if with_owner else ()
     table = output.table("ID", "KIND", "NAME", *owner, "STATE", "SINCE", "REQUEST", "NODE / REASON")
-    for one in found:
+    for each in workloads:
         table.add_row(
-            one.id,
-            one.kind,
-            output.text(one.name or "session"),
-            *((output.text(one.owner),) if with_owner else ()),
-            output.state(one.state),
-            output.since(one.since),
-            output.text(one.request.text),
-            output.text(output.node_or_reason(one)),
+            each.id,
+            each.kind,
+            output.text(each.name or "session"),
+            *((output.text(each.owner),) if with_owner else ()),
+            output.state(each.state),
+            output.since(each.since),
+            output.text(each.request.text),
+            output.text(output.node_or_reason(each)),
         )
     return table
+
+
+@click.command
+@click.option("--once", is_flag=True, help="Show it once and exit.")
+@click.option(
+    "--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds between two refreshes."
+)
+@as_json
+@calls_server
+def top(server: Server, once: bool, every: float, as_json: bool) -> None:
+    """Watch nodes, GPUs and workloads, until Ctrl-C.
+
+    \b
+    Examples:
+      commonage top
+      commonage top --once --json
+    """
+    with connect(server, reconnect_timeout_s=60.0 if not once else 3.0) as client:
+        if as_json:
+            live = list(islice(client.workloads(state=list(LIVE)), 1000))
+            output.print_json({"nodes": client.nodes(), "workloads": live})
+        elif once:
+            output.console().print(_overview(client))
+        else:
+            _watch(lambda: _overview(client), every_s=every, whole_screen=True)
+
+
+def _overview(client: Client) -> Group:
+    from rich.console import Group
+
+    from commonage.cli.nodes.view import node_table
+
+    info = client.info()
+    counts = ", ".join(f"{number} {state}" for state, number in info.counts.items() if number) or "no workloads"
+    head = f"[bold]{output.text(info.name)}[/]  {time.strftime('%H:%M:%S')}  {counts}"
+    if info.simulated_gpus:
+        head += "  [yellow]GPUs are simulated[/]"
+    workloads = islice(client.workloads(state=list(LIVE)), _MAX_IN_TOP)
+    return Group(head, "", node_table(client.nodes()), "", workload_table(workloads, with_owner=True))
+
+
+def _watch(content: Callable[[], RenderableType], *, every_s: float, whole_screen: bool = False) -> None:
+    from rich.live import Live
+
+    try:
+        with Live(content(), console=output.console(), auto_refresh=False, screen=whole_screen) as live:
+            while True:
+                time.sleep(every_s)
+                live.update(content(), refresh=True)
+    except KeyboardInterrupt:
+        return

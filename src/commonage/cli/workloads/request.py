@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,7 @@ _MESSAGES = {
     "list_type": "must be a list",
     "dict_type": "must be names with values",
     "string_unicode": "is not valid UTF-8",
+    "string_pattern_mismatch": "has characters that are not allowed, or a wrong form",
 }
 _OPTIONS_WITH_UNITS = {"time": "--time", "memory": "--mem", "grace": "--grace"}
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
@@ -86,8 +89,6 @@ _JOB = (
 
 
 def add_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
-    """A decorator that adds these options to a command, in this order."""
-
     def decorate(command: F) -> F:
         for option in reversed(options):
             command = option(command)
@@ -108,12 +109,23 @@ def request_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     fields = with_units({name: given[name] for name in names if given[name] is not None})
     if given["volumes"]:
         fields["volumes"] = list(given["volumes"])
-    found = labels(given["on"])
-    if given["site"] is not None and found.setdefault("site", given["site"]) != given["site"]:
-        raise Failure(
-            f"--site {given['site']} and --on site={found['site']} exclude each other. Remove one of them.", MISUSED
-        )
-    return {**fields, "on": found} if found else fields
+    on, site = labels(given["on"]), given["site"]
+    if site is not None and on.setdefault("site", site) != site:
+        raise Failure(f"--site {site} and --on site={on['site']} exclude each other. Remove one of them.", MISUSED)
+    return {**fields, "on": on} if on else fields
+
+
+def job_fields(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
+    """The fields of the message for the options of a request and of a job. Raises Failure."""
+    return {
+        **request_fields(options),
+        "kind": "job",
+        "name": options["name"],
+        "command": list(command),
+        "variables": variables(options["given"], "--var"),
+        "secrets": variables(options["secret"], "--secret"),
+        "key": options.get("key") or new_key(),
+    }
 
 
 def with_units(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,15 +137,16 @@ def with_units(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labels(given: Iterable[str]) -> dict[str, str]:
-    """The labels of the `--on` options. Raises Failure."""
-    found: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name or not value:
-            raise Failure(f"--on {one} is not a label. Write --on zone=basement, or --on node=gpu-1.", MISUSED)
-        if found.setdefault(name, value) != value:
-            raise Failure(f"--on {name}={found[name]} and --on {one} exclude each other. Remove one of them.", MISUSED)
-    return found
+    values: dict[str, str] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise Failure(f"--on {text} is not a label. Write --on zone=basement, or --on node=gpu-1.", MISUSED)
+        if values.setdefault(name, value) != value:
+            raise Failure(
+                f"--on {name}={values[name]} and --on {text} exclude each other. Remove one of them.", MISUSED
+            )
+    return values
 
 
 def message(values: dict[str, Any]) -> SubmitIn:
@@ -155,57 +168,55 @@ def validate(model: type[M], values: dict[str, Any]) -> M:
 
 def validation_messages(error: ValidationError) -> list[str]:
     """One message for each invalid field. Values are not repeated, because they may be secrets."""
-    found = []
-    for one in error.errors(include_url=False):
+    messages = []
+    for mistake in error.errors(include_url=False):
         # pydantic appends the members of a union to the location; users know only the field.
-        field = ".".join(str(part) for part in one["loc"] if part not in _TYPES)
-        found.append(f"{field}: {_validation_message(one['type'], one)}")
-    return list(dict.fromkeys(found))
+        field = ".".join(str(part) for part in mistake["loc"] if part not in _TYPES)
+        messages.append(f"{field}: {_validation_message(mistake)}")
+    return list(dict.fromkeys(messages))
 
 
-def _validation_message(kind: str, found: Mapping[str, Any]) -> str:
-    context, value = found.get("ctx") or {}, found.get("input")
-    if "[key]" in found["loc"] and found["loc"][0] == "on":
+def _validation_message(mistake: Mapping[str, Any]) -> str:
+    kind, location, context = mistake["type"], mistake["loc"], mistake.get("ctx") or {}
+    if "[key]" in location and location[0] == "on":
         return "the name of a label has at most 63 letters, digits and . _ / -"
-    if "[key]" in found["loc"]:
+    if "[key]" in location:
         return "the name of a variable has at most 128 letters, digits and _, and does not start with a digit"
     if kind == "string_too_long":
-        return f"{len(str(value))} characters; at most {context['max_length']} are allowed"
+        return f"{len(str(mistake.get('input')))} characters; at most {context['max_length']} are allowed"
     if kind == "too_long":
         return f"{context['actual_length']} entries; at most {context['max_length']} are allowed"
-    if kind == "string_pattern_mismatch":
-        return "has characters that are not allowed, or a wrong form"
-    if kind in _MESSAGES:
-        return _MESSAGES[kind]
-    return f"{found['msg'][0].lower()}{found['msg'][1:]}"
+    return _MESSAGES.get(kind) or f"{mistake['msg'][0].lower()}{mistake['msg'][1:]}"
 
 
 def variables(given: Iterable[str], option: str) -> dict[str, str]:
     """The mapping of `NAME=VALUE` texts. `NAME` takes its value from the environment. Raises Failure."""
-    import os
+    values: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise Failure(f"{option} {name}: this variable is not set here. Write {option} {name}=VALUE.", MISUSED)
+        values[name] = value if equals else os.environ[name]
+    return values
 
-    found: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise Failure(f"{option} {name}: this variable is not set here. Write {option} {name}=VALUE.", MISUSED)
-            value = os.environ[name]
-        found[name] = value
-    return found
+
+def new_key() -> str:
+    """An idempotency key, so that a retry after a lost response does not create a second job."""
+    return f"cli-{uuid.uuid4().hex}"
 
 
 def dependencies(given: Sequence[str]) -> list[dict[str, str]]:
     """The dependencies of `afterok:ID[:ID…]`, or of an ID alone; several separated by commas. Raises Failure."""
-    found: list[dict[str, str]] = []
+    parsed: list[dict[str, str]] = []
     for part in (part.strip() for text in given for part in text.split(",")):
         condition, *ids = part.split(":")
         if not ids:
             condition, ids = "afterok", [part]
         if condition not in CONDITIONS or not all(ids):
-            raise Failure(
-                f"invalid dependency {part!r}. Write CONDITION:ID with one of {', '.join(CONDITIONS)}.",
-                MISUSED,
-            )
-        found += [{"id": one, "condition": condition} for one in ids]
-    return found
+            raise Failure(invalid_dependency(part), MISUSED)
+        parsed += [{"id": workload_id, "condition": condition} for workload_id in ids]
+    return parsed
+
+
+def invalid_dependency(text: str) -> str:
+    return f"invalid dependency {text!r}. Write CONDITION:ID with one of {', '.join(CONDITIONS)}."

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commonage.cli import output
-from commonage.cli.connection import as_json, calls_server, connect
-from commonage.cli.credentials import Server
-from commonage.cli.errors import FAILED, MISUSED, Failure
-from commonage.cli.workloads import usage_reports
-from commonage.cli.workloads.files import files_to_send
-from commonage.cli.workloads.follow import StatusLine, follow
+from commonage.cli.connection import LIVE, Server, as_json, calls_server, connect
+from commonage.cli.errors import FAILED
+from commonage.cli.workloads.files import send_files
+from commonage.cli.workloads.follow import INTERRUPTED, StatusLine, follow
 from commonage.cli.workloads.request import (
     add_options,
     dependencies,
+    job_fields,
     job_options,
     message,
-    request_fields,
     request_options,
-    variables,
     with_units,
 )
+from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
     from commonage.sdk import Client
-    from commonage.wire.workloads import SubmitOut
+    from commonage.wire.workloads import SubmitIn, SubmitOut
 
 _RUN_OPTIONS = (
     click.option(
@@ -67,7 +64,13 @@ _RUN_OPTIONS = (
 @calls_server
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
 def run(
-    server: Server, command: tuple[str, ...], files: tuple[str, ...], no_files: bool, detach: bool, **options: Any
+    server: Server,
+    command: tuple[str, ...],
+    files: tuple[str, ...],
+    no_files: bool,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run a command as a job, with the files of this folder, and follow it until it ends.
 
@@ -83,13 +86,17 @@ def run(
     """
     if not command:
         raise click.UsageError("a command is needed: commonage run [OPTIONS] -- python train.py")
-    as_json = options.pop("as_json")
-    values = _fields(options, list(command))
+    values = {
+        **job_fields(options, command),
+        **with_units({"grace": options["grace"]}),
+        **{name: options[name] for name in ("array", "nodes", "retries", "requeue")},
+        "depends_on": dependencies(options["depends_on"]),
+    }
     message(values)  # validate before files are sent
     with connect(server, reconnect_timeout_s=120.0 if not detach else 5.0) as client:
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
-        hint = usage_reports.hint(client, message(values))
+        hint = _hint(client, message(values))
         if hint is not None:
             StatusLine().print(hint)
         made = client.submit(message(values))
@@ -102,31 +109,20 @@ def run(
         sys.exit(_follow(client, made, as_json))
 
 
-def _fields(options: dict[str, Any], command: list[str]) -> dict[str, Any]:
-    """The fields of the message for the options."""
-    return {
-        **request_fields(options),
-        **with_units({"grace": options["grace"]}),
-        **{name: options[name] for name in ("name", "array", "nodes", "retries", "requeue")},
-        "kind": "job",
-        "command": command,
-        "variables": variables(options["given"], "--var"),
-        "secrets": variables(options["secret"], "--secret"),
-        "depends_on": dependencies(options["depends_on"]),
-        "key": options["key"]
-        or f"cli-{uuid.uuid4().hex}",  # so that a retry after a lost answer does not create a second job
-    }
+def _hint(client: Client, request: SubmitIn) -> str | None:
+    """A hint if the request has much more VRAM than the last runs of the same command used, else None.
 
-
-def send_files(client: Client, folder: Path, only: tuple[str, ...]) -> str | None:
-    """Upload the files. Returns the digest to submit with; None without files. Raises Failure."""
-    found = files_to_send(folder, only)
-    if not found:
+    A request that the server refuses gives no hint; the refusal is reported when it is submitted.
+    """
+    if request.gpus is None:
         return None
     try:
-        return client.bundle(found).digest
-    except OSError as error:
-        raise Failure(f"{error.filename or folder} cannot be sent: {error.strerror or error}", MISUSED) from error
+        suggestion = client.dry_run(request).suggestion
+    except ApiError:
+        return None
+    if suggestion is None or not suggestion.too_much or suggestion.simulated:
+        return None
+    return f"{suggestion.summary} (--gpus {suggestion.gpus}), and starts sooner"
 
 
 def _follow(client: Client, made: SubmitOut, as_json: bool) -> int:
@@ -140,7 +136,6 @@ def _follow(client: Client, made: SubmitOut, as_json: bool) -> int:
 
 
 def _follow_array(client: Client, made: SubmitOut) -> int:
-    """Show the counts of an array until it ends. Returns 0 if all members succeeded."""
     import time
 
     status = StatusLine()
@@ -149,13 +144,13 @@ def _follow_array(client: Client, made: SubmitOut) -> int:
     try:
         while True:
             counts = client.workload_page(limit=1, counts=True, array=made.workload.array_id or made.ids[0]).counts
-            status.update(", ".join(f"{number} {state}" for state, number in counts.items() if number))
-            if not any(counts.get(state) for state in ("held", "queued", "starting", "running")):
+            summary = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+            status.update(summary)
+            if not any(counts.get(state) for state in LIVE):
                 break
             time.sleep(1)
     except KeyboardInterrupt:
         status.print(f"detached. The array continues; stop it with `commonage stop --array {made.ids[0]}`.")
-        return 130
-    status.clear()
-    status.print(", ".join(f"{number} {state}" for state, number in counts.items() if number))
+        return INTERRUPTED
+    status.print(summary)
     return 0 if counts.get("succeeded", 0) == made.count else FAILED

@@ -6,14 +6,16 @@ A mapping from names to environments that changes in place, so that all holders 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
-from commonage.control.tenants.membership import tenants_of
-from commonage.domain.images import Environment, Image, environments_of
+from commonage.control.tenants import tenants_of
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
 
 
@@ -36,10 +38,7 @@ class Catalogue(Mapping[str, Environment]):
     def __len__(self) -> int:
         return len(self._all)
 
-    # --- images ---------------------------------------------------------------------------------------------------
-
     def put(self, images: Iterable[Image]) -> None:
-        """Apply images that were just written: new, replaced and removed ones."""
         self._images.update((one.name, one) for one in images)
         brought = {one.name: (one, image) for image in self.images() for one in environments_of(image)}
         brought = {name: each for name, each in brought.items() if name not in self._fixed}
@@ -60,19 +59,15 @@ class Catalogue(Mapping[str, Environment]):
         """The image that provides this environment; None for a fixed or unknown one."""
         return self._from.get(environment)
 
-    # --- visibility -----------------------------------------------------------------------------------------------
-
-    def environments_for(self, who: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
-        """Environments that `who` may choose: the global ones and those of their tenants; for admins (and None) all."""
-        mine = _tenants(who, settings)
+    def environments_for(self, principal: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
+        """The global environments and those of the principal's tenants; for admins (and None) all."""
+        mine = _tenants(principal, settings)
         return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
 
-    def images_for(self, who: Principal, settings: ControlSettings) -> Sequence[Image]:
-        """Images that `who` may see, by the same rule, sorted by name."""
-        mine = _tenants(who, settings)
+    def images_for(self, principal: Principal, settings: ControlSettings) -> Sequence[Image]:
+        """By the same rule; sorted by name."""
+        mine = _tenants(principal, settings)
         return [one for one in self.images() if mine is None or one.tenant is None or one.tenant in mine]
-
-    # --- missing environments -------------------------------------------------------------------------------------
 
     def removed(self, environment: str) -> Image | None:
         """The removed image that provided this environment; None if it is present or never existed."""
@@ -82,7 +77,6 @@ class Catalogue(Mapping[str, Environment]):
         return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
 
     def shortfall(self, environment: str) -> Reason | None:
-        """Reason why nothing can run in this environment; None if it is present."""
         if environment in self._all:
             return None
         whole = self._ever(environment)
@@ -94,8 +88,43 @@ class Catalogue(Mapping[str, Environment]):
         return ImageRemoved(image=whole.name, by=whole.removed.by, removed_at=whole.removed.at)
 
 
-def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
-    """The tenants of `who`; None means all, as for an admin."""
-    if who is None or who.is_admin:
+def _tenants(principal: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
+    """The tenants of `principal`; None means all, as for an admin."""
+    if principal is None or principal.is_admin:
         return None
-    return frozenset(one.name for one in tenants_of(who.groups, settings))
+    return frozenset(one.name for one in tenants_of(principal.groups, settings))
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentView:
+    environment: Environment
+    status: EnvironmentStatus
+
+
+class Environments:
+    """`image_status` gives the status of environments that come from an image."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        image_status: Callable[[Environment], EnvironmentStatus | None],
+        settings: ControlSettings,
+    ) -> None:
+        self._catalogue, self._image_status, self._settings = catalogue, image_status, settings
+        self._statuses: dict[str, EnvironmentStatus] = {}
+
+    def note_status(self, status: EnvironmentStatus) -> None:
+        self._statuses[status.name] = status
+
+    def views(self, principal: Principal | None = None) -> Sequence[EnvironmentView]:
+        """The catalogue as `principal` may see it (None: all of it), with the status of each entry."""
+        found = self._catalogue.environments_for(principal, self._settings)
+        return [EnvironmentView(one, self._status(one)) for one in found]
+
+    def _status(self, environment: Environment) -> EnvironmentStatus:
+        brought = self._image_status(environment)
+        if brought is not None:
+            return brought
+        on_first_use = OnFirstUse(is_image=environment.image is not None)
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
+        return self._statuses.get(environment.name, absent)

@@ -15,7 +15,7 @@ from commonage.control.catalogue.prepulls import OnNode, Prepulls
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.membership import tenants, tenants_of
+from commonage.control.tenants import tenants, tenants_of
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.images import (
     PUBLIC,
@@ -50,8 +50,6 @@ class ImageView:
 
 @dataclass(slots=True)
 class Images:
-    """Registers, removes and lists images."""
-
     store: Store
     live_state: LiveState
     writer: Writer
@@ -62,35 +60,32 @@ class Images:
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # the second change of a name must see the first
 
     async def open(self) -> None:
-        """Load the images from the store into the catalogue."""
         self.catalogue.put(await self.store.images())
 
-    # --- reading --------------------------------------------------------------------------------------------------
-
-    def visible(self, who: Principal) -> Sequence[ImageView]:
+    def visible(self, principal: Principal) -> Sequence[ImageView]:
         """Global images and those of the caller's tenants; for admins all. Sorted by name."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         counts = self._workloads()
-        return [self._view(one, who, counts) for one in self.catalogue.images_for(who, self.settings)]
+        return [self._view(one, principal, counts) for one in self.catalogue.images_for(principal, self.settings)]
 
-    def one(self, who: Principal, name: str) -> ImageView:
+    def one(self, principal: Principal, name: str) -> ImageView:
         """One image. Raises NotFound, which lists the visible images."""
-        who.need(Scope.READ)
-        return self._view(self._known(who, name), who, self._workloads())
+        principal.need(Scope.READ)
+        return self._view(self._known(principal, name), principal, self._workloads())
 
-    def _known(self, who: Principal, name: str) -> Image:
+    def _known(self, principal: Principal, name: str) -> Image:
         asked = str(parse_image_name(name))
-        seen = self.catalogue.images_for(who, self.settings)
+        seen = self.catalogue.images_for(principal, self.settings)
         found = next((one for one in seen if one.name == asked), None)
         if found is None:
             there = ", ".join(one.name for one in seen[:20]) or "none"
             raise NotFound(f"there is no image {asked!r}; there are: {there}", code="image-not-found")
         return found
 
-    def _view(self, image: Image, who: Principal, counts: Mapping[str, tuple[int, int]]) -> ImageView:
+    def _view(self, image: Image, principal: Principal, counts: Mapping[str, tuple[int, int]]) -> ImageView:
         work = [counts.get(one.name, (0, 0)) for one in environments_of(image)]
         running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
-        return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(who, image))
+        return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(principal, image))
 
     def _workloads(self) -> dict[str, tuple[int, int]]:
         """(running, waiting) workloads by environment."""
@@ -101,126 +96,117 @@ class Images:
             found[workload.spec.environment] = (running + (not waits), waiting + waits)
         return found
 
-    # --- changing -------------------------------------------------------------------------------------------------
-
-    def check_name(self, who: Principal, name: str) -> tuple[str, str | None, Image | None]:
+    def check_name(self, principal: Principal, name: str) -> tuple[str, str | None, Image | None]:
         """Raise what `add` would raise for this name, before anything is built or pushed under it.
 
         Returns the full name, its tenant (None: global), and the image that would be replaced.
         """
-        who.need(Scope.SUBMIT)
+        principal.need(Scope.SUBMIT)
         parsed = parse_image_name(name)
-        tenant = self._tenant_of(who, parsed.scope)
+        tenant = self._tenant_of(principal, parsed.scope)
         before = self.catalogue.image(str(parsed))
-        if before is not None and not _may_change(who, before):
-            raise Forbidden(
-                f"{before.name} is {before.by}'s, who alone (and admins) may push another in its place; "
-                "choose another name or tag",
-                code="not-yours",
-            )
+        if before is not None:
+            _need_owner(principal, before, "push another in its place; choose another name or tag")
         if before is None and len(self.catalogue.images()) >= MAX:
             raise Conflict(f"the catalogue has {MAX} images, and no more are taken; remove some")
         return str(parsed), tenant, before
 
-    async def add(self, who: Principal, wanted: Image, registry: str | None) -> ImageView:
+    async def add(self, principal: Principal, wanted: Image, registry: str | None) -> ImageView:
         """Register a pushed image; an image of the same name is replaced.
 
         `registry` is the address of the site's own registry (None: no registry). Raises InvalidInput, Forbidden,
         Conflict.
         """
-        name, tenant, _ = self.check_name(who, wanted.name)
+        name, tenant, _ = self.check_name(principal, wanted.name)
         check(wanted)
-        _see_where_it_comes_from(who, wanted.reference, parse_image_name(name).repository, registry)
+        _check_source(principal, wanted.reference, parse_image_name(name).repository, registry)
         now = self.clock.now()
-        made = replace(wanted.provenance, by=who.name)
-        image = replace(wanted, name=name, tenant=tenant, by=who.name, at=now, provenance=made, removed=None)
+        made = replace(wanted.provenance, by=principal.name)
+        image = replace(wanted, name=name, tenant=tenant, by=principal.name, at=now, provenance=made, removed=None)
         async with self._changing:
-            *_, before = self.check_name(who, name)  # the name may have been taken in the meantime
+            *_, before = self.check_name(principal, name)  # the name may have been taken in the meantime
             registered = ImageRegistered(
-                by=who.name, image=image.name, digest=image.digest, is_replacement=before is not None
+                by=principal.name, image=image.name, digest=image.digest, is_replacement=before is not None
             )
-            await self.writer.write_images(
-                [image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)]
-            )
+            event = Event(EventKind.AUDIT, now, registered, owner=principal.name, tenant=tenant)
+            await self.writer.write(events=[event], images=[image])
             self.catalogue.put([image])
         self.prepulls.wake()
-        return self.one(who, image.name)
+        return self.one(principal, image.name)
 
-    async def remove(self, who: Principal, name: str) -> tuple[ImageView, Sequence[str]]:
+    async def remove(self, principal: Principal, name: str) -> tuple[ImageView, Sequence[str]]:
         """Remove an image from the catalogue. Running workloads continue; returns the ids of those that wait for it.
 
         Raises NotFound, Forbidden.
         """
-        who.need(Scope.SUBMIT)
+        principal.need(Scope.SUBMIT)
         async with self._changing:
-            image = self._known(who, name)
-            if not _may_change(who, image):
-                raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may remove it", code="not-yours")
-            view = self._view(image, who, self._workloads())
+            image = self._known(principal, name)
+            _need_owner(principal, image, "remove it")
+            view = self._view(image, principal, self._workloads())
             names = {one.name for one in environments_of(image)}
             now = self.clock.now()
-            removed = ImageUnregistered(by=who.name, image=image.name)
+            removed = ImageUnregistered(by=principal.name, image=image.name)
             event = Event(EventKind.AUDIT, now, removed, owner=image.by, tenant=image.tenant)
-            gone = replace(image, removed=Removal(who.name, now))
-            await self.writer.write_images([gone], [event])
+            gone = replace(image, removed=Removal(principal.name, now))
+            await self.writer.write(events=[event], images=[gone])
             self.catalogue.put([gone])
         waiting = [
             one.id for one in self.live_state.in_state(State.HELD, State.QUEUED) if one.spec.environment in names
         ]
         return view, sorted(waiting)
 
-    async def prepull(self, who: Principal, name: str, nodes: Sequence[str]) -> ImageView:
+    async def prepull(self, principal: Principal, name: str, nodes: Sequence[str]) -> ImageView:
         """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""
-        who.need(Scope.SUBMIT)
-        image = self._known(who, name)
-        if not _may_change(who, image):
-            raise Forbidden(
-                f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to nodes",
-                code="not-yours",
-            )
-        unknown = [one for one in nodes if one not in self.live_state.nodes]
-        if unknown:
-            there = ", ".join(sorted(self.live_state.nodes)) or "none"
-            raise NotFound(f"there is no node {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
+        principal.need(Scope.SUBMIT)
+        image = self._known(principal, name)
+        _need_owner(principal, image, "have it brought to nodes")
+        for node in nodes:
+            self.live_state.node(node)  # raises NotFound
         ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
         away = next((one for one in nodes if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.stop(image, nodes or ready)
-        return self.one(who, image.name)
+        self.prepulls.request(image, nodes or ready)
+        return self.one(principal, image.name)
 
-    def _tenant_of(self, who: Principal, scope: str) -> str | None:
+    def _tenant_of(self, principal: Principal, scope: str) -> str | None:
         """The tenant whose image names start with `scope`. Raises Forbidden; InvalidInput with the possible names."""
         if scope == PUBLIC:
-            if not who.is_admin:
+            if not principal.is_admin:
                 raise Forbidden(
                     f"only admins may give an image to everybody, as {PUBLIC}/…; name it after your tenant",
                     code="not-admin",
                 )
             return None
-        choice = tenants(self.settings) if who.is_admin else tenants_of(who.groups, self.settings)
+        choice = tenants(self.settings) if principal.is_admin else tenants_of(principal.groups, self.settings)
         for one in choice:
             if scope_of(one.name) == scope:
                 return one.name
         there = ", ".join(f"{scope_of(one.name)}/…" for one in choice)
-        if who.is_admin:
+        if principal.is_admin:
             raise InvalidInput(
                 f"there is no tenant {scope!r}; names begin with {there}, {PUBLIC}/…",
                 field="name",
                 code="unknown-tenant",
             )
-        raise Forbidden(f"{who.name} is no member of {scope!r}; names begin with {there}", code="not-a-member")
+        raise Forbidden(f"{principal.name} is no member of {scope!r}; names begin with {there}", code="not-a-member")
 
 
-def _may_change(who: Principal, image: Image) -> bool:
-    return who.is_admin or who.name == image.by
+def _may_change(principal: Principal, image: Image) -> bool:
+    return principal.is_admin or principal.name == image.by
 
 
-def _see_where_it_comes_from(who: Principal, reference: str, repository: str, registry: str | None) -> None:
+def _need_owner(principal: Principal, image: Image, action: str) -> None:
+    if not _may_change(principal, image):
+        raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may {action}", code="not-yours")
+
+
+def _check_source(principal: Principal, reference: str, repository: str, registry: str | None) -> None:
     """Raise unless the image has its own name in the site's registry; admins may use other registries."""
     source = repository_of(reference)
-    if who.is_admin or (registry is not None and source == f"{registry}/{repository}"):
+    if principal.is_admin or (registry is not None and source == f"{registry}/{repository}"):
         return
     if registry is None:
         raise Forbidden(

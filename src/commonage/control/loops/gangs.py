@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested
@@ -38,23 +38,21 @@ class Gangs:
         self.iterations = Iterations("gangs", clock.now)
 
     async def open(self) -> None:
-        """Load the gangs from the live state; members that ended before are read from the store."""
         for workload in self._live_state:
             self.changed(workload)
         for gang, members in self._members.items():
             size = next(iter(members.values())).spec.array_size
             if len(members) < size:
                 page = await self._store.workloads(Filter(array_id=gang), limit=size)
-                self._members[gang] = {one.id: one for one in page.items} | members
+                self._members[gang] = {member.id: member for member in page.items} | members
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload: schedules a check of its gang."""
         gang = workload.spec.array_id if workload.spec.gang else None
         if gang is None:
             return
         members = self._members.setdefault(gang, {})
         members[workload.id] = workload
-        if all(one.state.is_terminal for one in members.values()):
+        if all(member.state.is_terminal for member in members.values()):
             self._members.pop(gang)
             self._to_check.pop(gang, None)
             return
@@ -64,10 +62,9 @@ class Gangs:
     def members(self, workload: Workload) -> Sequence[Workload]:
         """All members of its gang, ordered by rank; empty for a workload without a gang."""
         known = self._members.get(workload.spec.array_id or "", {}) if workload.spec.gang else {}
-        return sorted(known.values(), key=lambda one: one.array_index or 0)
+        return sorted(known.values(), key=lambda member: member.array_index or 0)
 
     async def run(self) -> None:
-        """Check gangs until cancelled."""
         while True:
             self.tick()
             with self.iterations.rest():
@@ -75,7 +72,6 @@ class Gangs:
             self._woken.clear()
 
     def tick(self) -> None:
-        """Check the gangs in which something changed, and those that started in part."""
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         checked = list(self._to_check)
@@ -89,33 +85,34 @@ class Gangs:
                     self._to_check[gang] = None
 
     def _judge(self, members: Sequence[Workload], now: float) -> None:
-        ended = [one for one in members if one.state.is_terminal]
-        living = [one for one in members if not one.state.is_terminal]
-        bad = next((one for one in ended if one.state in _BAD_ENDS), None)
+        ended = [member for member in members if member.state.is_terminal]
+        living = [member for member in members if not member.state.is_terminal]
+        bad = next((member for member in ended if member.state in _BAD_ENDS), None)
         if bad is not None:
             ended_badly = attempts.GangMemberEnded(rank=_rank(bad), state=bad.state.value, cause=bad.reason)
             self._stop(living, StopCause.DEPENDENCY, ended_badly, now)
             return
         if ended:  # the others run to their ends, but no member can restart without the ended ones
-            waiting = [one for one in living if one.state.waits]
+            waiting = [member for member in living if member.state.waits]
             self._stop(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
-        holding = [one for one in living if one.state.holds_allocation]
+        holding = [member for member in living if member.state.holds_allocation]
         stopped = _stopped(holding)
         retries = members[0].spec.retry.retries
         if stopped is not None:
             self._stop(living, StopCause.DEPENDENCY, attempts.GangMemberStopping(rank=_rank(stopped)), now)
-        elif sum(one.retried for one in members) > retries:
-            out = max(living, key=lambda one: one.since)
+        elif sum(member.retried for member in members) > retries:
+            out = max(living, key=lambda member: member.since)
             none_left = attempts.GangOutOfRetries(rank=_rank(out), cause=_cause_of(out))
             self._stop(living, StopCause.DEPENDENCY, none_left, now)
         elif holding:
             self._restart(living, holding, now)
 
     def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
-        """Requeue the members that still run, once one member was requeued or must be."""
-        began = max(one.attempt.allocation.at for one in holding if one.attempt is not None)
-        evicted = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.EVICTION), None)
-        out = next((one for one in living if one.state.waits and _ran(one, began)), None)
+        began = max(member.attempt.allocation.at for member in holding if member.attempt is not None)
+        evicted = next(
+            (member for member in holding if member.stop is not None and member.stop.cause is StopCause.EVICTION), None
+        )
+        out = next((member for member in living if member.state.waits and _ran(member, began)), None)
         if out is not None:
             requeued = attempts.GangMemberRequeued(rank=_rank(out), cause=_cause_of(out))
             self._stop(holding, StopCause.EVICTION, requeued, now)
@@ -125,36 +122,35 @@ class Gangs:
         elif _started_in_part(living) and now - began > PARTIAL_S:
             self._stop(holding, StopCause.EVICTION, attempts.GangStartedInPart(), now)
 
-    def _stop(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
-        for one in whom:
-            has = one.stop.cause if one.stop is not None else None
+    def _stop(self, workloads: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
+        for member in workloads:
+            has = member.stop.cause if member.stop is not None else None
             if has is None or (has is StopCause.EVICTION and cause is not StopCause.EVICTION):
-                log.info("workload %s: %s", one.id, reason)
-                self._writer.note(one.id, StopRequested(StopRequest(_BY, now, cause, reason)))
+                log.info("workload %s: %s", member.id, reason)
+                self._writer.note(member.id, StopRequested(StopRequest(_BY, now, cause, reason)))
 
 
 def _started_in_part(members: Sequence[Workload]) -> bool:
-    return len({one.state.waits for one in members if not one.state.is_terminal}) == 2
+    return len({member.state.waits for member in members if not member.state.is_terminal}) == 2
 
 
-def _ran(one: Workload, began: float) -> bool:
+def _ran(member: Workload, began: float) -> bool:
     """True if its allocation is from the same scheduling pass as those of the running members."""
-    return one.attempt is not None and one.attempt.allocation.at >= began
+    return member.attempt is not None and member.attempt.allocation.at >= began
 
 
 def _stopped(holding: Sequence[Workload]) -> Workload | None:
     """A member that is being stopped for good. A time limit does not count: it applies to all members alike."""
     passing = (StopCause.EVICTION, StopCause.TIME_LIMIT)
-    return next((one for one in holding if one.stop is not None and one.stop.cause not in passing), None)
+    return next((member for member in holding if member.stop is not None and member.stop.cause not in passing), None)
 
 
-def _rank(one: Workload) -> int:
-    return one.array_index or 0
+def _rank(member: Workload) -> int:
+    return member.array_index or 0
 
 
-def _cause_of(one: Workload) -> Reason:
-    """Why its last attempt ended, or is about to end."""
-    match one.reason:
+def _cause_of(member: Workload) -> Reason:
+    match member.reason:
         case attempts.Stopping(cause=cause) | waiting.Requeued(cause=cause) | waiting.RetryScheduled(cause=cause):
             return cause
         case reason:

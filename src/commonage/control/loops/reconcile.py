@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from commonage.control.signals import Signal
+from commonage.control.signals import Signal, cancel_all
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
@@ -56,10 +56,7 @@ class Reconcile:
         self.iterations = Iterations("reconcile", clock.now)
         self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
 
-    # --- effects --------------------------------------------------------------------------------------------------
-
     def effect(self, workload_id: str, effect: Effect) -> None:
-        """Carry out an effect of the writer; returns at once."""
         if isinstance(effect, StartRun):
             self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
         elif isinstance(effect, StopRun):
@@ -113,8 +110,6 @@ class Reconcile:
             except CommonageError as error:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
-    # --- statuses -------------------------------------------------------------------------------------------------
-
     def _tell(self, engine: Engine, status: Status) -> None:
         self._missed.pop(status.attempt_id, None)
         if self._is_old_news(status):
@@ -139,14 +134,10 @@ class Reconcile:
         return False
 
     def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
-        """Once an end is written the engine need not remember the attempt."""
         if not done.cancelled() and done.exception() is None:
             self._do(attempt_id, lambda: engine.forget(attempt_id))
 
-    # --- sweep ----------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Sweep all sites every few seconds, until cancelled."""
         while True:
             for engine in self._engines.values():
                 try:
@@ -157,7 +148,6 @@ class Reconcile:
                 await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
-        """Compare one site's allocations with its statuses."""
         if self._writer.stuck:
             return
         before = self._allocated(engine)
@@ -184,7 +174,6 @@ class Reconcile:
         }
 
     def _unallocated_attempt(self, engine: Engine, status: Status) -> None:
-        """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._live_state.get(workload_of(status.attempt_id))
         if status.attempt_id in self._busy or _is_current_attempt(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
@@ -205,7 +194,6 @@ class Reconcile:
         self._writer.note(workload.id, AttemptLost(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
-        """Called after each write of a workload: drops the counters of an attempt without an allocation."""
         if workload.attempt is not None and not workload.state.holds_allocation:
             self._missed.pop(workload.attempt.id, None)
             self._progressed_at.pop(workload.attempt.id, None)
@@ -213,11 +201,7 @@ class Reconcile:
 
     async def close(self) -> None:
         """Cancel running tasks; after a restart the sweep repeats those that are still needed."""
-        tasks = list(self._busy.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._busy.values()))
 
 
 class _Watch:
@@ -228,7 +212,6 @@ class _Watch:
         self.iterations = Iterations(f"watch {engine.site}", clock.now)
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             try:
                 self.iterations.end()
@@ -241,7 +224,6 @@ class _Watch:
 
 
 def _is_current_attempt(workload: Workload | None, attempt_id: str) -> bool:
-    """True if this is the workload's present attempt and it should run."""
     return (
         workload is not None
         and workload.attempt is not None

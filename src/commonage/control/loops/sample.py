@@ -10,13 +10,20 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
-from commonage.control.usage.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
+from commonage.control.usage.attribution import (
+    MeasurementRound,
+    attribute,
+    parts_of,
+    shares_by_device,
+    unknown_pids,
+    utilisation_of,
+)
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import Allocation, Share
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
@@ -41,7 +48,7 @@ class Sampling:
     metrics: Metrics
     clock: Clock
     every_s: float
-    on_round: Callable[[Round], Awaitable[None]]
+    on_round: Callable[[MeasurementRound], Awaitable[None]]
     vram: Mapping[str, int] = field(default_factory=dict, init=False)
     iterations: Iterations = field(init=False)
     _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
@@ -61,7 +68,6 @@ class Sampling:
                 await self.clock.sleep(self.every_s)
 
     async def tick(self) -> None:
-        """Sample once."""
         now = self.clock.now()
         measurements: list[Measurement] = []
         for engine in self.engines.values():
@@ -97,8 +103,7 @@ class Sampling:
         self._cpu_before = seen
         return samples
 
-    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
-        """Measure the GPUs, then look up the owners of the processes on them."""
+    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> MeasurementRound:
         await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
@@ -118,7 +123,7 @@ class Sampling:
             if one is not None and one.started_at is not None
         ]
 
-    def _of_devices(self, round_: Round, now: float) -> list[Sample]:
+    def _of_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         samples = []
         for one in round_.samples.values():
             subject = f"device:{one.uuid}"
@@ -131,21 +136,17 @@ class Sampling:
             samples += [Sample(metric, subject, now, value) for metric, value in figures.items() if value is not None]
         return samples
 
-    def _of_attempts_on_devices(self, round_: Round, now: float) -> list[Sample]:
-        """VRAM of each attempt on all its GPUs; its own part of their utilisation."""
+    def _of_attempts_on_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         vram: dict[str, int] = defaultdict(int)
         for (attempt, _uuid), use in round_.uses.items():
             if use.memory_mib is not None:
                 vram[attempt] += use.memory_mib
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
-        holders: dict[str, dict[str, Share]] = defaultdict(dict)
-        for allocated in self.live_state.allocated():
-            for share in allocated.allocation.shares:
-                holders[share.device_uuid][allocated.allocation.attempt_id] = share
+        holders = shares_by_device(one.allocation for one in self.live_state.allocated())
         busy: dict[str, list[float]] = defaultdict(list)
         for uuid in round_.samples:
-            for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
+            for attempt, part in parts_of(round_, uuid, holders.get(uuid, {})).items():
                 used = utilisation_of(round_, uuid, attempt, part)
                 if used is not None:
                     busy[attempt].append(used)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AllocationAssigned, StopRequested
@@ -31,7 +31,6 @@ class Schedule:
         self._plan_s = 0.0
 
     async def run(self) -> None:
-        """Plan until cancelled."""
         while True:
             self._live_state.changed.clear()
             # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
@@ -44,11 +43,9 @@ class Schedule:
                 await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
 
     def pause(self) -> None:
-        """Allocate nothing until `resume`."""
         self._paused = True
 
     def resume(self) -> None:
-        """Plan again."""
         self._paused = False
 
     async def tick(self) -> int:

@@ -2,8 +2,7 @@
 
 The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
 page. `SessionRestarts` is notified of every workload that is written. The client key of the new session names the old
-one, so
-that a restart of the control plane does not start a second replacement.
+one, so that a restart of the control plane does not start a second replacement.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
-from commonage.domain.workloads import MAX_LOSSES, Event, EventKind, Kind, Spec, State, StopCause, Workload
+from commonage.domain.workloads import MAX_LOSSES, EventKind, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
 
@@ -47,12 +47,10 @@ class SessionRestarts:
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload."""
         if should_restart(workload):
             self._waiting.put_nowait(workload)
 
     async def open(self) -> None:
-        """Restart sessions that ended shortly before the control plane did."""
         which = Filter(kinds=(Kind.SESSION,), states=(State.LOST, State.STOPPED))
         page = await self._store.workloads(which, limit=_LOOK_BACK)
         for one in page.items:
@@ -60,7 +58,6 @@ class SessionRestarts:
                 self.changed(one)
 
     async def run(self) -> None:
-        """Restart sessions until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
                 with self.iterations.rest():
@@ -104,19 +101,15 @@ class SessionRestarts:
             one.spec.kind is Kind.SESSION and (one.spec.owner, one.spec.name) == mine for one in self._live_state
         )
 
-    async def _tell(self, whom: Workload, what: Reason, kind: EventKind = EventKind.WARNING) -> None:
-        spec, attempt = whom.spec, whom.attempt.id if whom.attempt else None
-        said = Event(kind, self._clock.now(), what, whom.id, attempt, spec.owner, spec.tenant, whom.state)
-        await self._writer.write(events=[said])
+    async def _tell(self, workload: Workload, reason: Reason, kind: EventKind = EventKind.WARNING) -> None:
+        await self._writer.write(events=[event_of(workload, kind, self._clock.now(), reason)])
 
 
 def should_restart(workload: Workload) -> bool:
-    """True for a session that ended by node loss or eviction, and whose owner wants it restarted in that case."""
     return workload.spec.kind is Kind.SESSION and workload.spec.requeue and ended_by_platform(workload)
 
 
 def ended_by_platform(workload: Workload) -> bool:
-    """True if node loss or an eviction ended it, and neither its owner nor the workload itself."""
     evicted = workload.stop is not None and workload.stop.cause is StopCause.EVICTION
     return workload.state is State.LOST or (workload.state is State.STOPPED and evicted)
 

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.iterations import Iterations
@@ -49,7 +49,6 @@ class Timers:
         self.iterations = Iterations("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload: schedules a check of its dependents, and of itself if it is held."""
         for dependent in self._live_state.dependents_of(workload.id):
             self._to_check[dependent] = None
         if workload.state is State.HELD:
@@ -60,7 +59,6 @@ class Timers:
             self._woken.set()
 
     async def run(self) -> None:
-        """Check until cancelled."""
         self.catalogue_changed()
         while True:
             try:
@@ -72,7 +70,6 @@ class Timers:
             self._woken.clear()
 
     async def tick(self) -> None:
-        """Check everything that time or a dependency may have changed."""
         now = self._clock.now()
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
@@ -134,7 +131,6 @@ Verdict = Reason | Other | None
 
 
 async def verdict(dependency: Dependency, live_state: LiveState, store: Store) -> Verdict:
-    """Check whether a dependency is met."""
     try:
         other = live_state.get(dependency.workload_id) or await store.workload(dependency.workload_id)
     except NotFound:
@@ -143,7 +139,6 @@ async def verdict(dependency: Dependency, live_state: LiveState, store: Store) -
 
 
 def judge(condition: Condition, other: Workload) -> Verdict:
-    """Check whether `other` meets the condition."""
     started = other.attempts > 0 and other.state not in (State.HELD, State.QUEUED, State.STARTING)
     if condition is Condition.AFTER_START and (started or other.state.is_terminal):
         return None

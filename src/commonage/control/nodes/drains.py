@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from commonage.control.nodes.nodes import Nodes
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
@@ -33,28 +34,21 @@ _MAX_NAMED = 5
 
 
 class Drains:
-    """Drains nodes, taking the workloads on them into account, and removes nodes."""
-
     def __init__(
         self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._live_state, self._writer, self._nodes, self._clock, self._joining = (
-            live_state,
-            writer,
-            nodes,
-            clock,
-            joining,
-        )
+        self._live_state, self._writer, self._nodes = live_state, writer, nodes
+        self._clock, self._joining = clock, joining
         self.iterations = Iterations("drains", clock.now)
 
-    async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
+    async def drain(self, principal: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
 
         With `requeue`, jobs and services that can be requeued are requeued now, and sessions with restart enabled are
         restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
         their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         now = self._clock.now()
         if by is not None and by <= now:
             raise InvalidInput(
@@ -62,43 +56,46 @@ class Drains:
                 field="by",
                 code="invalid-time",
             )
-        before = self._nodes.known(name).leave_by
-        node = await self._nodes.drain(who, name, True, by)
-        eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
-        goes: list[Workload] = []
-        told: list[Event] = []
-        for one in self._on(name):
-            if requeue and (one.spec.requeue or _may_be_interrupted(one)):
-                goes.append(one)
+        before = self._live_state.node(name).leave_by
+        node = await self._nodes.drain(principal, name, True, by)
+        eviction = StopRequest(principal.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
+        evicted: list[Workload] = []
+        warnings: list[Event] = []
+        for workload in self._on(name):
+            if requeue and (workload.spec.requeue or _may_be_interrupted(workload)):
+                evicted.append(workload)
             elif by is not None and by != before:
-                told.append(self._told(one, node, by, now))
-        if told:
-            await self._writer.write(events=told)
-        for one in goes:
-            await self._writer.apply(one.id, StopRequested(eviction))
+                warning = NodeMustBeEmpty(
+                    node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(workload)
+                )
+                warnings.append(event_of(workload, EventKind.WARNING, now, warning))
+        if warnings:
+            await self._writer.write(events=warnings)
+        for workload in evicted:
+            await self._writer.apply(workload.id, StopRequested(eviction))
         return node
 
     async def run(self) -> None:
-        """Enforce the deadlines, until cancelled."""
         while True:
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
             self.tick()
 
     def tick(self) -> None:
-        """Evict everything that still runs on nodes whose deadline has passed."""
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         now = self._clock.now()
         for node in self._live_state.nodes.values():
             if not node.drain or node.leave_by is None or node.leave_by > now:
                 continue
-            for one in self._on(node.name):
-                if one.stop is None:
-                    log.info("workload %s: its node %s must be empty now", one.id, node.name)
-                    self._writer.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
+            for workload in self._on(node.name):
+                if workload.stop is None:
+                    log.info("workload %s: its node %s must be empty now", workload.id, node.name)
+                    self._writer.note(workload.id, StopRequested(_at_the_deadline(workload, node, now)))
 
-    async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
+    async def remove(
+        self, principal: Principal, name: str, *, force: bool = False, gone: bool = False
+    ) -> Sequence[str]:
         """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
 
         With `force`, workloads still counted as running on a lost node are given up: the admin asserts that they no
@@ -106,16 +103,16 @@ class Drains:
         sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
         with nothing done, when the disk is full.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         node = self._live_state.nodes.get(name)
         if node is not None:
-            await self._may_be_removed(who, node, force)
+            await self._may_be_removed(principal, node, force)
         elif not gone and not await self._is_let_in(name):
-            self._nodes.known(name)
+            self._live_state.node(name)
         done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
         if node is None:
             return done
-        await self._forget(node, NodeRemoved(node=name, by=who.name))
+        await self._forget(node, NodeRemoved(node=name, by=principal.name))
         later = "; it is back if it reports again" if self._joining is None else ""
         return [f"{name} is removed{later}", *done]
 
@@ -129,12 +126,11 @@ class Drains:
             return
         self._nodes.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
-        for one in self._on(name):
-            self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
+        for workload in self._on(name):
+            self._writer.note(workload.id, StopRequested(_taken_away(workload, f"the node {name}", now, why)))
         await self._forget(node, why)
 
     async def finish_leave(self, name: str) -> None:
-        """Revoke the access of a node after `left`. Failures are logged for an admin."""
         try:
             done = [] if self._joining is None else await self._joining.remove_node(name, gone=True)
         except (CommonageError, OSError) as error:
@@ -143,7 +139,6 @@ class Drains:
             log.info("%s has left: %s", name, "; ".join(done))
 
     async def _is_let_in(self, name: str) -> bool:
-        """A node that was never seen, or was removed, may still have a certificate or a place in the Swarm."""
         return self._joining is not None and await self._joining.is_admitted(name)
 
     async def _forget(self, node: Node, why: Reason) -> None:
@@ -154,62 +149,67 @@ class Drains:
         log.info("site %s: %s", node.site, why)
 
     async def _give_up(self, name: str, why: Reason) -> None:
-        for one in self._on(name):
-            if one.attempt is not None:
-                await self._writer.apply(one.id, AttemptLost(one.attempt.id, why))
+        for workload in self._on(name):
+            if workload.attempt is not None:
+                await self._writer.apply(workload.id, AttemptLost(workload.attempt.id, why))
 
-    async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
-        """Raise Conflict, with the next step to take, if the node may not be removed."""
+    async def _may_be_removed(self, principal: Principal, node: Node, force: bool) -> None:
         if node.state is NodeState.READY:
             raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
-        there = self._on(node.name)
-        if not there and node.state is NodeState.FAULTY:  # it could become ready in between
-            await self._nodes.drain(who, node.name, True)
-            there = self._on(node.name)
+        workloads = self._on(node.name)
+        if not workloads and node.state is NodeState.FAULTY:  # it could become ready in between
+            await self._nodes.drain(principal, node.name, True)
+            workloads = self._on(node.name)
         is_lost = node.state is NodeState.LOST
-        if not there or (is_lost and force):
+        if not workloads or (is_lost and force):
             return
         in_use = NodeInUse(
-            node=node.name, state=node.state.value, reasons=node.reasons, workloads=len(there), names=_names(there)
+            node=node.name,
+            state=node.state.value,
+            reasons=node.reasons,
+            workloads=len(workloads),
+            names=_names(workloads),
         )
         raise Conflict(in_use, code="node-in-use")
 
     def _on(self, name: str) -> list[Workload]:
-        """Workloads with an allocation on the node."""
         holding = self._live_state.in_state(State.STARTING, State.RUNNING)
-        return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
-
-    def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
-        spec = one.spec
-        told = NodeMustBeEmpty(node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one))
-        attempt = one.attempt.id if one.attempt else None
-        return Event(EventKind.WARNING, now, told, one.id, attempt, spec.owner, spec.tenant, one.state)
+        return [
+            workload
+            for workload in holding
+            if workload.attempt is not None and workload.attempt.allocation.node == name
+        ]
 
 
-def _may_be_interrupted(one: Workload) -> bool:
+def _may_be_interrupted(workload: Workload) -> bool:
     """Preemption requeues these workloads at any time, so a drain may requeue them, too."""
-    return one.spec.preemptible and one.spec.kind is not Kind.SESSION
+    return workload.spec.preemptible and workload.spec.kind is not Kind.SESSION
 
 
-def _at_the_deadline(one: Workload, node: Node, now: float) -> StopRequest:
+def _at_the_deadline(workload: Workload, node: Node, now: float) -> StopRequest:
     why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
-    return _taken_away(one, "the drain", now, why)
+    return _taken_away(workload, "the drain", now, why)
 
 
-def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopRequest:
-    stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
+def _taken_away(workload: Workload, by: str, now: float, reason: Reason) -> StopRequest:
+    stays_ended = workload.spec.kind is not Kind.SESSION and not (
+        workload.spec.requeue or _may_be_interrupted(workload)
+    )
     return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.EVICTION, reason)
 
 
-def _fate(one: Workload) -> Fate:
-    if one.spec.kind is Kind.SESSION:
-        return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
-    return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS
+def _fate(workload: Workload) -> Fate:
+    if workload.spec.kind is Kind.SESSION:
+        return Fate.SESSION_RESTARTS if workload.spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if workload.spec.requeue or _may_be_interrupted(workload) else Fate.ENDS
 
 
-def _names(there: Sequence[Workload]) -> str:
-    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MAX_NAMED]]
-    more = len(there) - len(named)
+def _names(workloads: Sequence[Workload]) -> str:
+    named = [
+        f"{workload.spec.name or workload.spec.kind.value} of {workload.spec.owner} ({workload.id})"
+        for workload in workloads[:_MAX_NAMED]
+    ]
+    more = len(workloads) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 

@@ -1,24 +1,22 @@
-"""Pure functions on a node's state: derives it from the report and the drain state, and selects what to store.
-
-Called by `nodes`.
-"""
+"""Pure functions for `nodes`: the state of a node, and the events that follow from a changed report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from commonage.domain.nodes import Node, NodeState
+from commonage.control.state.feed import event_of
+from commonage.domain.errors import NotFound
+from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
-from commonage.domain.reasons.notes import NodeUndecided
+from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered, NodeUndecided
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.scheduler.model.shapes import AllocatedRequest
 
 
 def with_state(node: Node) -> Node:
-    """The node with the state and reason that follow from its report and its drain state."""
     report = node.report
     if report.gone:
         return replace(node, state=NodeState.LOST, reasons=report.faults)
@@ -29,9 +27,9 @@ def with_state(node: Node) -> Node:
     return replace(node, state=NodeState.READY, reasons=() if report.disk_pressure is None else (report.disk_pressure,))
 
 
-def reasons_for(node: Node, who: Principal) -> tuple[Reason, ...]:
+def reasons_for(node: Node, principal: Principal) -> tuple[Reason, ...]:
     """Why the node is in its state. Only admins get its faults, which may contain texts of daemons."""
-    if who.is_admin or not node.report.faults:
+    if principal.is_admin or not node.report.faults:
         return node.reasons
     if node.state is NodeState.DRAINING:
         return (DrainedBy(by=node.drained_by),)
@@ -52,7 +50,7 @@ def stored_fields(node: Node) -> tuple[object, ...]:
     return (node.site, node.engine, node.state, node.drained_by, node.reasons, node.leave_by, *offered, devices)
 
 
-def undecided(
+def events_awaiting_admin(
     before: Node | None,
     node: Node,
     allocated: Iterable[AllocatedRequest],
@@ -65,13 +63,53 @@ def undecided(
     why = node.report.awaits_admin
     if why is None or (before is not None and before.report.awaits_admin is not None):
         return []
-    allocations = [one for one in allocated if one.allocation.node == node.name]
-    there = [(one, found) for one in allocations if (found := workload(one.workload_id)) is not None]
-    event_reason = NodeUndecided(node=node.name, cause=why)
-    told = [
-        Event(EventKind.WARNING, now, event_reason, found.id, one.allocation.attempt_id, found.spec.owner,
-        found.spec.tenant,
-              found.state)
-        for one, found in there
-    ]  # fmt: skip
-    return [Event(EventKind.NODE, now, replace(event_reason, workloads=len(there))), *told] if told else []
+    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node == node.name]
+    reason = NodeUndecided(node=node.name, cause=why)
+    warnings = [event_of(one, EventKind.WARNING, now, reason) for one in on_node if one is not None]
+    return [Event(EventKind.NODE, now, replace(reason, workloads=len(warnings))), *warnings] if warnings else []
+
+
+Alarm = GpuFault | GpuRecovered | GpuMissing
+
+
+def alarms(
+    before: Node | None,
+    node: Node,
+    allocated: Iterable[AllocatedRequest],
+    workload: Callable[[str], Workload | None],
+    now: float,
+) -> list[Event]:
+    """Events for each GPU of `node` that failed, recovered or disappeared: one for admins, and one for each workload
+    with a share of it. `workload` returns a live workload by its id.
+    """
+    old = {device.uuid: device for device in before.report.devices} if before is not None else {}
+    new = {device.uuid: device for device in node.report.devices}
+    found: dict[str, Alarm] = {}
+    for uuid, device in new.items():
+        was_at_fault = uuid in old and bool(old[uuid].faults)
+        if device.faults and not was_at_fault:
+            found[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, faults=device.faults)
+        elif was_at_fault and not device.faults:
+            found[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
+    for uuid, device in old.items():
+        if uuid not in new:
+            found[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
+    events = [Event(EventKind.NODE, now, alarm) for alarm in found.values()]
+    for one in allocated:
+        holder = workload(one.workload_id)
+        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares):
+            if holder is not None and uuid in found:
+                events.append(event_of(holder, EventKind.WARNING, now, replace(found[uuid], is_held=True)))
+    return events
+
+
+def device_of(node: Node, gpu: str) -> Device:
+    """Find a GPU by its index, label, uuid or uuid prefix. Raises NotFound."""
+    found = [device for device in node.report.devices if gpu in (device.uuid, device.label, str(device.index))]
+    if not found and len(gpu) >= 4:
+        found = [device for device in node.report.devices if device.uuid.startswith(gpu)]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{device.label} ({device.uuid})" for device in node.report.devices) or "none"
+    what = "could be any of several" if found else "is none"
+    raise NotFound(f"GPU {gpu[:60]!r} {what} on {node.name}; there are: {there}", code="device-not-found")

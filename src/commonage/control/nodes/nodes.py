@@ -10,15 +10,21 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.catalogue.environments import Environments
-from commonage.control.nodes.all_devices import AllDevices
-from commonage.control.nodes.device_alarms import alarms, device_of
-from commonage.control.nodes.node_states import drained, stored_fields, undecided, with_state
+from commonage.control.catalogue.catalogue import Environments
+from commonage.control.nodes.devices import AllDevices
+from commonage.control.nodes.node_states import (
+    alarms,
+    device_of,
+    drained,
+    events_awaiting_admin,
+    stored_fields,
+    with_state,
+)
 from commonage.control.settings import ControlSettings
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
-from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeReport, NodeState
 from commonage.domain.principals import Principal, Scope
@@ -45,8 +51,6 @@ class NodeSources:
 
 
 class Nodes:
-    """The nodes of all sites."""
-
     def __init__(
         self,
         sources: NodeSources,
@@ -81,7 +85,6 @@ class Nodes:
             log.warning("what the nodes reported is not written yet: %s", error)
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
         if workload.attempt is not None and workload.attempt.state is State.LOST:
             self.suspect(workload.attempt.allocation.node)
 
@@ -94,7 +97,6 @@ class Nodes:
             self._woken.set()
 
     async def tick(self) -> None:
-        """Ask every engine once; write what changed."""
         self._suspects.clear()
         reports: dict[str, tuple[Engine, NodeReport]] = {}
         for site, engine in self._engines.items():
@@ -150,52 +152,44 @@ class Nodes:
                 events.append(Event(EventKind.NODE, now, changed_to))
                 self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
             events += alarms(before, node, allocated, self._live_state.get, now)
-            events += undecided(before, node, allocated, self._live_state.get, now)
+            events += events_awaiting_admin(before, node, allocated, self._live_state.get, now)
         if changed:
             await self._writer.write(nodes=changed, events=events)
         self._live_state.put_nodes(nodes)
         if changed:
             self._live_state.changed.set()
 
-    async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
+    async def drain(self, principal: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
         """Stop scheduling onto a node (True) or start again (False). For admins. Raises NotFound, Forbidden.
 
         `drains` handles the workloads on the node; `leave_by` is stored for it.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         async with self._writing:
-            node = self.known(name)
-            wished = drained(node, who.name if drain else "", leave_by)
+            node = self._live_state.node(name)
+            wished = drained(node, principal.name if drain else "", leave_by)
             await self._keep([wished], self._clock.now())
             return self._live_state.nodes[name]
 
     async def forget(self, node: Node, events: Sequence[Event]) -> None:
         """Remove a node, and write the events about it. No allocation may exist on it."""
         async with self._writing:
-            await self._writer.remove_node(node, events)
+            await self._writer.write(events=events, departed=[(node.site, node.name)])
             self._gone[node.name] = self._clock.now()
             self._live_state.remove_node(node.name)
 
-    async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
+    async def resume(self, principal: Principal, name: str, gpu: str | None = None) -> Node:
         """Schedule onto a node again, and clear the remembered faults of its GPUs. For admins.
 
         With `gpu` (index or uuid), only clear the remembered faults of that GPU. Faults that persist are found again at
         once. Raises NotFound, Forbidden.
         """
-        who.need(Scope.ADMIN)
-        node = self.known(name)
+        principal.need(Scope.ADMIN)
+        node = self._live_state.node(name)
         devices = node.report.devices if gpu is None else (device_of(node, gpu),)
         for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):
             await self._devices.resume(uuid)
         if gpu is None:
-            await self.drain(who, name, False)
+            await self.drain(principal, name, False)
         await self.refresh()
         return self._live_state.nodes[name]
-
-    def known(self, name: str) -> Node:
-        """Find a node by its name. Raises NotFound, which lists the known nodes."""
-        node = self._live_state.nodes.get(name)
-        if node is None:
-            there = ", ".join(sorted(self._live_state.nodes)) or "none"
-            raise NotFound(f"there is no node {name[:60]!r}; there are: {there}", code="node-not-found")
-        return node

@@ -1,4 +1,4 @@
-"""Content of the launch form: what a user may request, and what is free now."""
+"""What a user may request: the launch form, and the volumes with how well they work here. Changes nothing."""
 
 from __future__ import annotations
 
@@ -7,17 +7,117 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.control.catalogue.environments import Environments, EnvironmentView
+from commonage.control.catalogue.catalogue import Environments, EnvironmentView
+from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
-from commonage.control.tenants.membership import tenants_of
+from commonage.control.tenants import tenants_of
+from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
-from commonage.domain.requests import GpuRequest, Request, parse_gpus
+from commonage.domain.reasons.refusals import MountsNotSupported
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.statuses import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
+from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.grid import Grid
+from commonage.wire.hub import docs_page
+
+_LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
+_NO_SIZE = "its size is not bounded here"
+_MAX_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeView:
+    """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
+
+    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
+    """
+
+    volume: Volume
+    tenants: tuple[str, ...]
+    place: str
+    notes: tuple[str, ...] = ()
+    bounded_on: tuple[str, ...] = ()
+    unbounded_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    node_views: NodeViews
+    settings: ControlSettings
+
+    def offered(self, principal: Principal) -> Sequence[VolumeView]:
+        """Volumes of the caller's tenants, for admins all, in the order of the settings."""
+        principal.need(Scope.READ)
+        mine = [one.name for one in tenants_of(principal.groups, self.settings)]
+        engines = self.node_views.capabilities()
+        mounted = all(one.mounts for one in engines)
+        found = []
+        for volume in self.settings.volumes:
+            tenants = tuple(one for one in mine if volume.is_for(one))
+            if tenants or principal.is_admin:
+                bounded, unbounded = _nodes(volume, engines)
+                is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
+                notes = (*([_LINK] if is_readonly_link else []), *_size_notes(bounded, unbounded))
+                found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
+        return found
+
+    def warnings(self) -> Sequence[str]:
+        engines = self.node_views.capabilities()
+        loose: dict[tuple[str, ...], list[str]] = {}
+        for volume in self.settings.volumes:
+            _, unbounded = _nodes(volume, engines)
+            if unbounded:
+                loose.setdefault(unbounded, []).append(volume.name)
+        return [
+            f"Nothing holds the size of {', '.join(names)} on {_named(nodes)}, so they take what the disk has there "
+            f"({docs_page('operate/storage')}). `commonage volume ls` says so to everybody."
+            for nodes, names in loose.items()
+        ]
+
+
+def _place(volume: Volume, mounted: bool) -> str:
+    if mounted:
+        return volume.place
+    # Each attempt has its own scratch, so no link in the shared home can lead to it.
+    return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
+
+
+def _nodes(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Nodes that enforce its size, and those that do not. A volume in memory is bounded wherever it is mounted."""
+    bounded: list[str] = []
+    unbounded: list[str] = []
+    for one in engines if volume.size_mib is not None else ():
+        in_memory = volume.memory and one.mounts
+        bounded += [*one.bounded_on, *(one.unbounded_on if in_memory else ())]
+        unbounded += () if in_memory else one.unbounded_on
+    return tuple(sorted(bounded)), tuple(sorted(unbounded))
+
+
+def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[str]:
+    if not unbounded:
+        return []
+    return [f"bounded on {_named(bounded)}; not bounded on {_named(unbounded)}" if bounded else _NO_SIZE]
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MAX_NAMED
+    return ", ".join(nodes) if more <= 1 else f"{', '.join(nodes[:_MAX_NAMED])} and {more} more"
+
+
+def check_mountable(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:
+    """Raise InvalidInput if a mount path was requested and no engine here mounts anything anywhere."""
+    elsewhere = next((one for one in asked if one.target), None)
+    if elsewhere is not None and engines and not any(one.mounts for one in engines):
+        raise InvalidInput(
+            MountsNotSupported(volume=elsewhere.text, name=elsewhere.name, target=elsewhere.target),
+            field="volumes",
+            code="invalid-volume",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +132,6 @@ class GpuChoice:
 
 @dataclass(frozen=True, slots=True)
 class LaunchView:
-    """Content of the launch form: what a user may request, and what is free now."""
-
     environments: tuple[EnvironmentView, ...]
     gpu_choices: tuple[GpuChoice, ...]
     models: tuple[str, ...]
@@ -48,19 +146,16 @@ class LaunchView:
 
 
 class Launch:
-    """Answers what can be launched."""
-
     def __init__(self, live_state: LiveState, environments: Environments, settings: ControlSettings) -> None:
         self._live_state, self._environments, self._settings = live_state, environments, settings
 
-    def options(self, who: Principal) -> LaunchView:
-        """Resources that `who` may request, and those that are free now."""
-        who.need(Scope.READ)
+    def options(self, principal: Principal) -> LaunchView:
+        principal.need(Scope.READ)
         grid = self._live_state.snapshot.grid
         reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
-            environments=tuple(self._environments.views(who)),
+            environments=tuple(self._environments.views(principal)),
             gpu_choices=self._choices(grid, devices),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
@@ -69,9 +164,9 @@ class Launch:
             free_cpus_milli=int(grid.cpus[grid.ready].max(initial=0)),
             free_memory_mib=int(grid.memory[grid.ready].max(initial=0)),
             simulated_gpus=self._live_state.simulated_gpus,
-            tenants=tuple(tenants_of(who.groups, self._settings)),
+            tenants=tuple(tenants_of(principal.groups, self._settings)),
             priority_classes=tuple(
-                one for one in self._settings.priority_classes if who.is_admin or not one.for_admins
+                one for one in self._settings.priority_classes if principal.is_admin or not one.for_admins
             ),
         )
 
@@ -95,8 +190,4 @@ class Launch:
         shape = grid.shape(request)
         free = bool(grid.fits(shape, np.arange(len(grid.nodes))).any())
         why_not = None if free or not grid.nodes else refusal(grid, shape, 0)
-        return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
-
-
-def _title(gpu: GpuRequest | None) -> str:
-    return "no GPU" if gpu is None else str(gpu)
+        return GpuChoice(text, f"{text} of a GPU" if "/" in text else str(gpu), free, why_not)

@@ -51,15 +51,12 @@ class NodeViews:
         self._measured: Mapping[str, DeviceSample] = {}
 
     def note_measured(self, samples: Mapping[str, DeviceSample]) -> None:
-        """Store the last measurements of the GPUs, by device uuid."""
         self._measured = dict(samples)
 
     def capabilities(self) -> Sequence[Capabilities]:
-        """Capabilities of each engine."""
         return [engine.capabilities() for engine in self._engines.values()]
 
     def all(self) -> Sequence[NodeView]:
-        """All nodes with their free resources, by name."""
         allocated = self._live_state.allocated()
         holders: dict[str, list[Holder]] = defaultdict(list)
         counts: dict[str, int] = defaultdict(int)

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.queries.node_warnings import node_problem
+from commonage.control.loops.session_restarts import ended_by_platform, restarts_of, should_restart
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import (
+    Fate,
+    NodeHasFault,
+    NodeMustBeEmpty,
+    NodeNotResponding,
+    NodeUndecided,
+    SessionEnded,
+    SessionNodeFaulty,
+    SessionRestarted,
+)
 from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
-from commonage.domain.workloads import Attempt, Event, State, Workload
+from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -24,8 +35,6 @@ from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
 from commonage.scheduler.model.shapes import QueuedRequest
-
-BIRTH_OF_UNIX = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,6 @@ class StateDetails:
 
 @dataclass(slots=True)
 class WorkloadQueries:
-    """Answers queries; changes nothing."""
-
     store: Store
     live_state: LiveState
     feed: Feed
@@ -53,34 +60,32 @@ class WorkloadQueries:
     metrics_store: Metrics
     clock: Clock
 
-    async def workload(self, who: Principal, workload_id: str) -> Workload:
+    async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         found = self.live_state.get(workload_id)
         if found is None:
             found = await self.store.workload(workload_id)
-        if not who.may_see(found.spec.owner):
+        if not principal.may_see(found.spec.owner):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         return found
 
     async def workloads(
-        self, who: Principal, which: Filter, *, limit: int, cursor: str | None = None
+        self, principal: Principal, which: Filter, *, limit: int, cursor: str | None = None
     ) -> Page[Workload]:
         """Newest first; the caller's own, for admins all."""
-        return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
+        return await self.store.workloads(self._allowed(principal, which), limit=limit, cursor=cursor)
 
-    async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
-        """Number of matching workloads, by state."""
-        return await self.store.count(self._allowed(who, which))
+    async def counts(self, principal: Principal, which: Filter) -> dict[State, int]:
+        return await self.store.count(self._allowed(principal, which))
 
     @staticmethod
-    def _allowed(who: Principal, which: Filter) -> Filter:
-        who.need(Scope.READ)
-        return which if who.is_admin else replace(which, owner=who.name)
+    def _allowed(principal: Principal, which: Filter) -> Filter:
+        principal.need(Scope.READ)
+        return which if principal.is_admin else replace(which, owner=principal.name)
 
-    async def attempts(self, who: Principal, workload_id: str) -> Sequence[Attempt]:
-        """All its attempts, oldest first."""
-        await self.workload(who, workload_id)
+    async def attempts(self, principal: Principal, workload_id: str) -> Sequence[Attempt]:
+        await self.workload(principal, workload_id)
         return await self.store.attempts(workload_id)
 
     def details(self, workload: Workload) -> StateDetails:
@@ -95,10 +100,8 @@ class WorkloadQueries:
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)
-        reason, pending_node = (
-            why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position),
-            self._pending_node(queued),
-        )
+        reason = why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position)
+        pending_node = self._pending_node(queued)
         return StateDetails(reason, position, () if pending_node is None else (pending_node,))
 
     def _pending_node(self, queued: QueuedRequest) -> Reason | None:
@@ -110,13 +113,11 @@ class WorkloadQueries:
         return expected_node(pending_node, queued.request, self.clock.now())
 
     def node_problem(self, workload: Workload) -> Reason | None:
-        """A problem of the node that it runs on; None if the node has none."""
         node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
         return node_problem(workload, node, self.clock.now())
 
-    async def explain(self, who: Principal, workload_id: str) -> Explanation:
-        """Explain why it waits, and until when. For other workloads: their state or end."""
-        workload = await self.workload(who, workload_id)
+    async def explain(self, principal: Principal, workload_id: str) -> Explanation:
+        workload = await self.workload(principal, workload_id)
         queued = self.live_state.queued(workload_id)
         if queued is None:
             details = self.details(workload)
@@ -126,49 +127,45 @@ class WorkloadQueries:
         return found if found.startable_now else replace(found, pending_node=self._pending_node(queued))
 
     def queue_length(self) -> int:
-        """Number of queued workloads."""
         return self.live_state.queue_length()
 
     def live_counts(self) -> dict[State, int]:
-        """Live workloads of all users, by state."""
         return self.live_state.counts()
 
-    # --- events and logs ------------------------------------------------------------------------------------------
-
     async def events(
-        self, who: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
+        self, principal: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
         """Events with seq > after, oldest first; the caller's own, for admins all."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if workload_id is not None:
-            await self.workload(who, workload_id)
-        owner = None if who.is_admin or workload_id is not None else who.name
+            await self.workload(principal, workload_id)
+        owner = None if principal.is_admin or workload_id is not None else principal.name
         return await self.store.events(after=after, workload_id=workload_id, owner=owner, limit=limit)
 
     async def follow(
-        self, who: Principal, *, after: int | None = None, workload_id: str | None = None
+        self, principal: Principal, *, after: int | None = None, workload_id: str | None = None
     ) -> AsyncIterator[Event]:
         """Events after `after` (None: from now on), then new ones as they are written, without gap or repetition."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if workload_id is not None:
-            await self.workload(who, workload_id)
+            await self.workload(principal, workload_id)
         with self.feed.listen() as live:
             last = after if after is not None else await self.store.last_event_seq()
             while after is not None:
-                page = await self.events(who, after=last, workload_id=workload_id)
+                page = await self.events(principal, after=last, workload_id=workload_id)
                 for event in page:
                     last = event.seq
                     yield event
                 if len(page) < 500:
                     break
             async for event in live:
-                if event.seq > last and _concerns(event, who, workload_id):
+                if event.seq > last and _concerns(event, principal, workload_id):
                     last = event.seq
                     yield event
 
     async def logs(
         self,
-        who: Principal,
+        principal: Principal,
         workload_id: str,
         *,
         attempt: int | None = None,
@@ -177,7 +174,7 @@ class WorkloadQueries:
         follow: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Output of its newest attempt, or of the given one. Raises NotFound before the first line."""
-        workload = await self.workload(who, workload_id)
+        workload = await self.workload(principal, workload_id)
         tries = await self.store.attempts(workload_id) if attempt is not None else []
         chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
         if chosen is None:
@@ -195,36 +192,40 @@ class WorkloadQueries:
             raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
         return engine
 
-    # --- usage and metrics ----------------------------------------------------------------------------------------
-
-    async def usage(self, who: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
+    async def usage(self, principal: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
         """Allocated resources times hours within [since, until): the caller's own, for admins all."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if by not in ("owner", "tenant", "workload", "environment"):
             raise InvalidInput(
                 f"usage by {by[:40]!r} is not known; by owner, tenant, workload or environment", field="by"
             )
         until = min(until, self.clock.now())
-        owner = None if who.is_admin else who.name
+        owner = None if principal.is_admin else principal.name
         return await self.store.usage(since=since, until=until, by=by, owner=owner)
 
-    async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
-        """Usage of one workload in all its attempts until now."""
-        await self.workload(who, workload_id)
+    async def workload_usage(self, principal: Principal, workload_id: str) -> Usage:
+        await self.workload(principal, workload_id)
         now = self.clock.now()
-        found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
+        found = await self.store.usage(since=0.0, until=now, by="workload", workload_id=workload_id)
         return found[0] if found else Usage(workload_id, 1, 0.0, 0.0, 0.0, 0.0)
 
     async def metrics(
-        self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
+        self,
+        principal: Principal,
+        subject: str,
+        *,
+        metrics: Sequence[str],
+        since: float,
+        until: float,
+        points: int = 200,
     ) -> dict[str, Sequence[Point]]:
         """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
 
         A metric without measurements is left out.
         """
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if subject.startswith("attempt:"):
-            await self.workload(who, subject.removeprefix("attempt:").rpartition("-")[0])
+            await self.workload(principal, subject.removeprefix("attempt:").rpartition("-")[0])
         found = {}
         for metric in metrics:
             series = await self.metrics_store.query(metric, subject, since=since, until=until, points=points)
@@ -233,7 +234,71 @@ class WorkloadQueries:
         return found
 
 
-def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:
+def _concerns(event: Event, principal: Principal, workload_id: str | None) -> bool:
     if workload_id is not None:
         return event.workload_id == workload_id
-    return who.is_admin or event.owner == who.name
+    return principal.is_admin or event.owner == principal.name
+
+
+def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:
+    if not workload.state.holds_allocation or workload.stop is not None or node is None:
+        return None
+    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
+    if silent:
+        silent_s = now - node.observed_at
+        if node.report.awaits_admin is not None:
+            return NodeUndecided(node=node.name, cause=node.report.awaits_admin, silent_s=silent_s)
+        return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
+    if node.report.faults:
+        return NodeHasFault(node=node.name, fate=_once_lost(workload))
+    if node.drain and node.leave_by is not None:
+        return NodeMustBeEmpty(node=node.name, by=node.drained_by, left_s=node.leave_by - now)
+    return None
+
+
+def _once_lost(workload: Workload) -> Fate:
+    spec = workload.spec
+    if spec.kind is Kind.SESSION:
+        return Fate.SESSION_RESTARTS if spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if spec.requeue else Fate.ENDS
+
+
+LONGEST_S = 24 * 3600.0
+_BEING_STARTED_S = 60.0
+_LOOK_BACK = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice about the newest session of a name. `ended`: no session of that name runs now."""
+
+    reason: Reason
+    workload: Workload
+    ended: bool
+
+
+async def notices(queries: WorkloadQueries, principal: Principal) -> Sequence[Notice]:
+    """At most one notice for each session name, newest first; nothing older than a day."""
+    page = await queries.workloads(principal, Filter(owner=principal.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
+    by_name: dict[str, list[Workload]] = {}
+    for one in page.items:
+        by_name.setdefault(one.spec.name, []).append(one)
+    found = [_of(queries, sessions) for sessions in by_name.values()]
+    return [one for one in found if one is not None]
+
+
+def _of(queries: WorkloadQueries, sessions: Sequence[Workload]) -> Notice | None:
+    """Notice about the newest of these sessions, which share one name."""
+    newest, now = sessions[0], queries.clock.now()
+    name = newest.spec.name
+    if not newest.state.is_terminal:
+        if node_problem := queries.node_problem(newest):
+            return Notice(SessionNodeFaulty(name=name, cause=node_problem), newest, False)
+        before = next((one for one in sessions[1:] if ended_by_platform(one)), None)
+        if before is None or not restarts_of(newest) or now - newest.submitted_at > LONGEST_S:
+            return None
+        return Notice(SessionRestarted(name=name, cause=before.reason), newest, False)
+    if not ended_by_platform(newest) or now - newest.since > LONGEST_S:
+        return None
+    soon = should_restart(newest) and now - newest.since < _BEING_STARTED_S
+    return Notice(SessionEnded(name=name, cause=newest.reason, is_restarting=soon), newest, True)

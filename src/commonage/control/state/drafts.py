@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
@@ -20,6 +22,18 @@ from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
 
 
+class Rows(TypedDict, total=False):
+    """Rows that are written with a change; each field is added to the one of the same name in `Batch`."""
+
+    events: Sequence[Event]
+    nodes: Sequence[Node]
+    departed: Sequence[tuple[str, str]]
+    usage_reports: Sequence[UsageReport]
+    reservations: Sequence[Reservation]
+    unreserved: Sequence[str]
+    images: Sequence[Image]
+
+
 @dataclass(slots=True)
 class Change:
     """One entry of the writer's queue: new workloads, a happening, or other rows; `done` is the caller's result."""
@@ -28,21 +42,13 @@ class Change:
     inserts: Sequence[Workload] = ()
     workload_id: str | None = None
     trigger: Trigger | None = None
-    events: Sequence[Event] = ()
-    nodes: Sequence[Node] = ()
-    departed: Sequence[tuple[str, str]] = ()
-    usage_reports: Sequence[UsageReport] = ()
-    reservations: Sequence[Reservation] = ()
-    unreserved: Sequence[str] = ()
-    images: Sequence[Image] = ()
+    rows: Rows = field(default_factory=Rows)
 
     def answer(self, draft: Draft) -> None:
-        """Resolve the caller's result: the change is written."""
         if not self.done.done():
             self.done.set_result(draft.latest.get(self.workload_id) if self.workload_id else None)
 
     def fail(self, error: Exception) -> None:
-        """Fail the caller's result: the change is not written, and will not be."""
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # callers of `note` need not retrieve the error
@@ -50,8 +56,6 @@ class Change:
 
 @dataclass(slots=True)
 class Draft:
-    """A batch under construction, its changes to the live state, and the effects that follow."""
-
     batch: Batch = field(default_factory=Batch)
     latest: dict[str, Workload] = field(default_factory=dict)
     effects: list[tuple[str, Effect]] = field(default_factory=list)
@@ -67,13 +71,8 @@ def draft_of(changes: Sequence[Change], live_state: LiveState, now: float, first
     """Build one batch from all changes, in their order; its events are numbered from `first_seq`."""
     draft = Draft()
     for change in changes:
-        draft.batch.nodes.extend(change.nodes)
-        draft.batch.departed.extend(change.departed)
-        draft.batch.usage_reports.extend(change.usage_reports)
-        draft.batch.reservations.extend(change.reservations)
-        draft.batch.unreserved.extend(change.unreserved)
-        draft.batch.images.extend(change.images)
-        draft.batch.events.extend(change.events)
+        for name, rows in change.rows.items():
+            getattr(draft.batch, name).extend(rows)
         for workload in change.inserts:
             draft.batch.inserts.append(workload)
             draft.latest[workload.id] = workload
@@ -95,7 +94,9 @@ def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: T
     after = outcome.workload
     draft.latest[workload_id] = after
     draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))
-    draft.batch.events.extend(_event(after, effect, now) for effect in outcome.effects if isinstance(effect, Record))
+    draft.batch.events.extend(
+        event_of(after, effect.kind, now, effect.reason) for effect in outcome.effects if isinstance(effect, Record)
+    )
     if after is not before:
         # The row is written once per batch, even after several steps: its version rises by one.
         version = on_live_state.version + 1 if on_live_state is not None else before.version
@@ -106,21 +107,7 @@ def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: T
             draft.batch.inserts = [after if one.id == workload_id else one for one in draft.batch.inserts]
 
 
-def _event(workload: Workload, record: Record, now: float) -> Event:
-    spec, attempt = workload.spec, workload.attempt
-    return Event(
-        kind=record.kind,
-        at=now,
-        reason=record.reason,
-        workload_id=workload.id,
-        attempt_id=attempt.id if attempt else None,
-        owner=spec.owner,
-        tenant=spec.tenant,
-        state=workload.state,
-    )
-
-
 def _submitted(workloads: Sequence[Workload], now: float) -> Event:
     first = workloads[0]
     submitted = notes.Submitted(count=len(workloads), request=str(first.spec.request))
-    return _event(first, Record(EventKind.SUBMITTED, submitted), now)
+    return event_of(first, EventKind.SUBMITTED, now, submitted)

@@ -1,4 +1,7 @@
-"""Delivers events to current listeners as they are written. Earlier events come from the store."""
+"""Events: made for a workload, and delivered to current listeners as they are written.
+
+Earlier events come from the store.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from commonage.domain.workloads import Event
+from commonage.domain.reasons import Reason
+from commonage.domain.workloads import Event, EventKind, Workload
 
 MAX_BEHIND = 5000
+
+
+def event_of(workload: Workload, kind: EventKind, at: float, reason: Reason) -> Event:
+    """An event about a workload and its newest attempt."""
+    spec, attempt = workload.spec, workload.attempt
+    attempt_id = attempt.id if attempt is not None else None
+    return Event(kind, at, reason, workload.id, attempt_id, spec.owner, spec.tenant, workload.state)
 
 
 class Feed:
@@ -37,7 +48,6 @@ class Feed:
             self._listeners.discard(listener)
 
     def close(self) -> None:
-        """Disconnect all listeners, at shutdown."""
         for listener in self._listeners:
             listener.end()
         self._listeners.clear()
@@ -60,12 +70,10 @@ class _Listener:
         self._woken.set()
 
     def end(self) -> None:
-        """Mark the end: no more events follow."""
         self.ended = True
         self._woken.set()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the events one by one, until the end."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()

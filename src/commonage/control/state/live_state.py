@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from commonage.domain.errors import NotFound
 from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
@@ -57,19 +58,23 @@ class LiveState:
         return any(device.simulated for node in self._nodes.values() for device in node.report.devices)
 
     def set_plan(self, outcome: Plan) -> None:
-        """Store the result of the schedule loop's last pass."""
         self.outcome = outcome
 
     def note_eviction(self, workload_id: str, for_id: str) -> None:
-        """Note that a workload is evicted to make room for another one."""
         self.evicted_for[workload_id] = for_id
 
     def set_pending_nodes(self, pending: Iterable[PendingNode]) -> None:
-        """Replace the list of requested nodes that have not joined yet."""
         self.pending_nodes = tuple(pending)
 
+    def node(self, name: str) -> Node:
+        """Raises NotFound, which lists the known nodes."""
+        node = self._nodes.get(name)
+        if node is None:
+            known = ", ".join(sorted(self._nodes)) or "none"
+            raise NotFound(f"there is no node {name[:60]!r}; there are: {known}", code="node-not-found")
+        return node
+
     def get(self, workload_id: str) -> Workload | None:
-        """A live workload."""
         return self._workloads.get(workload_id)
 
     def __len__(self) -> int:
@@ -79,7 +84,6 @@ class LiveState:
         return iter(list(self._workloads.values()))
 
     def put(self, workload: Workload) -> None:
-        """Apply a workload that was just written; an ended one is removed."""
         if workload.id not in self._workloads and not workload.state.is_terminal:
             self.snapshot.arrived(workload.spec.request)
         self._put(workload)
@@ -113,11 +117,9 @@ class LiveState:
                 del self._counts[key]
 
     def count(self, key: CountKey) -> int:
-        """Count the live workloads under a key of `count_keys`."""
         return self._counts[key]
 
     def _plan_for(self, workload: Workload) -> None:
-        """Update the planner's snapshot for a workload."""
         snapshot, attempt = self.snapshot, workload.attempt
         waits = workload.state is State.QUEUED
         if waits and workload.id not in snapshot.queue:
@@ -155,7 +157,6 @@ class LiveState:
         )
 
     def put_nodes(self, nodes: Sequence[Node]) -> None:
-        """Apply nodes as they were just reported."""
         changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.name))]
         self._nodes.update((node.name, node) for node in nodes)
         self.snapshot.put(changed)
@@ -167,7 +168,6 @@ class LiveState:
             self.changed.set()
 
     def set_rules(self, rules: Rules) -> None:
-        """Use these rules for planning from now on."""
         self.snapshot.set_rules(rules)
         self.changed.set()
 
@@ -176,15 +176,12 @@ class LiveState:
         return [self._workloads[workload_id] for state in states for workload_id in self._by_state[state]]
 
     def counts(self) -> dict[State, int]:
-        """Number of live workloads in each state."""
         return {state: len(members) for state, members in self._by_state.items() if members}
 
     def dependents_of(self, workload_id: str) -> list[str]:
-        """Live workloads that depend on this one."""
         return list(self._dependents.get(workload_id, ()))
 
     def queue_length(self) -> int:
-        """Number of queued workloads."""
         return len(self.snapshot.queue)
 
     def position(self, workload_id: str, now: float) -> int | None:
@@ -197,15 +194,12 @@ class LiveState:
         return order.place(slot) + 1
 
     def queued(self, workload_id: str) -> QueuedRequest | None:
-        """Return the request as queued, None if the workload is not queued."""
         return self.snapshot.queue.get(workload_id)
 
     def allocated(self) -> list[AllocatedRequest]:
-        """All current allocations."""
         return list(self.snapshot.allocated.values())
 
     def load(self, workloads: Iterable[Workload], nodes: Iterable[Node]) -> None:
-        """Apply the workloads and nodes from the store, at start."""
         self.put_nodes(list(nodes))
         for workload in workloads:
             self._put(workload)
@@ -224,12 +218,10 @@ class LiveState:
 
 
 def queued_request_of(workload: Workload) -> QueuedRequest:
-    """Convert a queued workload for the planner."""
     return request_from_spec(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
 
 
 def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> QueuedRequest:
-    """Build the planner's view of a workload with this spec."""
     return QueuedRequest(
         workload_id=workload_id,
         attempt_id=attempt_id(workload_id, attempt),
@@ -249,7 +241,6 @@ def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt
 
 
 def gang_of(spec: Spec) -> str | None:
-    """The name of the workload's gang; None if it is not a gang member."""
     return spec.array_id if spec.gang else None
 
 

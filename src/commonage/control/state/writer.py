@@ -13,19 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Unpack
 
 from commonage.control.signals import Signal
-from commonage.control.state.drafts import Change, Draft, draft_of
+from commonage.control.state.drafts import Change, Draft, Rows, draft_of
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
-from commonage.domain.images import Image
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Trigger
-from commonage.domain.nodes import Node
-from commonage.domain.tenants import Reservation
-from commonage.domain.usage import UsageReport
-from commonage.domain.workloads import Event, Workload
+from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store
 
@@ -54,13 +51,11 @@ class Writer:
         self.iterations = Iterations("writer", clock.now)
 
     async def open(self) -> None:
-        """Load the store's contents into the live state."""
         self._seq = await self._store.last_event_seq()
         self._live_state.load(await self._store.live(), await self._store.nodes())
         await self._remember()
 
     async def _remember(self) -> None:
-        """Load the history that the planner uses: recent allocations and recent requests."""
         since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MAX_PAST)
         lately = await self._store.workloads(Filter(), limit=MAX_LATELY)
@@ -68,10 +63,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """Number of changes queued for writing."""
         return self._queue.qsize()
-
-    # --- requesting changes ---------------------------------------------------------------------------------------
 
     async def insert(self, workloads: Sequence[Workload]) -> None:
         """Write new workloads; durable when this returns. Raises Conflict(code="key-taken") like the store.
@@ -88,25 +80,9 @@ class Writer:
         """Queue a happening; await the future only to know when it is written."""
         return self._put(Change(self._future(), workload_id=workload_id, trigger=trigger))
 
-    async def write(
-        self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), usage_reports: Sequence[UsageReport] = ()
-    ) -> None:
-        """Write nodes, usage reports, and events that belong to no step."""
-        await self._put(Change(self._future(), events=events, nodes=nodes, usage_reports=usage_reports))
-
-    async def remove_node(self, node: Node, events: Sequence[Event]) -> None:
-        """Delete a node, and write the events about it."""
-        await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
-
-    async def reserve(
-        self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
-    ) -> None:
-        """Write reservations or delete those with these ids, and write the events about it."""
-        await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
-
-    async def write_images(self, images: Sequence[Image], events: Sequence[Event]) -> None:
-        """Write images of the catalogue, including removed ones, and the events about them."""
-        await self._put(Change(self._future(), events=events, images=images))
+    async def write(self, **rows: Unpack[Rows]) -> None:
+        """Write rows that belong to no step of a workload. The fields are those of `Batch`."""
+        await self._put(Change(self._future(), rows=rows))
 
     def _future(self) -> asyncio.Future[Workload | None]:
         return asyncio.get_running_loop().create_future()
@@ -117,8 +93,6 @@ class Writer:
         else:
             self._queue.put_nowait(change)
         return change.done
-
-    # --- writing --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Write until cancelled. Changes already taken from the queue are still written; other callers get an error."""

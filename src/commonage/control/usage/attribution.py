@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.domain.nodes import Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -41,7 +41,7 @@ class UnattributedProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class MeasurementRound:
     """One round of measurements. `at` is the time just before engines and GPUs were asked.
 
     `samples` by device uuid; `uses` by attempt and device uuid: without an entry, the driver lists no process of that
@@ -63,7 +63,6 @@ class Round:
 
 
 def unknown_pids(samples: Iterable[DeviceSample]) -> set[int]:
-    """Return the PIDs whose owners must be looked up."""
     listed = (process for sample in samples for process in sample.processes)
     return {process.pid for process in listed if process.attempt_id is None and process.pid is not None}
 
@@ -73,7 +72,7 @@ def attribute(
     owners: Iterable[ProcessOwner],
     at: float,
     measurements: Sequence[Measurement] = (),
-) -> Round:
+) -> MeasurementRound:
     """Build one round from samples requested at `at` and process owners that were looked up after them."""
     known: dict[int, ProcessOwner] = {}
     for each in owners:
@@ -93,11 +92,11 @@ def attribute(
                     UnattributedProcess(process.pid, process.memory_mib, owner.name if owner else "")
                 )
             else:
-                uses[attempt, uuid] = _added(uses.get((attempt, uuid)), process)
-    return Round(at, by_uuid, uses, unattributed_processes, measurements)
+                uses[attempt, uuid] = _add_process(uses.get((attempt, uuid)), process)
+    return MeasurementRound(at, by_uuid, uses, unattributed_processes, measurements)
 
 
-def joined(round_: Round, other: Round) -> Round:
+def merge_rounds(round_: MeasurementRound, other: MeasurementRound) -> MeasurementRound:
     """Merge the rounds of two nodes: they have no device in common. Time and measurements are those of the first."""
     return replace(
         round_,
@@ -116,16 +115,16 @@ def _each_once(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:
         if before is None:
             once[key] = process
             continue
-        memory = _most(before.memory_mib, process.memory_mib)
-        once[key] = replace(before, memory_mib=memory, utilisation=_most(before.utilisation, process.utilisation))
+        memory = _larger(before.memory_mib, process.memory_mib)
+        once[key] = replace(before, memory_mib=memory, utilisation=_larger(before.utilisation, process.utilisation))
     return list(once.values())
 
 
-def _most(one: Figure | None, other: Figure | None) -> Figure | None:
+def _larger(one: Figure | None, other: Figure | None) -> Figure | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
-def _added(use: Use | None, process: ProcessMemory) -> Use:
+def _add_process(use: Use | None, process: ProcessMemory) -> Use:
     if use is None:
         return Use(process.memory_mib, process.utilisation)
     busy = _sum(use.utilisation, process.utilisation)
@@ -138,7 +137,16 @@ def _sum(one: Figure | None, other: Figure | None) -> Figure | None:
     return one + other
 
 
-def parts_of(round_: Round, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:
+def shares_by_device(allocations: Iterable[Allocation]) -> dict[str, dict[str, Share]]:
+    """The share of each attempt, by device uuid and attempt id."""
+    holders: dict[str, dict[str, Share]] = defaultdict(dict)
+    for allocation in allocations:
+        for share in allocation.shares:
+            holders[share.device_uuid][allocation.attempt_id] = share
+    return holders
+
+
+def parts_of(round_: MeasurementRound, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:
     """Divide a GPU's power and utilisation among the attempts that hold it: parts of 1, by attempt.
 
     The parts follow the attempts' utilisation if the driver reports it for all of them. Otherwise they follow the
@@ -154,7 +162,7 @@ def parts_of(round_: Round, uuid: str, holders: Mapping[str, Share]) -> dict[str
     return {each: weights.get(each, 0) / sum(weights.values()) for each in holders}
 
 
-def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> float | None:
+def utilisation_of(round_: MeasurementRound, uuid: str, attempt_id: str, part: float) -> float | None:
     """Utilisation that the attempt causes, 0..1: its own figure if known, otherwise its part of the GPU's figure."""
     use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
     if use is not None and use.utilisation is not None:

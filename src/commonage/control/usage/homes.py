@@ -33,12 +33,10 @@ class HomeView:
 
     @property
     def is_over(self) -> bool:
-        """True if it is above the limit."""
         return self.quota_mib is not None and self.used_mib > self.quota_mib
 
     @property
     def reason(self) -> HomeUsed:
-        """The reason shown to the owner."""
         return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib)
 
 
@@ -52,7 +50,6 @@ class HomeWatch:
         self.iterations = Iterations("homes", clock.now, ITERATION_S)
 
     async def run(self) -> None:
-        """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
             await self.refresh()
@@ -60,7 +57,6 @@ class HomeWatch:
                 await self._clock.sleep(EVERY_S)
 
     async def refresh(self) -> None:
-        """Measure once; if that fails, the last result stays."""
         if self._homes is None:
             return
         try:
@@ -70,14 +66,14 @@ class HomeWatch:
         else:
             self._at = self._clock.now()
 
-    def of(self, who: Principal) -> HomeView | None:
+    def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home; None before the first measurement."""
-        who.need(Scope.READ)
-        used = self._used.get(folder_name(who.name))
+        principal.need(Scope.READ)
+        used = self._used.get(folder_name(principal.name))
         return None if used is None else HomeView(used, self._quota_mib, self._at)
 
-    def all(self, who: Principal) -> Mapping[str, HomeView]:
+    def all(self, principal: Principal) -> Mapping[str, HomeView]:
         """All homes by folder name, the largest first. For admins."""
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         largest = sorted(self._used.items(), key=lambda one: -one[1])
         return {name: HomeView(used, self._quota_mib, self._at) for name, used in largest}

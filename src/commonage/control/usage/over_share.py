@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from commonage.control.usage.attribution import Round
+from commonage.control.usage.attribution import MeasurementRound
 from commonage.domain.nodes import Allocation, Device
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest, part_of
@@ -57,7 +57,9 @@ class Excesses:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
-    def take(self, round_: Round, allocated: Iterable[Allocation], devices: dict[str, Device]) -> list[Excess]:
+    def take(
+        self, round_: MeasurementRound, allocated: Iterable[Allocation], devices: dict[str, Device]
+    ) -> list[Excess]:
         """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
@@ -100,7 +102,7 @@ def _shares(allocation: Allocation) -> dict[str, int]:
 
 
 def needed_by(
-    excess: Excess, round_: Round, allocated: Sequence[Allocation], queue: Iterable[GpuRequest]
+    excess: Excess, round_: MeasurementRound, allocated: Sequence[Allocation], queue: Iterable[GpuRequest]
 ) -> NeededBy | None:
     """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
 
@@ -129,5 +131,4 @@ def needed_by(
 
 
 def _wants(gpu: GpuRequest, device: Device) -> bool:
-    """True if one GPU of this model satisfies the request."""
     return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in device.model.casefold())

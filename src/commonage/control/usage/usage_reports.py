@@ -1,4 +1,4 @@
-"""Usage reports (usage reports): adds up what each attempt uses while it runs, and closes the report when it ends.
+"""Usage reports: adds up what each attempt uses while it runs, and closes the report when it ends.
 
 The sampling loop calls it with every round of samples. Intermediate figures are written every minute, the final ones
 with the next round after the end. After a restart they are read again, so that a crash loses at most a minute of them.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.usage.attribution import Round, parts_of, utilisation_of
-from commonage.domain.nodes import Allocation, Share
+from commonage.control.usage.attribution import MeasurementRound, parts_of, shares_by_device, utilisation_of
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LastUse, Measurement
 from commonage.domain.usage import (
     Measured,
@@ -69,9 +69,7 @@ class UsageReports:
                 ended_at = attempt.ended_at if attempt is not None else None
                 self._ended[usage_report.attempt_id] = _closed(usage_report, ended_at or self._clock.now())
 
-    # --- running attempts -----------------------------------------------------------------------------------------
-
-    async def add(self, round_: Round, over: frozenset[str]) -> None:
+    async def add(self, round_: MeasurementRound, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
         allocated = [one.allocation for one in self._live_state.allocated()]
         devices = self._devices(round_, allocated)
@@ -83,17 +81,14 @@ class UsageReports:
         self._forget({allocation.attempt_id for allocation in allocated})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _devices(self, round_: Round, allocated: Sequence[Allocation]) -> dict[str, _Device]:
-        holders: dict[str, dict[str, Share]] = {}
-        for allocation in allocated:
-            for share in allocation.shares:
-                holders.setdefault(share.device_uuid, {})[allocation.attempt_id] = share
+    def _devices(self, round_: MeasurementRound, allocated: Sequence[Allocation]) -> dict[str, _Device]:
+        holders = shares_by_device(allocated)
         return {
             uuid: _Device(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
             for uuid in round_.samples
         }
 
-    def _energy_of(self, uuid: str, round_: Round) -> float | None:
+    def _energy_of(self, uuid: str, round_: MeasurementRound) -> float | None:
         """Joules since the last round: from the GPU's own counter, otherwise from its present power."""
         sample, before = round_.samples[uuid], self._energy.get(uuid)
         span = min(self._every_s * 3, round_.at - before[0]) if before else self._every_s
@@ -104,7 +99,12 @@ class UsageReports:
         return None if sample.power_w is None else sample.power_w * max(0.0, span)
 
     def _grow(
-        self, allocation: Allocation, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
+        self,
+        allocation: Allocation,
+        round_: MeasurementRound,
+        devices: Mapping[str, _Device],
+        use: Measurement | None,
+        over: bool,
     ) -> None:
         workload = self._live_state.get(workload_of(allocation.attempt_id))
         attempt = workload.attempt if workload is not None else None
@@ -154,8 +154,6 @@ class UsageReports:
         self._cpu = {key: value for key, value in self._cpu.items() if key in allocated}
         self._looked_at = {key: value for key, value in self._looked_at.items() if key in allocated}
 
-    # --- ended attempts -------------------------------------------------------------------------------------------
-
     def note_last_use(self, attempt_id: str, used: LastUse) -> None:
         """Store the engine's total figures of an attempt; its end is written next."""
         workload = self._live_state.get(workload_of(attempt_id))
@@ -168,9 +166,9 @@ class UsageReports:
         usage_report, attempt = self._open.get(workload.id), workload.attempt
         used = self._last_use.pop(attempt.id, None) if attempt is not None and attempt.state.is_terminal else None
         if used is not None and attempt is not None and attempt.started_at is not None:
-            if usage_report is not None and usage_report.attempt_id != attempt.id:
-                self._ended[usage_report.attempt_id] = _closed(usage_report, self._clock.now())
             if usage_report is None or usage_report.attempt_id != attempt.id:
+                if usage_report is not None:
+                    self._ended[usage_report.attempt_id] = _closed(usage_report, self._clock.now())
                 usage_report = _begun(workload, attempt)
             ran_s = max(0.0, (attempt.ended_at or self._clock.now()) - attempt.started_at)
             usage_report = replace(usage_report, figures=completed(usage_report.figures, used, ran_s))
@@ -196,8 +194,6 @@ class UsageReports:
             self._ended.pop(attempt_id, None)
         if everything:
             self._written_at = now
-
-    # --- queries --------------------------------------------------------------------------------------------------
 
     async def of(self, workload: Workload) -> UsageReport | None:
         """One report over all attempts of an ended workload; for a live one the figures of its present attempt.
@@ -253,7 +249,7 @@ def _gpu_h(usage_report: UsageReport, until: float) -> float:
 
 
 def _utilisation(
-    attempt_id: str, allocation: Allocation, round_: Round, devices: Mapping[str, _Device]
+    attempt_id: str, allocation: Allocation, round_: MeasurementRound, devices: Mapping[str, _Device]
 ) -> float | None:
     """Mean over its GPUs; None unless all figures are known."""
     known = []

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commonage.control.settings import ControlSettings
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.usage.attribution import Round, UnattributedProcess, unattributed
+from commonage.control.usage.attribution import MeasurementRound, UnattributedProcess, unattributed
 from commonage.control.usage.over_share import Excess, Excesses, OverSharePolicy, needed_by
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.nodes import Device
@@ -28,7 +29,7 @@ from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 WARN_AGAIN_S = 600.0
-UNATTRIBUTED_PROCESS_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, which is harmless
+WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, which is harmless
 MPS_SERVER = "nvidia-cuda-mps"  # the driver's own process, through which the shares of a GPU run
 _FOLLOWS = {
     OverSharePolicy.STOP: OverGpuShareFollows.STOP,
@@ -50,13 +51,13 @@ class Watchdog:
         self._fresh_s = max(15.0, 3 * settings.sample_every_s)
         self._excesses = Excesses(settings.gpu_over_share_tolerance_mib, self._fresh_s)
         self._warned: dict[_Key, float] = {}
-        self._unattributed_processes_before: dict[str, set[tuple[int | None, str]]] = {}
-        self._unattributed_processes_told: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
+        self._seen_before: dict[str, set[tuple[int | None, str]]] = {}
+        self._reported: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
         self.over: list[Excess] = []
         self.unattributed_processes: dict[str, tuple[UnattributedProcess, ...]] = {}
         self.counts: Counter[str] = Counter()
 
-    async def check(self, round_: Round) -> None:
+    async def check(self, round_: MeasurementRound) -> None:
         """Judge one round. Raises Unavailable while the store does not answer; then the next round reports it."""
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._writer.stuck:
@@ -67,11 +68,9 @@ class Watchdog:
         for excess in self.over:
             await self._act(excess, round_, now)
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
-        await self._tell_of_unattributed_processes(round_, devices, now)
+        await self._report_unattributed(round_, devices, now)
 
-    # --- attempts over their share --------------------------------------------------------------------------------
-
-    async def _act(self, excess: Excess, round_: Round, now: float) -> None:
+    async def _act(self, excess: Excess, round_: MeasurementRound, now: float) -> None:
         workload = self._live_state.get(workload_of(excess.attempt_id))
         attempt = workload.attempt if workload is not None else None
         if workload is None or attempt is None or attempt.id != excess.attempt_id or workload.stop is not None:
@@ -82,7 +81,7 @@ class Watchdog:
         elif (excess.attempt_id, excess.uuid) not in self._warned:
             await self._warn(workload, excess, now)
 
-    def _why_to_end(self, excess: Excess, round_: Round, now: float) -> OverGpuShare | None:
+    def _why_to_end(self, excess: Excess, round_: MeasurementRound, now: float) -> OverGpuShare | None:
         lasts_s = now - excess.since
         over = OverGpuShare(
             gpu=excess.device.label,
@@ -118,39 +117,31 @@ class Watchdog:
             left_s=max(0.0, excess.since + self._after_s - now),
         )
         log.warning("attempt %s: %s", excess.attempt_id, warning)
-        spec = workload.spec
-        event = Event(
-            EventKind.WARNING, now, warning, workload.id, excess.attempt_id, spec.owner, spec.tenant, workload.state
-        )
-        await self._writer.write(events=[event])
+        await self._writer.write(events=[event_of(workload, EventKind.WARNING, now, warning)])
         self._warned[excess.attempt_id, excess.uuid] = now
         self.counts["warned"] += 1
 
-    # --- unattributed processes -----------------------------------------------------------------------------------
-
-    async def _tell_of_unattributed_processes(self, round_: Round, devices: Mapping[str, Device], now: float) -> None:
+    async def _report_unattributed(self, round_: MeasurementRound, devices: Mapping[str, Device], now: float) -> None:
         """Report processes that were also in the last round: one that is just ending does not matter."""
         self.unattributed_processes = {
             uuid: self._lasting(uuid, found) for uuid, found in round_.unattributed_processes.items() if uuid in devices
         }
-        self._unattributed_processes_before = {
+        self._seen_before = {
             uuid: {_key(one) for one in found} for uuid, found in round_.unattributed_processes.items()
         }
-        for uuid in {*self.unattributed_processes, *self._unattributed_processes_told}:
+        for uuid in {*self.unattributed_processes, *self._reported}:
             if uuid in round_.samples and uuid in devices:
-                await self._tell_of_device(devices[uuid], self.unattributed_processes.get(uuid, ()), now)
+                await self._report_device(devices[uuid], self.unattributed_processes.get(uuid, ()), now)
 
     def _lasting(self, uuid: str, found: Sequence[UnattributedProcess]) -> tuple[UnattributedProcess, ...]:
-        before = self._unattributed_processes_before.get(uuid, set())
+        before = self._seen_before.get(uuid, set())
         mine = (one for one in found if _key(one) in before and not one.name.startswith(MPS_SERVER))
         return tuple(sorted(mine, key=lambda one: -(one.memory_mib or 0)))
 
-    async def _tell_of_device(self, device: Device, found: Sequence[UnattributedProcess], now: float) -> None:
+    async def _report_device(self, device: Device, found: Sequence[UnattributedProcess], now: float) -> None:
         holds = sum(one.memory_mib or 0 for one in found)
-        there = (
-            frozenset(_key(one) for one in found) if holds >= UNATTRIBUTED_PROCESS_WORTH_A_WARNING_MIB else frozenset()
-        )
-        before, told_at = self._unattributed_processes_told.get(device.uuid, (frozenset(), 0.0))
+        there = frozenset(_key(one) for one in found) if holds >= WORTH_A_WARNING_MIB else frozenset()
+        before, told_at = self._reported.get(device.uuid, (frozenset(), 0.0))
         if there <= before and (there or not before):
             return
         if there and now - told_at < WARN_AGAIN_S:
@@ -160,7 +151,7 @@ class Watchdog:
         )
         log.warning("%s", told)
         await self._writer.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
-        self._unattributed_processes_told[device.uuid] = (there, now)
+        self._reported[device.uuid] = (there, now)
 
 
 def _key(unattributed_process: UnattributedProcess) -> tuple[int | None, str]:

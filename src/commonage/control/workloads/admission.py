@@ -1,30 +1,33 @@
-"""Refuses workloads at submission that can never start here, however long they wait. Called by `workloads`."""
+"""Refuses workloads at submission: those that can never start here, and those above the limits on live workloads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
-from commonage.control.state.live_state import LiveState
+from commonage.control.settings import Limits
+from commonage.control.state.live_state import CountKey, LiveState, count_keys
+from commonage.domain.errors import TooMany
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.refusals import TooFewNodes
+from commonage.domain.reasons.refusals import LimitOf, TooFewNodes, TooManyWorkloads
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts
-from commonage.domain.workloads import Spec
+from commonage.domain.workloads import Kind, Spec
 from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.queue.quota import amounts_of
 
 
 def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
-    """Give the reason why no node could ever run the request; None if a node, or one that can be added, could."""
     if max_nodes_for(live_state.node_pools, request):
         return None
     return ever_fits(live_state.snapshot.grid, request)
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
-    """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
     rented = max_nodes_for(live_state.node_pools, spec.request)
     return (
         unschedulable_request(live_state, spec.request)
@@ -59,3 +62,61 @@ def _beyond_quota(live_state: LiveState, spec: Spec) -> Reason | None:
         amounts.vram_mib * together,
     )
     return snapshot.quotas.unsatisfiable_reason(spec.tenant, all_of_it)
+
+
+CODE = "too-many-workloads"
+
+
+class LiveLimits:
+    """Counts the live workloads and those that are being written."""
+
+    def __init__(self, live_state: LiveState, limits: Limits) -> None:
+        self._live_state = live_state
+        self._limits = limits
+        self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
+
+    def check(self, spec: Spec) -> None:
+        """Raise TooMany if the limits leave no room for it."""
+        more, limits = max(1, spec.array_size), self._limits
+        for key in count_keys(spec):
+            there, most = self._live(key), self._limit(key)
+            if there + more > most:
+                of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
+                raise _too_many(of, key[1], spec, there, most)
+        # The last tenth is reserved for sessions: a user who fills the queue must not keep others from their notebooks.
+        most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
+        there = self._live()
+        if there + more > most:
+            raise _too_many(LimitOf.EVERYBODY, "", spec, there, most)
+
+    @contextmanager
+    def reserve(self, spec: Spec, workload_id: str) -> Iterator[None]:
+        """Reserve room for the workload until it is live. Raises TooMany."""
+        self.check(spec)
+        self._coming[workload_id] = spec
+        try:
+            yield
+        finally:
+            del self._coming[workload_id]
+
+    def _limit(self, key: CountKey) -> int:
+        kind, name = key
+        if kind == "tenant":
+            own = self._live_state.snapshot.rules.tenant(name).max_workloads
+            return self._limits.workloads_per_tenant if own is None else own
+        return self._limits.workloads_per_user if kind == "user" else self._limits.sessions_per_user
+
+    def _live(self, key: CountKey | None = None) -> int:
+        """Number of workloads under a key, None: in total; includes those that are being written."""
+        coming = sum(
+            max(1, spec.array_size)
+            for workload_id, spec in self._coming.items()
+            if (key is None or key in count_keys(spec)) and self._live_state.get(workload_id) is None
+        )
+        return coming + (len(self._live_state) if key is None else self._live_state.count(key))
+
+
+def _too_many(of: LimitOf, name: str, spec: Spec, live: int, limit: int) -> TooMany:
+    sessions, submitted = spec.kind is Kind.SESSION, max(1, spec.array_size)
+    why = TooManyWorkloads(of=of, name=name, sessions=sessions, live=live, submitted=submitted, limit=limit)
+    return TooMany(why, code=CODE)

@@ -19,7 +19,7 @@ from typing import Literal
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.membership import tenant_of
+from commonage.control.tenants import tenant_of
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
 from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
@@ -55,12 +55,10 @@ class _Share:
     max_mib: int
 
     def of(self, kept: Iterable[KeptBundle]) -> list[KeptBundle]:
-        """Filter the bundles that count towards this limit."""
-        return [one for one in kept if getattr(one, self.by) == self.folder]
+        return [bundle for bundle in kept if getattr(bundle, self.by) == self.folder]
 
     def is_full(self, mine: Sequence[KeptBundle], size: int) -> bool:
-        """True if one more bundle of `size` bytes exceeds the limit."""
-        return len(mine) >= self.most or sum(one.size for one in mine) + size > self.max_mib * _MIB
+        return len(mine) >= self.most or sum(bundle.size for bundle in mine) + size > self.max_mib * _MIB
 
 
 class UserBundles:
@@ -79,9 +77,11 @@ class UserBundles:
 
     async def open(self) -> None:
         """Read the list of bundles; those of an older release go to the users whose live workloads need them."""
-        for one in await self._files.all():
-            self._put(one)
-        for spec in {id(one.spec): one.spec for one in self._live_state if one.spec.bundle}.values():
+        for bundle in await self._files.all():
+            self._put(bundle)
+        for spec in {
+            id(workload.spec): workload.spec for workload in self._live_state if workload.spec.bundle
+        }.values():
             try:
                 source = self._of(spec.owner, spec.bundle) or self._of(None, spec.bundle)
                 if source is not None and not self._has(spec):
@@ -89,13 +89,11 @@ class UserBundles:
             except CommonageError as error:  # the workload fails with this error when it is started
                 log.warning("a bundle of %s is not there any more: %s", spec.owner, error)
 
-    # --- uploads --------------------------------------------------------------------------------------------------
-
-    async def send(self, who: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
+    async def send(self, principal: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
         """Keep an archive for its sender. Raises TooMany, TooLarge, InvalidInput, Unavailable; then it is not kept."""
-        who.need(Scope.SUBMIT)
-        tenant = tenant_of(None, who, who.groups, self._settings).name
-        with self._receiving(who.name):
+        principal.need(Scope.SUBMIT)
+        tenant = tenant_of(None, principal, principal.groups, self._settings).name
+        with self._receiving(principal.name):
             try:
                 async with asyncio.timeout(UPLOAD_WITHIN_S):
                     received = await self._files.receive(chunks)
@@ -105,7 +103,7 @@ class UserBundles:
                     "over a faster connection."
                 ) from None
             try:
-                return await self._keep(received, tenant, who.name)
+                return await self._keep(received, tenant, principal.name)
             finally:
                 await self._files.discard(received)
 
@@ -164,8 +162,6 @@ class UserBundles:
                     code="too-many-bundles",
                 )
 
-    # --- lookup ---------------------------------------------------------------------------------------------------
-
     def find(self, sender: Principal, spec: Spec) -> KeptBundle:
         """Find the bundle that a spec names among those of its sender and of its owner. Raises NotFound."""
         found = self._of(sender.name, spec.bundle) or self._of(spec.owner, spec.bundle)
@@ -202,14 +198,14 @@ class UserBundles:
         return folder_name(spec.tenant) in self._kept.get(_key(spec), {})
 
     def _all(self) -> list[KeptBundle]:
-        return [one for of_tenants in self._kept.values() for one in of_tenants.values()]
+        return [bundle for of_tenants in self._kept.values() for bundle in of_tenants.values()]
 
-    def _put(self, one: KeptBundle) -> None:
-        self._kept.setdefault((one.owner, one.digest), {})[one.tenant] = one
+    def _put(self, bundle: KeptBundle) -> None:
+        self._kept.setdefault((bundle.owner, bundle.digest), {})[bundle.tenant] = bundle
 
-    async def _used(self, one: KeptBundle) -> KeptBundle:
+    async def _used(self, bundle: KeptBundle) -> KeptBundle:
         """Update the time of last use. Raises NotFound if the file is gone."""
-        used = replace(one, used_at=self._clock.now())
+        used = replace(bundle, used_at=self._clock.now())
         self._put(used)
         try:
             await self._files.note_use(used)
@@ -224,10 +220,7 @@ class UserBundles:
         await self._files.link(source, linked)
         self._put(linked)
 
-    # --- removal --------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Remove unneeded bundles every ten minutes, until cancelled."""
         while True:
             try:
                 removed = await self.collect()
@@ -245,23 +238,23 @@ class UserBundles:
     async def _remove_unneeded(self, among: Iterable[KeptBundle], unused_s: float, known_s: float = 0.0) -> int:
         """Takes the lock, as submissions do to claim a bundle. `known_s`: see `_needed`."""
         since = self._clock.now() - unused_s
-        old = [one for one in among if one.used_at < since]
+        old = [bundle for bundle in among if bundle.used_at < since]
         if not old or self._writer.stuck:  # submitted workloads may not be in the live state yet
             return 0
         needed = self._needed(known_s)
-        doomed = [one for one in old if (one.owner, one.digest) not in needed][:MAX_AT_ONCE]
-        for one in doomed:
-            self._forget(one)
-            await self._files.remove(one)
+        doomed = [bundle for bundle in old if (bundle.owner, bundle.digest) not in needed][:MAX_AT_ONCE]
+        for bundle in doomed:
+            self._forget(bundle)
+            await self._files.remove(bundle)
         if doomed:
             log.info("removed %d bundles that no workload needs", len(doomed))
         return len(doomed)
 
-    def _forget(self, one: KeptBundle) -> None:
-        of_tenants = self._kept[one.owner, one.digest]
-        del of_tenants[one.tenant]
+    def _forget(self, bundle: KeptBundle) -> None:
+        of_tenants = self._kept[bundle.owner, bundle.digest]
+        del of_tenants[bundle.tenant]
         if not of_tenants:
-            del self._kept[one.owner, one.digest]
+            del self._kept[bundle.owner, bundle.digest]
 
     def _needed(self, known_s: float) -> frozenset[_Key]:
         """Bundles that live workloads need; the result may be `known_s` seconds old.
@@ -271,18 +264,15 @@ class UserBundles:
         at, needed = self._last_needed
         if known_s and self._clock.now() - at < known_s:
             return needed
-        needed = self._needed_now()
+        specs = {(workload.spec.owner, workload.spec.bundle) for workload in self._live_state if workload.spec.bundle}
+        mine = {(folder_name(owner), digest) for owner, digest in specs if digest}
+        needed = frozenset(mine | {("", digest) for _, digest in mine})
         self._last_needed = self._clock.now(), needed
         return needed
 
-    def _needed_now(self) -> frozenset[_Key]:
-        specs = {(one.spec.owner, one.spec.bundle) for one in self._live_state if one.spec.bundle}
-        mine = {(folder_name(owner), digest) for owner, digest in specs if digest}
-        return frozenset(mine | {("", digest) for _, digest in mine})
-
 
 def _mib(kept: Iterable[KeptBundle]) -> int:
-    return sum(one.size for one in kept) // _MIB
+    return sum(bundle.size for bundle in kept) // _MIB
 
 
 def _key(spec: Spec) -> _Key:

@@ -30,17 +30,17 @@ class Execs:
     clock: Clock
 
     async def begin(
-        self, who: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
+        self, principal: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
         """Run a command. An audit event is written first, with the command's first word only: the others may be secret.
 
         Raises NotFound, NotRunning, Forbidden, EngineFailure.
         """
-        workload, attempt, engine = await self._running(who, workload_id)
+        workload, attempt, engine = await self._running(principal, workload_id)
         event = Event(
             EventKind.AUDIT,
             self.clock.now(),
-            CommandStarted(by=who.name, program=_program(command), workload=workload.spec.name or workload.id),
+            CommandStarted(by=principal.name, program=_program(command), workload=workload.spec.name or workload.id),
             workload_id=workload.id,
             attempt_id=attempt.id,
             owner=workload.spec.owner,
@@ -50,15 +50,14 @@ class Execs:
         try:
             return await engine.exec(attempt.id, command, terminal)
         except NotRunning:
-            raise _not_running(await self.queries.workload(who, workload_id)) from None
+            raise _not_running(await self.queries.workload(principal, workload_id)) from None
 
-    async def check(self, who: Principal, workload_id: str) -> None:
-        """Raise what `begin` would raise before it runs anything."""
-        await self._running(who, workload_id)
+    async def check(self, principal: Principal, workload_id: str) -> None:
+        await self._running(principal, workload_id)
 
-    async def _running(self, who: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
-        who.need(Scope.SUBMIT)
-        workload = await self.queries.workload(who, workload_id)
+    async def _running(self, principal: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
+        principal.need(Scope.SUBMIT)
+        workload = await self.queries.workload(principal, workload_id)
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)

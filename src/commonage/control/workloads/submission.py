@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants.membership import may_use, tenant_of, tenants_of, within_sites
+from commonage.control.tenants import may_use, tenant_of, tenants_of, within_sites
+from commonage.control.usage.usage_reports import UsageReports
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
+from commonage.domain.usage import Suggestion, suggestion_of
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
-from commonage.wire.docs import docs_page
 
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
-
-# Where workloads run in containers, environments without an image are not offered.
-_NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +60,12 @@ class Submission:
     groups: tuple[str, ...] | None = None
 
 
-def spec_of(submission: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
-    """Build the spec of a submission; raises an error that says what is wrong with it."""
-    owner = _owner(submission, who)
-    tenant = _tenant(submission, who, owner, catalogue, settings)
+def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
+    owner = _owner(submission, principal)
+    tenant = _tenant(submission, principal, owner, catalogue, settings)
     environment = _environment(submission, tenant, catalogue, settings)
     _check_gpu(submission, environment)
-    priority, preemptible = _priority(submission, who, settings)
+    priority, preemptible = _priority(submission, principal, settings)
     return Spec(
         kind=submission.kind,
         name=_name(submission, settings),
@@ -96,30 +92,26 @@ def spec_of(submission: Submission, who: Principal, catalogue: Catalogue, settin
 
 
 def _tenant(
-    submission: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings
+    submission: Submission, principal: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings
 ) -> Tenant:
     """The tenant that is charged: the requested one; otherwise that of its image, if the owner is one of its members.
 
     The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
     permissions do not count then.
     """
-    said = submission.groups is not None and who.is_admin
-    groups = (submission.groups or ()) if said else who.groups if owner == who.name else ()
-    with_state = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
+    for_other = submission.groups is not None and principal.is_admin
+    groups = (submission.groups or ()) if for_other else principal.groups if owner == principal.name else ()
+    caller = replace(principal, name=owner, scopes=principal.scopes - {Scope.ADMIN}) if for_other else principal
     name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
     if (
         submission.tenant is None
         and own is not None
-        and (with_state.is_admin or own in _names(tenants_of(groups, settings)))
+        and (caller.is_admin or own in [tenant.name for tenant in tenants_of(groups, settings)])
     ):
-        return tenant_of(own, with_state, groups, settings)
-    return tenant_of(submission.tenant, with_state, groups, settings)
-
-
-def _names(tenants: Sequence[Tenant]) -> frozenset[str]:
-    return frozenset(one.name for one in tenants)
+        return tenant_of(own, caller, groups, settings)
+    return tenant_of(submission.tenant, caller, groups, settings)
 
 
 def _request(submission: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
@@ -186,17 +178,17 @@ def _check_gpu(submission: Submission, environment: Environment) -> None:
         )
 
 
-def _owner(submission: Submission, who: Principal) -> str:
-    if submission.owner in (None, who.name) and who.name == OPERATOR:
+def _owner(submission: Submission, principal: Principal) -> str:
+    if submission.owner in (None, principal.name) and principal.name == OPERATOR:
         raise InvalidInput(
             "the command line on the server's node has no workloads of its own; sign in as a user: "
             "`commonage token --user NAME --data-dir DIR | commonage login`",
             field="owner",
         )
-    if submission.owner is None or submission.owner == who.name:
-        return who.name
-    if not who.is_admin:
-        raise Forbidden(f"only admins may submit for somebody else, and {who.name} is none", code="not-admin")
+    if submission.owner is None or submission.owner == principal.name:
+        return principal.name
+    if not principal.is_admin:
+        raise Forbidden(f"only admins may submit for somebody else, and {principal.name} is none", code="not-admin")
     return submission.owner
 
 
@@ -221,7 +213,7 @@ def _command(submission: Submission) -> tuple[str, ...]:
     return submission.command
 
 
-def _priority(submission: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
+def _priority(submission: Submission, principal: Principal, settings: ControlSettings) -> tuple[int, bool]:
     """The priority, and whether its class is preemptible."""
     classes = {one.name: one for one in settings.priority_classes}
     if isinstance(submission.priority, str):
@@ -233,11 +225,11 @@ def _priority(submission: Submission, who: Principal, settings: ControlSettings)
                 field="priority",
                 code="unknown-priority",
             )
-        if found.for_admins and not who.is_admin:
+        if found.for_admins and not principal.is_admin:
             raise Forbidden(f"only admins may give the priority {found.name!r}", code="not-admin")
         return found.priority, found.preemptible
     free = max((one.priority for one in classes.values() if not one.for_admins), default=0)
-    if submission.priority > max(0, free) and not who.is_admin:
+    if submission.priority > max(0, free) and not principal.is_admin:
         raise Forbidden(f"only admins may raise a priority above {max(0, free)}; lowering it is free", code="not-admin")
     return submission.priority, False
 
@@ -258,3 +250,17 @@ def _array_size(submission: Submission, settings: ControlSettings) -> int:
             code="invalid-array",
         )
     return submission.array_size
+
+
+@dataclass(slots=True)
+class Advice:
+    usage_reports: UsageReports
+    catalogue: Catalogue
+    settings: ControlSettings
+
+    async def on(self, principal: Principal, submission: Submission) -> Suggestion | None:
+        """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
+        principal.need(Scope.SUBMIT)
+        spec = spec_of(submission, principal, self.catalogue, self.settings)
+        found = await self.usage_reports.alike(spec.owner, spec.environment, spec.command)
+        return suggestion_of(found, spec.request.gpu)

@@ -10,13 +10,12 @@ from typing import Any
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
+from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
-from commonage.control.queries.volumes import check_mountable
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.live_limits import LiveLimits
-from commonage.control.workloads.admission import never
+from commonage.control.workloads.admission import LiveLimits, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
@@ -37,8 +36,8 @@ log = logging.getLogger(__name__)
 HUB = "hub"  # the name of the hub's spawner as a principal
 
 
-def _is_spawner(who: Principal) -> bool:
-    return who.name == HUB and who.is_admin  # users may have any name
+def _is_spawner(principal: Principal) -> bool:
+    return principal.name == HUB and principal.is_admin  # users may have any name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +65,25 @@ class Workloads:
     chance: Callable[[int], int]
     live_limits: LiveLimits
 
-    async def submit(self, who: Principal, submission: Submission) -> Submitted:
+    async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
 
         Raises InvalidInput, TooLarge, TooMany, Forbidden, Unschedulable, Conflict. A session submitted by a user goes
         through the hub, whose spawner submits it in turn.
         """
-        who.need(Scope.SUBMIT)
-        spec = spec_of(submission, who, self.catalogue, self.settings)
+        principal.need(Scope.SUBMIT)
+        spec = spec_of(submission, principal, self.catalogue, self.settings)
         before = await self._by_key(spec)
         if before is not None:
             return before
-        self._check_schedulable(who, spec)
-        if spec.kind is Kind.SESSION and not _is_spawner(who):
+        self._check_schedulable(principal, spec)
+        if spec.kind is Kind.SESSION and not _is_spawner(principal):
             return Submitted((await self.start_session_by_hub(spec),), True)
-        state, reason = await self._initial_state(who, spec)
+        state, reason = await self._initial_state(principal, spec)
         workloads = self._made(spec, state, reason)
-        await self.bundles.claim(who, spec)
+        await self.bundles.claim(principal, spec)
         try:
-            with self.live_limits.room(spec, workloads[0].id):
+            with self.live_limits.reserve(spec, workloads[0].id):
                 await self.writer.insert(workloads)
         except Conflict:
             # The same key was used twice at the same time: the other submission made the workload.
@@ -94,13 +93,13 @@ class Workloads:
             return taken
         return Submitted(workloads, True)
 
-    def _check_schedulable(self, who: Principal, spec: Spec) -> None:
+    def _check_schedulable(self, principal: Principal, spec: Spec) -> None:
         why = never(self.live_state, spec)
         if why is not None:
             raise Unschedulable(why)
         self.live_limits.check(spec)
         if spec.bundle is not None:
-            self.bundles.find(who, spec)
+            self.bundles.find(principal, spec)
         check_mountable(spec.volumes, self.node_views.capabilities())
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
@@ -121,24 +120,23 @@ class Workloads:
 
     def _made(self, spec: Spec, state: State, reason: Reason) -> tuple[Workload, ...]:
         now = self.clock.now()
-        if spec.array_size:
-            first = self.ids.next(now, self.chance(1 << 20))
-            spec = replace(spec, array_id=first)
-            members = [first, *(self.ids.next(now, 0) for _ in range(spec.array_size - 1))]
-            # The key stands for the whole array: only its first member carries it.
-            rest = replace(spec, key=None)
-            return tuple(
-                Workload(one, spec if index == 0 else rest, state, now, now, reason, index)
-                for index, one in enumerate(members)
-            )
-        return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
+        first = self.ids.next(now, self.chance(1 << 20))
+        if not spec.array_size:
+            return (Workload(first, spec, state, now, now, reason),)
+        spec = replace(spec, array_id=first)
+        rest = replace(spec, key=None)  # the key stands for the whole array: only its first member carries it
+        others = [self.ids.next(now, 0) for _ in range(spec.array_size - 1)]
+        return (
+            Workload(first, spec, state, now, now, reason, 0),
+            *(Workload(member, rest, state, now, now, reason, index) for index, member in enumerate(others, 1)),
+        )
 
-    async def _initial_state(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
+    async def _initial_state(self, principal: Principal, spec: Spec) -> tuple[State, Reason]:
         """Queued, or held if a dependency is not met yet."""
         others: list[Other] = []
         for dependency in spec.depends_on:
             other = await self._known(dependency.workload_id)
-            if other is None or not (who.may_see(other.spec.owner) or other.spec.owner == spec.owner):
+            if other is None or not (principal.may_see(other.spec.owner) or other.spec.owner == spec.owner):
                 raise InvalidInput(
                     f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
                     field="depends_on",
@@ -171,19 +169,17 @@ class Workloads:
             "key": key,
             "tenant": spec.tenant,
             "priority": spec.priority,
+            "preemptible": spec.preemptible,
+            "on": dict(request.labels),
+            "one_numa": request.one_numa,
+            "grace": f"{spec.grace_s}s",
+            "requeue": "true" if spec.requeue else None,
+            "gpus": None if request.gpu is None else request.gpu.text,
+            "time": None if spec.time_limit_s is None else f"{spec.time_limit_s}s",
+            "volumes": [volume.text for volume in spec.volumes] or None,
+            "variables": dict(spec.variables) or None,
         }
-        options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
-        options["grace"] = f"{spec.grace_s}s"
-        if spec.requeue:
-            options["requeue"] = "true"
-        if request.gpu is not None:
-            options["gpus"] = request.gpu.text
-        if spec.time_limit_s is not None:
-            options["time"] = f"{spec.time_limit_s}s"
-        if spec.volumes:
-            options["volumes"] = [one.text for one in spec.volumes]
-        if spec.variables:
-            options["variables"] = dict(spec.variables)
+        options = {name: option for name, option in options.items() if option is not None}
         # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
         starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
         starting.add_done_callback(_retrieve_error)
@@ -198,12 +194,12 @@ class Workloads:
             await self.clock.sleep(0.05)
         raise Unavailable("the hub accepted the session but has not submitted it yet; try again in a moment")
 
-    async def dry_run(self, who: Principal, submission: Submission) -> Explanation:
+    async def dry_run(self, principal: Principal, submission: Submission) -> Explanation:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
-        who.need(Scope.SUBMIT)
-        spec = spec_of(submission, who, self.catalogue, self.settings)
-        self._check_schedulable(who, spec)
-        state, reason = await self._initial_state(who, spec)
+        principal.need(Scope.SUBMIT)
+        spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self._check_schedulable(principal, spec)
+        state, reason = await self._initial_state(principal, spec)
         if state is State.HELD:
             return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
         now = self.clock.now()
@@ -212,13 +208,13 @@ class Workloads:
             considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
         return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
 
-    async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
+    async def stop(self, principal: Principal, workload_id: str, reason: str = "") -> Workload:
         """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
-        who.need(Scope.SUBMIT)
+        principal.need(Scope.SUBMIT)
         workload = await self._known(workload_id)
-        if workload is None or not who.may_see(workload.spec.owner):
+        if workload is None or not principal.may_see(workload.spec.owner):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
-        by = workload.spec.owner if _is_spawner(who) else who.name
+        by = workload.spec.owner if _is_spawner(principal) else principal.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
         stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
         after = await self.writer.apply(workload_id, StopRequested(stop))

@@ -19,8 +19,7 @@ class Reason:
     """The base of all codes. A subclass becomes an immutable dataclass with keyword arguments, and is registered.
 
     Parameters are plain values, enums, tuples, dataclasses of these, or reasons (a cause). Their names carry the unit.
-    The docstring of a code is its meaning in the reference. An `abstract` subclass only holds parameters that several
-    codes share.
+    The docstring of a code is its meaning in the reference. An `abstract` subclass holds shared parameters.
     """
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:

@@ -44,7 +44,7 @@ from commonage.engines.swarm.watcher import Watcher
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)

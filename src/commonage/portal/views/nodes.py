@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
-from commonage.control.nodes.device_alarms import device_of
-from commonage.control.reservations.windows import deadline_of
+from commonage.control.nodes.node_states import device_of
+from commonage.control.windows import deadline_of
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
 from commonage.messages import texts

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
-from commonage.control.queries.notices import notices
+from commonage.control.queries.workloads import notices
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import State
 from commonage.portal.auth import Visitor

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from commonage import messages
-from commonage.control.reservations.reservations import Wanted
-from commonage.control.reservations.windows import window_of, windows, zone_of
+from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
+from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import Request, parse_cpus, parse_gpus, parse_memory
 

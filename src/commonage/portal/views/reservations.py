@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
-from commonage.control.tenants.membership import tenants
+from commonage.control.tenants import tenants
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.reasons import Reason

@@ -23,7 +23,7 @@ from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityCl
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
-from commonage.scheduler.model.space import fits_in, free_rows, pick_devices, row_of
+from commonage.scheduler.model.space import combinable_devices, fits_in, free_rows, pick_devices, row_of
 
 MAX_PROMISES = 16
 """Requests, from the front, that get a promise. More promises backfill slightly more work, but slow down each pass.
@@ -283,9 +283,7 @@ def _least_missing(grid: Grid, shape: Shape, number: int) -> list[int]:
     if not shape.devices:
         return []
     short = _missing_parts(grid, shape, number)
-    groups = [np.arange(len(short))]
-    if shape.request.one_numa and shape.devices > 1:
-        groups = [np.flatnonzero(grid.numa[number] == place) for place in np.unique(grid.numa[number])]
+    groups = combinable_devices(grid, shape, number)
     chosen = [group[np.argsort(short[group], kind="stable")[: shape.devices]] for group in groups]
     enough = [devices for devices in chosen if len(devices) == shape.devices]
     best: list[int] = min(enough, key=lambda devices: float(short[devices].sum())).tolist()

@@ -2,8 +2,7 @@
 
 The snapshot owns a `ReservedCapacity`: call `update` at the beginning of a pass, `take` and `give` after those of the
 grid and the allocations. For each request backfill reads `open_nodes` (nodes on which it may start) and `own_nodes`
-(those of its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
-reservation.
+(those of its own reservation), and picks devices within `without_reserved`. The API calls `feasible` first.
 
 A reservation is `count` places on chosen nodes (reservation_places.py). A workload that does not end before the window
 must fit next to the places. Within the window, the owner's workloads start in the places; a used place is not reserved

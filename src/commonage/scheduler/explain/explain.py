@@ -6,10 +6,8 @@ for lists, from the last plan. `ever_fits` is called at submit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 
@@ -18,8 +16,8 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
-from commonage.scheduler.explain.shortfalls import might_start, shortfalls
-from commonage.scheduler.explain.smaller_requests import smaller_requests
+from commonage.scheduler.explain.shortfalls import shortfalls
+from commonage.scheduler.explain.smaller_requests import queued_in, smaller_request, with_gang
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
@@ -29,13 +27,12 @@ from commonage.scheduler.snapshot import Snapshot
 
 MAX_HOLDERS = 5
 MAX_SHORTFALLS = 3
-MAX_TRIES = 5
 
 
 def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanation:
     """The explanation for a queued request, or for one that a user considers; a considered gang is assumed complete."""
     is_queued = queued.workload_id in snapshot.queue
-    with queued_in(snapshot, _with_gang(snapshot, queued)):
+    with queued_in(snapshot, with_gang(snapshot, queued)):
         with trial_pass(snapshot, now) as done:
             position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
             allocated = done.started.get(queued.workload_id)
@@ -54,7 +51,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             holders = _holders(snapshot, queued)
             ahead = jobs_ahead(snapshot, done.order, queued)
         expected = expected_start(snapshot, queued, now)
-        instead = _smaller(snapshot, queued, now)
+        instead = smaller_request(snapshot, queued, now)
     request = queued.request
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request
     return Explanation(
@@ -76,34 +73,6 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
         confidence=expected.confidence,
         basis=expected.basis if expected.at is not None else _no_basis(snapshot, queued, holders, expected.basis),
     )
-
-
-def _with_gang(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
-    """The request and the other members of its gang: the queued ones, or those that would be submitted with it."""
-    if queued.gang is None:
-        return [queued]
-    waiting = snapshot.queue.gang(queued.gang)
-    if waiting or queued.gang_size < 2:
-        return [queued, *(member for member in waiting if member.workload_id != queued.workload_id)]
-    others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
-    return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
-
-
-@contextmanager
-def queued_in(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
-    """Inside the context, these requests are queued and replace those with the same ids."""
-    before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
-    for queued, (_, old) in zip(queued_requests, before, strict=True):
-        if old != queued:
-            snapshot.enqueue(queued)
-    try:
-        yield
-    finally:
-        for queued, (workload_id, old) in zip(queued_requests, before, strict=True):
-            if old is None:
-                snapshot.dequeue(workload_id)
-            elif old != queued:
-                snapshot.enqueue(old)
 
 
 def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
@@ -200,38 +169,6 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
             )
         )
     return tuple(holders)
-
-
-def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request | None:
-    """A smaller request that would start now, verified by a trial pass."""
-    queued_requests = _with_gang(snapshot, queued)
-    for request in _candidates(snapshot, queued_requests, now):
-        since = [max(now, member.submitted_at) for member in queued_requests]
-        instead = [
-            replace(member, request=request, submitted_at=at) for member, at in zip(queued_requests, since, strict=True)
-        ]
-        with queued_in(snapshot, instead), trial_pass(snapshot, now) as done:
-            if queued.workload_id in done.started:
-                return request
-    return None
-
-
-def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
-    """Smaller requests that might start instead of the queued ones; the largest first."""
-    for member in queued_requests:
-        snapshot.dequeue(member.workload_id)
-    try:
-        with trial_pass(snapshot, now) as done:
-            requests = smaller_requests(snapshot.grid, queued_requests[0].request)
-            good = (
-                member
-                for member in requests
-                if might_start(done, replace(queued_requests[0], request=member), len(queued_requests))
-            )
-            return list(islice(good, MAX_TRIES))
-    finally:
-        for member in queued_requests:
-            snapshot.enqueue(member)
 
 
 def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holder], basis: Reason) -> Reason:

@@ -1,7 +1,6 @@
 """Wait reasons: finds why the pass did not start a request. Filters, quota, reservations, promises.
 
-Called by explain.py with the finished pass. Nodes with the same refusal form one shortfall; the closest nodes come
-first.
+Called by explain.py with the finished pass. Nodes with the same refusal form one shortfall, the closest first.
 """
 
 from __future__ import annotations

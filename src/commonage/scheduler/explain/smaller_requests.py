@@ -1,22 +1,89 @@
-"""Generates smaller requests that might fit into the free resources. explain.py tries them one by one."""
+"""Requests that are only considered: queued for a trial, and smaller ones that would start now. For explain.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from heapq import nlargest
+from itertools import islice
 
 import numpy as np
 
 from commonage.domain.requests import GpuRequest, Request
+from commonage.scheduler.explain.shortfalls import might_start
 from commonage.scheduler.fit.filters import matching
 from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import QueuedRequest
+from commonage.scheduler.plan import trial_pass
+from commonage.scheduler.snapshot import Snapshot
 
 MAX_AMOUNTS = 5
+MAX_TRIES = 5  # candidates that a trial pass verifies
 MIN_CPUS_MILLI, MIN_MEMORY_MIB = 100, 64  # a smaller request is not worth starting
 
 
-def smaller_requests(grid: Grid, request: Request) -> Iterator[Request]:
+def with_gang(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
+    """The request and the other members of its gang: the queued ones, or those that would be submitted with it."""
+    if queued.gang is None:
+        return [queued]
+    waiting = snapshot.queue.gang(queued.gang)
+    if waiting or queued.gang_size < 2:
+        return [queued, *(member for member in waiting if member.workload_id != queued.workload_id)]
+    others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
+    return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
+
+
+@contextmanager
+def queued_in(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
+    """Inside the context, these requests are queued and replace those with the same ids."""
+    before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
+    for queued, (_, old) in zip(queued_requests, before, strict=True):
+        if old != queued:
+            snapshot.enqueue(queued)
+    try:
+        yield
+    finally:
+        for queued, (workload_id, old) in zip(queued_requests, before, strict=True):
+            if old is None:
+                snapshot.dequeue(workload_id)
+            elif old != queued:
+                snapshot.enqueue(old)
+
+
+def smaller_request(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request | None:
+    """A smaller request that would start now, verified by a trial pass."""
+    queued_requests = with_gang(snapshot, queued)
+    for request in _candidates(snapshot, queued_requests, now):
+        since = [max(now, member.submitted_at) for member in queued_requests]
+        instead = [
+            replace(member, request=request, submitted_at=at) for member, at in zip(queued_requests, since, strict=True)
+        ]
+        with queued_in(snapshot, instead), trial_pass(snapshot, now) as done:
+            if queued.workload_id in done.started:
+                return request
+    return None
+
+
+def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
+    """Smaller requests that might start instead of the queued ones; the largest first."""
+    for member in queued_requests:
+        snapshot.dequeue(member.workload_id)
+    try:
+        with trial_pass(snapshot, now) as done:
+            requests = _smaller_requests(snapshot.grid, queued_requests[0].request)
+            good = (
+                member
+                for member in requests
+                if might_start(done, replace(queued_requests[0], request=member), len(queued_requests))
+            )
+            return list(islice(good, MAX_TRIES))
+    finally:
+        for member in queued_requests:
+            snapshot.enqueue(member)
+
+
+def _smaller_requests(grid: Grid, request: Request) -> Iterator[Request]:
     """The same request with less of a GPU, then with fewer cores or less memory; the largest first."""
     yield from _with_less_gpu(grid, request)
     yield from _with_less_else(grid, request)

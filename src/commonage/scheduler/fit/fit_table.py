@@ -143,8 +143,7 @@ NEAR_TIE = 0.01
 def choose_nodes(costs: Floats, count: int, runs_environment: Callable[[int], bool]) -> tuple[int, ...] | None:
     """The numbers of `count` different nodes, the cheapest first; None if not all members can start.
 
-    `costs` [N] are inf where no member may start. Near ties prefer nodes that already run the environment: its image
-    and files are there.
+    `costs` [N] are inf where no member may start. Near ties prefer nodes that run the environment: its image is there.
     """
     if np.count_nonzero(np.isfinite(costs)) < count:
         return None

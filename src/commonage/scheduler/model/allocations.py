@@ -21,8 +21,7 @@ class AllocationTable:
     """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
 
     `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),
-    `at` the start, `priority`, `preemptible`, `tenant` the number in `tenants`, and `gang` the number of its gang, -1
-    without one.
+    `at` the start, `priority`, `preemptible`, `tenant` the number in `tenants`, `gang` that of its gang (-1: none).
     """
 
     def __init__(self, grid: Grid, allocated: Iterable[AllocatedRequest] = ()) -> None:

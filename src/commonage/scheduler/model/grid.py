@@ -232,7 +232,7 @@ class Grid:
     def fits(self, shape: Shape, nodes: Ints) -> Bools:
         fit: Bools = self.schedulable(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
         fit &= self.memory[nodes] >= shape.memory_mib
-        return self.with_devices(fit, shape, nodes, self.devices_fit)
+        return self._with_devices(fit, shape, nodes, self.devices_fit)
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
         return self.schedulable(shape, nodes) & self.could_fit(shape, nodes)
@@ -241,14 +241,14 @@ class Grid:
         """[len(nodes)]: the same, regardless of node states."""
         fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
         fit &= self.memory_total[nodes] >= shape.memory_mib
-        return self.with_devices(fit, shape, nodes, self._devices_large_enough)
+        return self._with_devices(fit, shape, nodes, self._devices_large_enough)
 
     def _devices_large_enough(self, shape: Shape, nodes: Ints) -> Bools:
         kind = self.kind[nodes]
         enough: Bools = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
         return enough
 
-    def with_devices(self, fit: Bools, shape: Shape, nodes: Ints, devices: Callable[[Shape, Ints], Bools]) -> Bools:
+    def _with_devices(self, fit: Bools, shape: Shape, nodes: Ints, devices: Callable[[Shape, Ints], Bools]) -> Bools:
         """`fit` [len(nodes)], restricted to nodes with the labels and with enough of the `devices` [len(nodes), C]."""
         if shape.request.labels:
             fit &= self.has_labels(shape, nodes)

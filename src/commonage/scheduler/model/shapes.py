@@ -77,8 +77,7 @@ class DeviceKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A request, interned: `number` is its index in the grid's tables. `devices` is the number of devices it takes, or
-    0.
+    """A request, interned: `number` is its index in the grid's tables. `devices` is the number it takes.
 
     `need_mib` and `need_milli` are what it takes from a device of each kind, [kinds + 1]; NEVER if the kind does not
     match, and in the last place, which the index -1 of absent devices finds.

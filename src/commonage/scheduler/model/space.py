@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.domain.nodes import Allocation
-from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.grid import Grid, max_colocated
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 
 
@@ -59,7 +59,11 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
     fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
-    return grid.with_devices(fit, shape, nodes, lambda shape, nodes: devices_in(grid, shape, nodes, rows))
+    if shape.request.labels:
+        fit &= grid.has_labels(shape, nodes)
+    if shape.devices:
+        fit &= max_colocated(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
+    return fit
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
@@ -85,6 +89,14 @@ def _devices_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
     for place in np.unique(numa):
         times += np.count_nonzero(fit & (numa == place), axis=1) // shape.devices
     return times
+
+
+def combinable_devices(grid: Grid, shape: Shape, number: int) -> list[Ints]:
+    """The groups of devices of a node that the shape can combine: all, or those of each NUMA node."""
+    numa = grid.numa[number]
+    if not shape.request.one_numa or shape.devices < 2:
+        return [np.arange(len(numa))]
+    return [np.flatnonzero(numa == place) for place in np.unique(numa)]
 
 
 def pick_devices(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:

@@ -1,7 +1,6 @@
 """Placement policies: score the nodes on which a workload fits. One small module each, behind one protocol.
 
-The pass asks a policy about one shape at a time. A policy does not decide what may start, or when; only nodes on which
-the shape fits count.
+The pass asks a policy about one shape at a time. It does not decide what may start, or when.
 
 `registry.POLICIES` maps names to makers: `maker(grid, mix, seed)` makes a policy for a grid, a mix of typical workloads
 and a seed for random decisions. `registry.DEFAULT` is the default name. See docs/contribute/add-a-policy.md.

@@ -150,9 +150,7 @@ class ExpectedWaste:
         return self._table.take(offset + row * WIDTH + column)
 
     def _state_of(self, nodes: Ints) -> Floats:
-        """[n, 2 C + 3]: the idle capacity and row of each device; then total idle capacity, waste, and price of
-        opening.
-        """
+        """[n, 2 C + 3]: idle capacity and row of each device; then total idle capacity, waste, price of opening."""
         grid = self._grid
         idle = self._idle_of(nodes)
         whole = idle == 1000
@@ -238,9 +236,7 @@ class ExpectedWaste:
 
 
 def _share(shape: Shape, kind: int, memory_mib: int) -> float:
-    """The part of a device of this kind that a shape takes, of VRAM or compute, whichever is more; above 1 if it never
-    fits.
-    """
+    """The part of such a device that a shape takes, of VRAM or compute, the larger; above 1 if it never fits."""
     if shape.need_mib[kind] >= NEVER:
         return 2.0
     return max(float(shape.need_milli[kind]) / 1000, float(shape.need_mib[kind]) / max(memory_mib, 1))

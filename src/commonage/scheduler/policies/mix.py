@@ -29,8 +29,7 @@ class WorkloadMix:
     """Typical workloads, the most popular first, with weights that sum to 1. Empty before the first request.
 
     Each stands for all requests of the same CPUs and GPU request: memory, labels and NUMA constraints are ignored.
-    `cpus_per_mib` is the thousandths of a CPU per MiB of memory over requests with a GPU; inf if nothing is known of
-    memory.
+    `cpus_per_mib` is the thousandths of a CPU per MiB of memory over requests with a GPU; inf if unknown.
     """
 
     requests: tuple[Request, ...] = ()

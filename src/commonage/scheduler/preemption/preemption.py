@@ -1,8 +1,7 @@
 """Preemption and reclaim: chooses victims for a request that does not fit, first the fewest, then the least important.
 
-The pass makes a `Preemption` over its grid, allocations and quotas, and asks `victims`. The answer is a proposal: the
-pass stops the victims, gives their owners the reason, and claims the nodes for the request. The pass also decides which
-requests may preempt.
+The pass makes a `Preemption` over its grid, allocations and quotas, and asks `victims`. The pass decides which
+requests may preempt. It stops the victims, gives their owners the reason, and claims the nodes for the request.
 
 Only preemptible workloads are evicted, after they have run for the guaranteed time. Preemption by priority evicts lower
 priorities of the request's own tenant, and of tenants that have no nominal quota or exceed it. Reclaim evicts what a

@@ -1,7 +1,6 @@
 """Finds the smallest set of workloads to evict from one node so that a shape fits there. Called by preemption.py.
 
-Exact for few candidates. For many, a greedy search clears the cheapest devices, then CPUs and memory, and finally drops
-superfluous victims.
+Exact for few candidates. For many, a greedy search clears the cheapest devices, then CPUs and memory.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import AllocatedRequest, Ints, Shape
-from commonage.scheduler.model.space import devices_in, fits_in, free_rows
+from commonage.scheduler.model.space import combinable_devices, devices_in, fits_in, free_rows
 
 MAX_COMBINATIONS = 4000  # sets of a size are tried exhaustively up to this number of sets
 
@@ -99,14 +98,16 @@ def _clear_greedily(
 ) -> tuple[EvictionUnit, ...] | None:
     """Clear the cheapest devices, add the units that free most CPUs and memory, drop superfluous ones."""
     best: tuple[EvictionUnit, ...] | None = None
-    for devices in _groups(node):
-        chosen = _clear_devices(node, devices)
-        for column in (0, 1):
+    for devices in combinable_devices(node.grid, node.shape, int(node.nodes[0])):
+        chosen = _clear_devices(node, devices.tolist())
+        if chosen is None:
+            continue
+        for column, wanted in enumerate((node.shape.cpus_milli, node.shape.memory_mib)):
             for index in np.argsort(-node.rows[:, column], kind="stable").tolist():
-                if chosen is None or _has(node, column, chosen):
+                if node.free[column] + node.rows[list(chosen), column].sum() >= wanted:
                     break
                 chosen.setdefault(index)
-        if chosen is None or not node.fits(chosen):
+        if not node.fits(chosen):
             continue
         for index in sorted(chosen, key=lambda index: order_of(units[index]), reverse=True):
             fewer = [other for other in chosen if other != index]
@@ -116,14 +117,6 @@ def _clear_greedily(
         if (best is None or cost_of(some) < cost_of(best)) and is_legal(some):
             best = some
     return best
-
-
-def _groups(node: _Node) -> list[list[int]]:
-    """The devices that can be combined: all, or those of each NUMA node."""
-    numa = node.grid.numa[node.nodes[0]]
-    if node.shape.request.one_numa and node.shape.devices > 1:
-        return [np.flatnonzero(numa == place).tolist() for place in np.unique(numa)]
-    return [list(range(len(numa)))]
 
 
 def _clear_devices(node: _Node, devices: list[int]) -> dict[int, None] | None:
@@ -152,9 +145,3 @@ def _clear_one(node: _Node, device: int, gone: Collection[int]) -> list[int] | N
         if not node.is_short(device, [*gone, *more]):
             return more
     return None
-
-
-def _has(node: _Node, column: int, chosen: Collection[int]) -> bool:
-    """Whether the CPUs (column 0) or the memory (column 1) are sufficient."""
-    wanted = (node.shape.cpus_milli, node.shape.memory_mib)[column]
-    return bool(node.free[column] + node.rows[list(chosen), column].sum() >= wanted)

@@ -1,8 +1,7 @@
 """Quotas: the resources that a tenant may hold at once.
 
 The pass asks `decide` for each request before it looks for nodes, and reports each start and end. explain.py asks for
-the `refusal`, admission for the `unsatisfiable_reason`. Leave out allocations within a reservation: quotas do not count
-them.
+the `refusal`, admission for the `unsatisfiable_reason`. Allocations within a reservation do not count.
 
 All tenants form one cohort, with nominal quota, borrowing limit and lending limit as in Kueue. A tenant lends the
 nominal quota that it does not use, at most its lending limit. All loans form a pool, from which a tenant also draws its

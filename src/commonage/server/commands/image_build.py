@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from commonage.cli.connection import calls_server
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, calls_server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.uv import Progress

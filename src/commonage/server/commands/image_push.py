@@ -11,8 +11,7 @@ from typing import Any
 import click
 import httpx2
 
-from commonage.cli.connection import calls_server, connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, calls_server, connect
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.domain.requests import parse_memory

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.cli.connection import connect
-from commonage.cli.credentials import Server
+from commonage.cli.connection import Server, connect
 from commonage.cli.errors import Failure
 from commonage.domain.images import ImageName
 from commonage.sdk.errors import ApiError

@@ -37,8 +37,7 @@ from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes import listen
 from commonage.server.settings.settings import Settings
 from commonage.store.upgrade import check as check_schema
-from commonage.wire.docs import docs_page
-from commonage.wire.hub import API_PATH
+from commonage.wire.hub import API_PATH, docs_page
 from commonage.wire.origins import label_of, session_domain
 
 Verdict = Literal["ok", "note", "bad"]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from commonage.wire.proxy import UNAVAILABLE
+from commonage.wire.origins import UNAVAILABLE
 
 RETRY_AFTER_S = 5
 _LOOPBACK = "127.0.0.1"

@@ -28,7 +28,7 @@ from commonage.server.settings.fields import (
     split_list,
 )
 from commonage.server.settings.node import Labels
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 
 def _endpoints(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from commonage.server.settings.fields import (
     setting,
     split_list,
 )
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 _RESERVED_LABELS = ("node", "site", "engine")  # every node has them
 

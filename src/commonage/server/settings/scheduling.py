@@ -20,7 +20,7 @@ from commonage.server.settings.fields import (
     SecondsOrZero,
     setting,
 )
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 
 def _devices(value: object) -> object:

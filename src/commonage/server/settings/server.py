@@ -20,7 +20,7 @@ from commonage.server.settings.fields import (
     no_empty,
     setting,
 )
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 AUTO, NONE = "auto", "none"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"

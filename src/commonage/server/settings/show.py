@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from commonage.server.settings.fields import quantity_of
 from commonage.server.settings.settings import SECTIONS, TABLES, Settings, allowed, entries_of, row_of
 from commonage.server.settings.sources import DEFAULT, Resolved, variable_of
-from commonage.wire.docs import DOCS_PATH
+from commonage.wire.hub import DOCS_PATH
 
 _LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html(#[\w-]+)?")
 _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")

@@ -22,7 +22,7 @@ from commonage.server.settings.fields import (
     no_empty,
     setting,
 )
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 
 class VolumeEntry(Entry):

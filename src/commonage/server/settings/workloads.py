@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from commonage.control.limits import Limits
+from commonage.control.settings import Limits
 from commonage.domain.images import Environment
 from commonage.domain.workloads import Kind
 from commonage.server.settings.fields import DiskMib, Entry, Mib, Milli, Seconds, Takes, setting

@@ -25,7 +25,6 @@ class FakeClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> float:
-        """Unix seconds."""
         return self._now
 
     async def sleep(self, seconds: float) -> None:

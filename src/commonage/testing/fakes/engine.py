@@ -108,7 +108,6 @@ class FakeEngine(Engine):
         self._rules.insert(0, (matches, behaviour))
 
     def end(self, attempt_id: str, exit_code: int | None = 0, reason: Reason | None = None) -> None:
-        """End it now, with this code (None: lost)."""
         self.world.runs[attempt_id].cut(self._clock.now(), exit_code, reason)
         self._notice()
 
@@ -139,7 +138,6 @@ class FakeEngine(Engine):
         self._nodes[node.name] = node
 
     def say(self, attempt_id: str, text: str) -> None:
-        """Print a line in its log."""
         self.world.logs[attempt_id].write(text)
         self._notice()
 
@@ -159,20 +157,16 @@ class FakeEngine(Engine):
 
     @property
     def site(self) -> str:
-        """The name of its site."""
         return self._site
 
     def capabilities(self) -> Capabilities:
-        """All capabilities, because nothing is real."""
         notes = ("Nothing is really run.",)
         return Capabilities("fake", limits_memory=True, limits_cpu=True, mounts=True, notes=notes)
 
     async def open(self) -> None:
-        """Nothing to recover: the world is still there."""
         self._check()
 
     async def start(self, request: StartRequest) -> None:
-        """Begin the run, or refuse it if its behaviour does."""
         self._check()
         if request.attempt_id in self.world.runs:
             return
@@ -184,7 +178,6 @@ class FakeEngine(Engine):
         self._begin(request, behaviour)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
-        """End the run as its behaviour says."""
         self._check()
         run = self.world.runs.get(attempt_id)
         if run is None:
@@ -194,20 +187,17 @@ class FakeEngine(Engine):
         self._notice()
 
     async def forget(self, attempt_id: str) -> None:
-        """Do not report it any more."""
         self._check()
         run = self.world.runs.get(attempt_id)
         if run is not None and run.phase(self._clock.now()) is Phase.ENDED:
             run.forgotten = True
 
     async def statuses(self) -> Sequence[Status]:
-        """All statuses."""
         self._check()
         now = self._clock.now()
         return [run.status(now) for run in self._living()]
 
     async def watch(self) -> AsyncGenerator[Status]:
-        """Statuses as time and tests change them."""
         mine: deque[Status] = deque()
         self._notice()
         self._watchers.append(mine)
@@ -223,7 +213,6 @@ class FakeEngine(Engine):
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncGenerator[LogLine]:
-        """The lines of its log."""
         self._check()
         log = self.world.logs.get(attempt_id)
         if log is None:
@@ -239,7 +228,6 @@ class FakeEngine(Engine):
             await self._clock.sleep(_POLL_S)
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """A simulated command, as `asides` defines it."""
         self._check()
         run = self.world.runs.get(attempt_id)
         if run is None or run.gone or run.phase(self._clock.now()) is not Phase.RUNNING:
@@ -250,7 +238,6 @@ class FakeEngine(Engine):
         return made
 
     async def measure(self) -> Sequence[Measurement]:
-        """The simulated use of each running attempt."""
         self._check()
         now = self._clock.now()
         return [run.measurement(now) for run in self._living() if run.phase(now) is Phase.RUNNING]
@@ -265,7 +252,6 @@ class FakeEngine(Engine):
         return [known[pid] for pid in pids if pid in known]
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The reports of all present nodes."""
         self._check()
         return list(self._nodes.values())
 
@@ -287,7 +273,6 @@ class FakeEngine(Engine):
         self._stands(environment.name, EnvironmentState.READY)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """All environments that were requested."""
         self._check()
         return list(self.world.environments.values())
 
@@ -333,7 +318,6 @@ class FakeEngine(Engine):
         return [run for run in self.world.runs.values() if not run.is_gone(now)]
 
     def _notice(self) -> None:
-        """Report changes since the last report to the watchers."""
         now = self._clock.now()
         for attempt_id, run in list(self._lively.items()):
             if run.is_gone(now):

@@ -46,7 +46,6 @@ class FakeExec:
         self._say(OUT, f"{size.rows} {size.columns}\n")
 
     def end(self, code: int) -> None:
-        """End it, once."""
         if self.code is None:
             self.code = code
             self._news.set()
@@ -54,7 +53,6 @@ class FakeExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Processes the input at once."""
         if self.code is not None:
             return
         if self.terminal is not None and data.endswith(b"\x04"):
@@ -66,17 +64,14 @@ class FakeExec:
                 self._tell_size()
 
     async def close_stdin(self) -> None:
-        """End the input."""
         if self.terminal is None and (self.aside.copies or self.aside.tells_size):
             self.end(self.aside.exit_code)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Set the terminal size."""
         if self.terminal is not None:
             self.terminal = Terminal(columns, rows, self.terminal.kind)
 
     async def read(self) -> tuple[int, bytes] | None:
-        """The next output."""
         while not self._said:
             if self.code is not None:
                 return None
@@ -88,14 +83,12 @@ class FakeExec:
         return self._said.pop(0)
 
     async def exit_code(self) -> int:
-        """Waits for its end."""
         while self.code is None:
             self._news.clear()
             await self._news.wait()
         return self.code
 
     async def close(self) -> None:
-        """End it at once."""
         if self.code is None:
             self._said.clear()
         self.end(HUNG_UP)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.metrics.buckets import width_of
+from commonage.metrics.sql_metrics import width_of
 from commonage.ports.metrics import Point, Sample
 
 _DAY_S = 86400
@@ -15,15 +15,12 @@ _Series = tuple[str, str]
 
 @dataclass(slots=True)
 class Figure:
-    """The aggregate of one or more samples."""
-
     number: int
     total: float
     least: float
     most: float
 
     def add(self, other: Figure) -> None:
-        """Add another."""
         self.number += other.number
         self.total += other.total
         self.least = min(self.least, other.least)
@@ -31,26 +28,20 @@ class Figure:
 
 
 class MemoryMetrics:
-    """Metrics that live as long as the object."""
-
     def __init__(self) -> None:
         self.raw: dict[_Series, dict[float, Figure]] = {}
         self.minutes: dict[_Series, dict[float, Figure]] = {}
         self.hours: dict[_Series, dict[float, Figure]] = {}
-        self.newest = -math.inf
 
     async def write(self, samples: Sequence[Sample]) -> None:
-        """Store these samples."""
         for each in samples:
             if math.isfinite(each.value):
                 figure = Figure(1, each.value, each.value, each.value)
                 self.raw.setdefault((each.subject, each.metric), {})[each.at] = figure
-                self.newest = max(self.newest, each.at)
 
     async def query(
         self, metric: str, subject: str, *, since: float, until: float, points: int = 200
     ) -> Sequence[Point]:
-        """Buckets, oldest first."""
         if not since < until:
             return []
         width = width_of(since, until, points)
@@ -64,17 +55,7 @@ class MemoryMetrics:
             for number, each in sorted(buckets.items())
         ]
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest sample of each series, by subject and metric."""
-        found = []
-        for (subject, metric), figures in sorted(self.raw.items()):
-            at = max(figures, default=-math.inf)
-            if subject in subjects and at >= self.newest - 120:
-                found.append(Sample(metric, subject, at, figures[at].total))
-        return found
-
     async def tidy(self, now: float) -> None:
-        """Roll up and drop old samples."""
         hour = now // 3600 * 3600
         _roll_up(self.raw, self.minutes, 60, hour - _DAY_S)
         _roll_up(self.minutes, self.hours, 3600, hour - 30 * _DAY_S)

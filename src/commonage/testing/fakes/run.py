@@ -32,7 +32,6 @@ class FakeRun:
 
     @property
     def runs_at(self) -> float:
-        """The time at which it leaves `starting`."""
         return self.began_at + self.behaviour.start_delay_s
 
     @property
@@ -112,7 +111,6 @@ class FakeRun:
 
 
 def given_to(request: StartRequest, port: str) -> dict[str, str]:
-    """The variables that an attempt receives."""
     given = {name: value.replace("{port}", port) for name, value in (*request.variables, *request.secrets)}
     given |= {"COMMONAGE_ATTEMPT_ID": request.attempt_id, "COMMONAGE_WORKLOAD_ID": request.workload_id}
     return given | {"COMMONAGE_USER": request.owner}

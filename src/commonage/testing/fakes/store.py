@@ -55,7 +55,6 @@ class MemoryStore:
         self._open = False
 
     async def open(self) -> None:
-        """Allow calls."""
         self._open = True
 
     async def close(self) -> None:
@@ -71,7 +70,6 @@ class MemoryStore:
             raise Unavailable("the store is not open")
 
     async def commit(self, batch: Batch) -> None:
-        """Write all or nothing."""
         await self._turn()
         self.check(batch)
         self.write(batch)
@@ -114,7 +112,6 @@ class MemoryStore:
             raise Conflict(f"the key {spec.key!r} was used before by {spec.owner}", code="key-taken")
 
     def write(self, batch: Batch) -> None:
-        """Write a batch that was checked."""
         shelf = self.shelf
         for workload in [*batch.inserts, *batch.updates]:
             shelf.workloads[workload.id] = _without_secrets_at_the_end(workload)
@@ -137,13 +134,11 @@ class MemoryStore:
         shelf.images.update((each.name, each) for each in batch.images)
 
     async def live(self) -> Sequence[Workload]:
-        """The workloads that have not ended, oldest first."""
         await self._turn()
         living = (each for each in self.shelf.workloads.values() if not each.state.is_terminal)
         return sorted(living, key=lambda each: each.id)
 
     async def workload(self, workload_id: str) -> Workload:
-        """One workload by id."""
         await self._turn()
         found = self.shelf.workloads.get(workload_id)
         if found is None:
@@ -151,13 +146,11 @@ class MemoryStore:
         return found
 
     async def workload_by_key(self, owner: str, key: str) -> Workload | None:
-        """The workload with this client key."""
         await self._turn()
         found = self.shelf.keys.get((owner, key))
         return self.shelf.workloads[found] if found is not None else None
 
     async def workloads(self, which: Filter, *, limit: int, cursor: str | None = None) -> Page[Workload]:
-        """A page, newest first."""
         await self._turn()
         before = read_cursor(cursor, which) if cursor is not None else None
         found = sorted(
@@ -169,7 +162,6 @@ class MemoryStore:
         return Page(page, cursor_after(page[-1].id, which) if len(found) > len(page) and page else None)
 
     async def count(self, which: Filter) -> dict[State, int]:
-        """The number in each state."""
         await self._turn()
         counts: dict[State, int] = {}
         for workload in self._matching(which):
@@ -180,14 +172,12 @@ class MemoryStore:
         return (workload for workload in self.shelf.workloads.values() if matches(workload, which))
 
     async def attempts(self, workload_id: str) -> Sequence[Attempt]:
-        """The attempts of a workload, oldest first."""
         await self._turn()
         return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
 
     async def events(
         self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """Events, oldest first."""
         await self._turn()
         found = [
             event
@@ -199,12 +189,10 @@ class MemoryStore:
         return found[:limit]
 
     async def last_event_seq(self) -> int:
-        """The number of the newest event."""
         await self._turn()
         return self.shelf.events[-1].seq if self.shelf.events else 0
 
     async def last_workload_id(self) -> str | None:
-        """The greatest workload id."""
         await self._turn()
         return max(self.shelf.workloads, default=None)
 
@@ -246,12 +234,10 @@ class MemoryStore:
         return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 
     async def nodes(self) -> Sequence[Node]:
-        """All nodes, by site and name."""
         await self._turn()
         return [self.shelf.nodes[key] for key in sorted(self.shelf.nodes)]
 
     async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
-        """The usage reports of its attempts, oldest first."""
         await self._turn()
         found = (each for each in self.shelf.usage_reports.values() if each.workload_id == workload_id)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
@@ -273,13 +259,11 @@ class MemoryStore:
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
-        """Reservations that end after that, in the order in which they begin."""
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
 
     async def images(self) -> Sequence[Image]:
-        """All images, by name."""
         await self._turn()
         return [self.shelf.images[name] for name in sorted(self.shelf.images)]
 

@@ -1,6 +1,10 @@
-"""Images fetched on a node: whom that keeps waiting, and whom not."""
+"""Image pulls on a node: which work they delay, and with which credentials."""
+
+from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +14,8 @@ import pytest
 
 from commonage.agent.agent import Agent
 from commonage.agent.config import AgentConfig
-from commonage.agent.containers.images import Puller
+from commonage.agent.containers.docker import split_image
+from commonage.agent.containers.images import Puller, credentials_for
 
 pytestmark = pytest.mark.anyio
 MANY = 100
@@ -40,7 +45,7 @@ async def daemon() -> AsyncIterator[SlowDaemon]:
     made.goes_on.set()
 
 
-async def test_many_slow_fetches_keep_nothing_else_waiting(daemon: SlowDaemon, tmp_path: Path) -> None:
+async def test_slow_pulls_do_not_block_other_threads(daemon: SlowDaemon, tmp_path: Path) -> None:
     slow: Any = daemon
     puller = Puller(slow, tmp_path / "config.json", "worker1")
     fetches = [asyncio.create_task(puller.ensure(f"lab/image:{one}", lambda *_: None)) for one in range(MANY)]
@@ -53,7 +58,7 @@ async def test_many_slow_fetches_keep_nothing_else_waiting(daemon: SlowDaemon, t
     await puller.close()
 
 
-async def test_what_is_cut_off_is_paused_whatever_else_waits(
+async def test_partitioned_node_pauses_although_threads_are_blocked(
     daemon: SlowDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that does not answer holds each thread that asks it."""
@@ -74,3 +79,27 @@ async def test_what_is_cut_off_is_paused_whatever_else_waits(
     watching.cancel()
     daemon.goes_on.set()
     await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("torch", ("torch", "latest")),
+        ("torch:2", ("torch", "2")),
+        ("hub:5000/lab/torch", ("hub:5000/lab/torch", "latest")),
+        ("hub:5000/lab/torch:2", ("hub:5000/lab/torch", "2")),
+        ("hub:5000/lab/torch@sha256:ab", ("hub:5000/lab/torch", "sha256:ab")),
+    ],
+)
+def test_splits_image_names(name: str, parts: tuple[str, str]) -> None:
+    assert split_image(name) == parts
+
+
+def test_credentials_are_those_of_the_images_registry(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    auth = base64.b64encode(b"node:pa:ss").decode()
+    file.write_text(json.dumps({"auths": {"hub:5000": {"auth": auth}}}))
+    found = json.loads(base64.urlsafe_b64decode(credentials_for("hub:5000/lab/torch:2", file)))
+    assert found == {"username": "node", "password": "pa:ss", "serveraddress": "hub:5000"}
+    assert credentials_for("other:5000/lab/torch:2", file) == ""
+    assert credentials_for("hub:5000/lab/torch:2", tmp_path / "none") == ""

@@ -55,7 +55,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_may_be_reached_is_built_and_remembered(tmp_path: Path) -> None:
+async def test_allowed_addresses_are_built_and_remembered(tmp_path: Path) -> None:
     fake = FakeFirewall()
     firewall = firewall_in(tmp_path, fake)
     async with kept(firewall):
@@ -73,7 +73,7 @@ async def test_what_may_be_reached_is_built_and_remembered(tmp_path: Path) -> No
     assert later.built[-1].allowed == (("10.0.0.1", 8081),)
 
 
-async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -> None:
+async def test_firewall_that_cannot_be_built_is_a_fault(tmp_path: Path) -> None:
     fake = FakeFirewall()
     fake.trouble = "iptables: no chain DOCKER-USER"
     firewall = firewall_in(tmp_path, fake)
@@ -84,14 +84,14 @@ async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -
         await until(lambda: firewall.fault is None)
 
 
-async def test_without_walls_nothing_is_built(tmp_path: Path) -> None:
+async def test_builds_nothing_when_switched_off(tmp_path: Path) -> None:
     fake = FakeFirewall()
     firewall = firewall_in(tmp_path, fake, wanted=False)
     await firewall.run()
     assert (fake.built, firewall.fault) == ([], None)
 
 
-async def test_the_gateway_is_let_through_and_published_ports_are_guarded(tmp_path: Path) -> None:
+async def test_plan_has_gateway_and_published_ports(tmp_path: Path) -> None:
     fake = FakeFirewall()
     firewall = firewall_in(tmp_path, fake)
     async with kept(firewall):

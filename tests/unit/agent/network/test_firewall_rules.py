@@ -35,7 +35,7 @@ Local:
 """
 
 
-def test_what_may_not_be_reached_is_refused_after_what_may() -> None:
+def test_rules_reject_after_the_exceptions() -> None:
     plan = Plan(
         interfaces=("docker_gwbridge",),
         networks=("192.168.1.0/24",),
@@ -63,7 +63,7 @@ def test_what_may_not_be_reached_is_refused_after_what_may() -> None:
     ]
 
 
-def test_published_ports_are_for_their_sources_only() -> None:
+def test_published_ports_accept_only_their_sources() -> None:
     plan = Plan(("docker0",), published=(20000, 29999), sources=("10.0.0.1/32", "fd00::/64"))
     ports = "-p tcp --dport 20000:29999"
     published = [one for one in rules_of(plan).splitlines() if "--dport" in one]
@@ -82,7 +82,7 @@ def test_published_ports_are_for_their_sources_only() -> None:
     ]
 
 
-def test_the_sites_networks_are_those_of_its_cables(tmp_path: Path) -> None:
+def test_site_networks_exclude_container_bridges(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/route").write_text(ROUTES)
     (tmp_path / "net/fib_trie").write_text(TRIE)
@@ -94,14 +94,14 @@ def test_the_sites_networks_are_those_of_its_cables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reaches", ["hub:80", "10.0.0.1:http", "10.0.0.1"])
-def test_what_is_no_address_is_refused(tmp_path: Path, reaches: str) -> None:
+def test_refuses_invalid_addresses(tmp_path: Path, reaches: str) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/route").write_text(ROUTES)
     with pytest.raises(ValueError, match=r".+"):
         plan_for(["docker0"], [], [reaches], NodeNetwork(), proc=tmp_path)
 
 
-def test_name_servers_of_the_loopback_are_none_of_a_containers(tmp_path: Path) -> None:
+def test_name_servers_exclude_the_loopback(tmp_path: Path) -> None:
     file = tmp_path / "resolv.conf"
     file.write_text(
         "# made by\nnameserver 127.0.0.53\nnameserver 10.0.0.2\nnameserver fe80::1\nsearch lab\nnameserver\n"

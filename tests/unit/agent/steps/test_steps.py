@@ -9,13 +9,14 @@ import pytest
 
 from commonage.agent.containers.docker import DaemonRefused, DockerDaemon
 from commonage.agent.steps import docker as steps_docker
+from commonage.agent.steps import host as packages
 from commonage.agent.steps import nvidia as steps_nvidia
-from commonage.agent.steps import packages, service
 from commonage.agent.steps import preflight as steps_checks
+from commonage.agent.steps import service
 from commonage.agent.steps import storage as steps_storage
 from commonage.agent.steps import swarm as steps_swarm
+from commonage.agent.steps.credentials import Images
 from commonage.agent.steps.host import CommandResult, Host, StepFailed
-from commonage.agent.steps.registry import Images
 from commonage.agent.steps.step import (
     CheckResult,
     JoinContext,
@@ -36,10 +37,15 @@ JOIN_CONFIG = JoinConfig(
 
 
 class FakeHost(Host):
-    """A node with these programs; what they say is looked up by the first words of a command."""
+    """A node with these programs. The output of a command is looked up by its first words; `errors` let it fail."""
 
-    def __init__(self, programs: tuple[str, ...] = (), message: dict[str, str] | None = None) -> None:
-        self.programs, self.message = set(programs), message or {}
+    def __init__(
+        self,
+        programs: tuple[str, ...] = (),
+        message: dict[str, str] | None = None,
+        errors: dict[str, str] | None = None,
+    ) -> None:
+        self.programs, self.message, self.errors = set(programs), message or {}, errors or {}
         self.ran: list[str] = []
 
     def has(self, program: str) -> bool:
@@ -48,15 +54,19 @@ class FakeHost(Host):
     def run(self, *words: str, **_: Any) -> CommandResult:
         command = " ".join(words)
         self.ran.append(command)
-        for begin, said in self.message.items():
-            if command.startswith(begin):
-                return CommandResult(0, said, "")
+        for code, outputs in ((100, self.errors), (0, self.message)):
+            for begin, output in outputs.items():
+                if command.startswith(begin):
+                    return CommandResult(code, "" if code else output, output if code else "")
         return CommandResult(1, "", f"{words[0]} knows nothing")
 
 
-def context_of(host: Host, **options: Any) -> JoinContext:
-    # No step here asks the control plane.
-    return JoinContext(host, JOIN_CONFIG, None, Options("gpu-1", **options))  # type: ignore[arg-type]
+def context_of(
+    host: Host, join_config: dict[str, Any] | None = None, client: Any = None, **options: Any
+) -> JoinContext:
+    """`join_config` replaces fields. Without a client no step may ask the control plane."""
+    config = JoinConfig.from_json(JOIN_CONFIG.to_json() | (join_config or {}))
+    return JoinContext(host, config, client, Options(**{"node": "gpu-1", **options}))
 
 
 class Scripted:
@@ -80,7 +90,7 @@ def walked(*steps: Scripted, plan: bool = False) -> tuple[Any, list[str]]:
     return run_steps(steps, context_of(FakeHost()), plan=plan, print_line=said.append), said
 
 
-def test_only_what_is_needed_is_done() -> None:
+def test_applies_only_needed_steps() -> None:
     there, missing, away = (
         Scripted("a", done("x")),
         Scripted("b", needed("do b"), done("y")),
@@ -93,7 +103,7 @@ def test_only_what_is_needed_is_done() -> None:
     assert all(" s)" in line for line in said if "…" not in line)
 
 
-def test_a_plan_does_nothing_and_names_all_that_is_in_the_way() -> None:
+def test_plan_changes_nothing_and_lists_all_obstacles() -> None:
     first, second, third = Scripted("a", blocked("no disk")), Scripted("b", needed("do b")), Scripted("c", done("x"))
     outcome, said = walked(first, second, third, plan=True)
     assert outcome.planned == ("a", "b")
@@ -105,7 +115,7 @@ def test_a_plan_does_nothing_and_names_all_that_is_in_the_way() -> None:
 @pytest.mark.parametrize(
     "finds", [(blocked("why"),), (needed("x"), blocked("why")), (StepFailed("why"),), (needed("x"), ValueError("why"))]
 )
-def test_what_cannot_be_taken_ends_the_walk(finds: tuple[CheckResult | Exception, ...]) -> None:
+def test_failed_or_blocked_step_ends_the_run(finds: tuple[CheckResult | Exception, ...]) -> None:
     last = Scripted("last", done("x"))
     outcome, said = walked(Scripted("a", *finds), last)
     assert outcome.failed == "a"
@@ -113,7 +123,7 @@ def test_what_cannot_be_taken_ends_the_walk(finds: tuple[CheckResult | Exception
     assert not any("last" in line for line in said)
 
 
-def test_a_step_that_came_to_nothing_has_failed() -> None:
+def test_step_without_effect_has_failed() -> None:
     outcome, said = walked(Scripted("a", needed("mount it")))
     assert outcome.failed == "a"
     assert "is still needed: mount it" in said[-1]
@@ -122,7 +132,7 @@ def test_a_step_that_came_to_nothing_has_failed() -> None:
 # --- Docker ---------------------------------------------------------------------------------------------------------
 
 
-def test_settings_of_docker_are_merged() -> None:
+def test_docker_settings_are_merged() -> None:
     kept = {"log-driver": "local", "node-generic-resources": ["VRAM=100", "SSD=2"], "runtimes": {"kata": {"path": "k"}}}
     wanted = {
         "no-new-privileges": True,
@@ -139,13 +149,13 @@ def test_settings_of_docker_are_merged() -> None:
     assert steps_docker.merge_settings(made, wanted) == made
 
 
-def test_what_somebody_set_otherwise_is_theirs_to_change() -> None:
+def test_conflicting_docker_setting_is_refused() -> None:
     with pytest.raises(StepFailed, match="live-restore = true, and the site requires false"):
         steps_docker.merge_settings({"live-restore": True}, {"live-restore": False})
 
 
 @pytest.mark.parametrize(("text", "why"), [("{", "is not JSON"), ("[]", "not a JSON object")])
-def test_settings_that_cannot_be_read_are_left_alone(
+def test_unreadable_docker_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     monkeypatch.setattr(steps_docker, "SETTINGS", tmp_path / "daemon.json")
@@ -171,12 +181,12 @@ def docker_with(ids: str = "") -> FakeHost:
     return FakeHost(("dockerd", "docker"), {"docker version": "20.10.24\n", "docker ps": ids})
 
 
-def test_docker_that_knows_its_settings_is_left_alone(docker: Path) -> None:
+def test_docker_with_all_settings_is_done(docker: Path) -> None:
     assert steps_docker.Docker().check(context_of(docker_with("c1\nc2\n"))) == done("Docker 20.10.24")
 
 
 @pytest.mark.parametrize("name", ["SETTINGS", "_DROP_IN"])
-def test_settings_that_docker_was_not_restarted_for_are_not_done(docker: Path, name: str) -> None:
+def test_settings_newer_than_docker_need_a_restart(docker: Path, name: str) -> None:
     """Who wrote them was cut off before the restart."""
     later = (docker / "PID_FILE").stat().st_mtime + 1
     os.utime(docker / name, (later, later))
@@ -185,12 +195,12 @@ def test_settings_that_docker_was_not_restarted_for_are_not_done(docker: Path, n
     assert found.changes[-1] == "restart Docker"
 
 
-def test_where_docker_says_nowhere_when_it_started_nothing_is_done_for_that(docker: Path) -> None:
+def test_unknown_start_of_docker_needs_no_restart(docker: Path) -> None:
     (docker / "PID_FILE").unlink()
     assert steps_docker.Docker().check(context_of(docker_with())).state is State.DONE
 
 
-def test_nobodys_work_is_ended_for_a_setting_unless_that_is_said(docker: Path) -> None:
+def test_restart_that_ends_containers_needs_force(docker: Path) -> None:
     (docker / "SETTINGS").write_text('{"node-generic-resources": ["VRAM=1"]}')
     context = context_of(docker_with("c1\nc2\n"), vram_mib=2)
     found = steps_docker.Docker().check(context)
@@ -202,7 +212,7 @@ def test_nobodys_work_is_ended_for_a_setting_unless_that_is_said(docker: Path) -
     assert steps_docker.Docker().check(context_of(docker_with(), vram_mib=2)).changes[-1] == "restart Docker"
 
 
-def test_simulated_devices_count_as_devices() -> None:
+def test_simulated_gpus_count_as_vram() -> None:
     assert steps_nvidia.vram_mib(context_of(FakeHost(), gpus="simulated:2x24GiB")) == 2 * 24576
     assert steps_nvidia.vram_mib(context_of(FakeHost(), gpus="none")) == 0
     assert steps_nvidia.vram_mib(context_of(FakeHost(), vram_mib=5, gpus="none")) == 5
@@ -232,7 +242,7 @@ SMI = {
 }
 
 
-def test_a_device_without_driver_is_shown_first(bus: Path) -> None:
+def test_gpu_without_driver_blocks_until_the_owner_decides(bus: Path) -> None:
     found = steps_nvidia.Nvidia().check(context_of(FakeHost(("apt-get",), {"uname": "6.1.0-30-amd64\n"})))
     assert found.state is State.BLOCKED
     assert "without a driver and a container toolkit" in found.message
@@ -250,7 +260,7 @@ def test_a_device_without_driver_is_shown_first(bus: Path) -> None:
         ("6.18.44-own", "linux-headers-6.18.44-own"),
     ],
 )
-def test_what_is_installed_is_what_was_shown(bus: Path, kernel: str, headers: str) -> None:
+def test_installs_the_packages_that_were_shown(bus: Path, kernel: str, headers: str) -> None:
     host = FakeHost(("apt-get",), {"apt-get": "", "uname": f"{kernel}\n", "modprobe": "", "ldconfig": "libcuda.so.1"})
     context = context_of(host, nvidia="install", driver="nvidia-open")
     shown = f"{headers}, nvidia-open, nvidia-container-toolkit"
@@ -262,7 +272,7 @@ def test_what_is_installed_is_what_was_shown(bus: Path, kernel: str, headers: st
     assert "modprobe nvidia" in host.ran, "whatever its package is called"
 
 
-def test_a_driver_without_cuda_is_no_use_to_containers(bus: Path) -> None:
+def test_driver_without_libcuda_is_incomplete(bus: Path) -> None:
     host = FakeHost(("apt-get", "nvidia-ctk"), {**SMI, "ldconfig": "\tlibnvidia-ml.so.1 => /usr/lib", "apt-get": ""})
     context = context_of(host, nvidia="install")
     assert steps_nvidia.Nvidia().check(context).changes == ("install libcuda1",)
@@ -271,39 +281,28 @@ def test_a_driver_without_cuda_is_no_use_to_containers(bus: Path) -> None:
     assert steps_nvidia.Nvidia().check(context).state is State.DONE
 
 
-def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
-    class Bare(FakeHost):
-        def run(self, *words: str, **options: Any) -> CommandResult:
-            if words[:2] == ("apt-get", "install"):
-                return CommandResult(100, "", "E: Unable to locate package nvidia-driver")
-            return super().run(*words, **options)
-
-    host = Bare(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
-    with pytest.raises(StepFailed, match=r"Unable to locate package nvidia-driver.*contrib, non-free"):
-        steps_nvidia.Nvidia().apply(context_of(host, nvidia="install"))
-
-
-def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
-    host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
-    with pytest.raises(StepFailed, match="restart the node, then run the same command again"):
-        steps_nvidia.Nvidia().apply(context_of(host, nvidia="install"))
-
-
-def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> None:
-    class Unbuilt(FakeHost):
-        def run(self, *words: str, **options: Any) -> CommandResult:
-            if words[0] == "modprobe":
-                return CommandResult(
-                    1, "", "modprobe: FATAL: Module nvidia-current not found in directory /lib/modules/6.1.0-30"
-                )
-            return super().run(*words, **options)
-
+@pytest.mark.parametrize(
+    ("errors", "why"),
+    [
+        (
+            {"apt-get install": "E: Unable to locate package nvidia-driver"},
+            r"Unable to locate package nvidia-driver.*contrib, non-free",
+        ),
+        ({}, "restart the node, then run the same command again"),
+        (
+            {"modprobe": "modprobe: FATAL: Module nvidia-current not found in directory /lib/modules/6.1.0-30"},
+            r"not built for the running kernel \(nvidia-current/535.261.03: added\)",
+        ),
+    ],
+    ids=["package not found", "driver does not load", "driver is not built"],
+)
+def test_failed_driver_installation_gives_advice(bus: Path, errors: dict[str, str], why: str) -> None:
     message = {"apt-get": "", "uname": "6.1.0-30-amd64\n", "dkms status": "nvidia-current/535.261.03: added\n"}
-    with pytest.raises(StepFailed, match=r"not built for the running kernel \(nvidia-current/535.261.03: added\)"):
-        steps_nvidia.Nvidia().apply(context_of(Unbuilt(("apt-get",), message), nvidia="install"))
+    with pytest.raises(StepFailed, match=why):
+        steps_nvidia.Nvidia().apply(context_of(FakeHost(("apt-get",), message, errors), nvidia="install"))
 
 
-def test_a_device_that_works_is_given_to_docker(bus: Path) -> None:
+def test_working_gpu_is_configured_in_docker(bus: Path) -> None:
     context = context_of(FakeHost(("nvidia-ctk",), SMI))
     assert steps_nvidia.Nvidia().check(context).state is State.DONE
     wanted = steps_docker.wanted_settings(context)
@@ -311,7 +310,7 @@ def test_a_device_that_works_is_given_to_docker(bus: Path) -> None:
     assert wanted["default-runtime"] == "nvidia"
 
 
-def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
+def test_skipped_gpu_is_not_configured(bus: Path) -> None:
     context = context_of(FakeHost(("nvidia-ctk",), SMI), nvidia="skip")
     assert steps_nvidia.Nvidia().check(context).state is State.NOT_APPLICABLE
     assert "default-runtime" not in steps_docker.wanted_settings(context)
@@ -328,7 +327,7 @@ def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
         ("deb [signed-by=/k] http://m bookworm main", "deb [signed-by=/k] http://m bookworm main"),
     ],
 )
-def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) -> None:
+def test_only_a_local_mirror_needs_no_signature(mirror: str, line: str) -> None:
     assert packages.apt_line(mirror) == line
 
 
@@ -339,13 +338,13 @@ def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) 
         ("zypper", "zypper --non-interactive --quiet --plus-repo http://m install docker"),
     ],
 )
-def test_other_package_managers_take_a_mirror_too(manager: str, begin: str) -> None:
+def test_dnf_and_zypper_take_a_mirror(manager: str, begin: str) -> None:
     host = FakeHost((manager,), {manager: ""})
     packages.install(host, packages.packages_for(host, ["docker"]), "http://m")
     assert host.ran == [begin]
 
 
-def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
+def test_failed_installation_gives_advice() -> None:
     with pytest.raises(StepFailed, match=r"openssl could not be installed: dnf knows nothing; .* --mirror"):
         packages.install(FakeHost(("dnf",)), ["openssl"])
     with pytest.raises(StepFailed, match="apt-get, dnf, zypper"):
@@ -364,17 +363,17 @@ def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
         ("cifs //nas/x", "//nas/x /s cifs defaults,_netdev 0 0"),
     ],
 )
-def test_a_share_is_a_line_of_fstab(share: str, line: str) -> None:
+def test_share_becomes_an_fstab_line(share: str, line: str) -> None:
     assert steps_storage.fstab_line(share, Path("/s")) == line
 
 
 @pytest.mark.parametrize("share", ["", "nas", "a b c d"])
-def test_a_share_that_cannot_be_read_says_how_it_is_written(share: str) -> None:
+def test_invalid_share_is_refused_with_its_format(share: str) -> None:
     with pytest.raises(StepFailed, match="SERVER:/FOLDER"):
         steps_storage.fstab_line(share, Path("/s"))
 
 
-def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commonage_lines_of_fstab_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fstab = tmp_path / "fstab"
     fstab.write_text("# by hand\n/dev/sda1 / ext4 defaults 0 1")
     monkeypatch.setattr(steps_storage, "FSTAB", fstab)
@@ -392,10 +391,9 @@ def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypa
         steps_storage.add_fstab_line(Host(), Path("/"), "x / y z 0 0")
 
 
-def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
+def test_shared_folder_is_recognised_by_its_mark(tmp_path: Path) -> None:
     step = steps_storage.Share()
-    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"shared_dir": str(tmp_path)})
-    context = JoinContext(Host(), join_config, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
+    context = context_of(Host(), {"shared_dir": str(tmp_path)})
     assert "--share SERVER:/FOLDER" in step.check(context).message
     (tmp_path / MARK_FILE).write_text("m\n")
     assert step.check(context).state is State.DONE
@@ -407,56 +405,52 @@ def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
 
 
 class SwarmJoinClient:
-    """The control plane's, whose Swarm has another token since the node was told its terms."""
+    """The control plane's, whose Swarm has another token since the node received the join config."""
 
-    def __init__(self, join_config: JoinConfig) -> None:
-        self.join_config, self.state = join_config, ""
+    state = ""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return (
-            {"swarm": self.state, "taken": ""}
-            if path == "/registration"
-            else self.join_config.to_json() | {"swarm_token": "SWMTKN-new"}
-        )
+        if path == "/registration":
+            return {"swarm": self.state, "taken": ""}
+        return JOIN_CONFIG.to_json() | {"managers": ["away:2377", "h:2"], "swarm_token": "SWMTKN-new"}
 
 
-def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"managers": ["away:2377", "h:2"]})
-    join_client, asked = SwarmJoinClient(join_config), list[tuple[str, str, str]]()
-    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
+NO_SWARM = {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'}
+
+
+def join_swarm(monkeypatch: pytest.MonkeyPatch, **refusals: EngineFailure) -> tuple[list[str], FakeHost]:
+    """Apply the step; returns the joins as text. `refusals` are the daemon's errors by the manager's host."""
+    client, joins, host = SwarmJoinClient(), list[str](), FakeHost(("docker",), NO_SWARM)
 
     class Daemon(DockerDaemon):
         def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
-            asked.append((manager, token, address))
-            if manager == "away:2377":
-                raise EngineFailure("rpc error")
-            join_client.state = "ready"
+            joins.append(f"{manager} {token} {address}")
+            if refusal := refusals.get(manager.partition(":")[0]):
+                raise refusal
+            client.state = "ready"
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    context = JoinContext(host, join_config, join_client, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
-    steps_swarm.Swarm().apply(context)
-    assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
+    steps_swarm.Swarm().apply(context_of(host, client=client, address="10.0.0.7"))
+    return joins, host
+
+
+def test_swarm_token_is_current_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins, host = join_swarm(monkeypatch, away=EngineFailure("rpc error"))
+    assert joins == ["away:2377 SWMTKN-new 10.0.0.7", "h:2 SWMTKN-new 10.0.0.7"]
     assert not [command for command in host.ran if "SWMTKN" in command]
 
 
-def test_a_refusal_of_the_swarm_is_said_in_the_daemons_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Daemon(DockerDaemon):
-        def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
-            raise DaemonRefused("remote CA does not match fingerprint", 500)
-
-    monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
-    context = JoinContext(host, JOIN_CONFIG, SwarmJoinClient(JOIN_CONFIG), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
+def test_swarm_refusal_has_the_daemons_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = DaemonRefused("remote CA does not match fingerprint", 500)
     with pytest.raises(StepFailed, match="remote CA does not match fingerprint"):
-        steps_swarm.Swarm().apply(context)
+        join_swarm(monkeypatch, away=refusal, h=refusal)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> None:
-    context = context_of(FakeHost(("docker",)))
-    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
+def test_image_that_cannot_be_pulled_does_not_fail_the_join() -> None:
+    context = context_of(FakeHost(("docker",)), {"images": ["lab/torch:1"]})
     said: list[str] = []
     outcome = run_steps([Images()], context, plan=False, print_line=said.append)
     assert (outcome.changed, outcome.failed) == ((), "")
@@ -466,22 +460,21 @@ def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> N
     ]
 
 
-def test_an_image_that_is_here_is_not_asked_for() -> None:
+def test_present_image_is_not_pulled() -> None:
     host = FakeHost(("docker",), {"docker image inspect": "sha256:1\n"})
-    context = context_of(host)
-    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
-    assert Images().check(context) == done("1 of 1 images are present")
+    assert Images().check(context_of(host, {"images": ["lab/torch:1"]})) == done("1 of 1 images are present")
     assert not [command for command in host.ran if command.startswith("docker pull")]
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_reports_all_problems_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_checks.platform, "release", lambda: "3.10.0-1160.el7")
     monkeypatch.setattr(steps_checks, "_unreachable", lambda place: "timed out")
     monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
-    context = JoinContext(Host(), JOIN_CONFIG, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
+    context = context_of(Host(), node="localhost")
+    context.skew_s = -90.0
     said = steps_checks.Preflight().check(context).message
     for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "is not unique", "h:2", "timed out"):
         assert words in said
@@ -496,7 +489,7 @@ def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         ((), needed("install openssl, iptables")),
     ],
 )
-def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], expected: CheckResult) -> None:
+def test_missing_tools_are_installed(programs: tuple[str, ...], expected: CheckResult) -> None:
     """Debian has them apart since 13."""
     assert steps_checks.Tools().check(context_of(FakeHost(programs))) == expected
 
@@ -505,6 +498,6 @@ def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], exp
 def test_init_script_calls_only_what_it_defines(tmp_path: Path, verb: str) -> None:
     """Without systemd a script keeps the agent running. Nothing runs here, so its status is 1."""
     script = tmp_path / "commonage-agent"
-    script.write_text(service._SCRIPT.replace("/run/", f"{tmp_path}/"), encoding="utf-8")
+    script.write_text(service._init_script().replace("/run/", f"{tmp_path}/"), encoding="utf-8")
     ran = subprocess.run(["sh", str(script), verb], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1 if verb == "status" else 0, "")

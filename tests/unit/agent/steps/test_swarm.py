@@ -31,19 +31,19 @@ WITH_HEADERS = "\n".join([LINES[0], "kek-version: 0", "raft-dek: EiA8811TI/+Bn4f
 
 
 @pytest.mark.parametrize("key", [PLAIN, WITH_HEADERS], ids=["plain", "with the headers that Swarm writes"])
-def test_the_statement_is_signed_with_the_key_of_the_node(tmp_path: Path, key: str) -> None:
+def test_statement_is_signed_with_the_nodes_swarm_key(tmp_path: Path, key: str) -> None:
     proof = prove(Host(), node_in(tmp_path, key), b"what is said")
     assert proof.certificates == "its certificate"
     KEY.public_key().verify(base64.b64decode(proof.signature), b"what is said", ec.ECDSA(hashes.SHA256()))
 
 
-def test_a_locked_key_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_locked_key_is_refused_with_advice(tmp_path: Path) -> None:
     node = node_in(tmp_path, pem(serialization.BestAvailableEncryption(b"secret")))
     with pytest.raises(StepFailed, match="docker swarm update --autolock=false"):
         prove(Host(), node, b"what is said")
 
 
-def test_a_key_that_is_not_here_or_damaged_is_said(tmp_path: Path) -> None:
+def test_missing_or_damaged_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StepFailed, match=r"swarm-node\.crt does not exist, .* COMMONAGE_DOCKER_ROOT"):
         prove(Host(), SwarmNode("n1", tmp_path), b"what is said")
     with pytest.raises(StepFailed, match=r"openssl cannot sign with .*swarm-node\.key"):

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from commonage.cli import connection
 from commonage.cli.app import app
-from commonage.cli.nodes import join
-from commonage.cli.nodes.join import commands
+from commonage.cli.nodes.join import commands, rm
 from commonage.cli.nodes.ssh import split_host
-from commonage.wire.joining import JoinTokenOut
+from commonage.wire.nodes import JoinTokenOut
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_node_is_removed_by_name_even_if_unlisted(
     def connect(_server: object) -> Iterator[object]:
         yield SimpleNamespace(nodes=lambda: [SimpleNamespace(site="east", name="gpu-7")], remove_node=remove)
 
-    monkeypatch.setattr(join, "connect", connect)
-    ran = CliRunner().invoke(join.rm, [typed, "--url", "http://localhost:1", "--token", "x"])
+    monkeypatch.setattr(connection, "connect", connect)
+    ran = CliRunner().invoke(rm, [typed, "--url", "http://localhost:1", "--token", "x"])
     assert (ran.exit_code, removed) == (0, [asked])
     assert ran.stdout == f"{asked[1]} is removed\nits certificate is revoked\n"
 
@@ -77,10 +77,10 @@ def test_expiry_on_another_day_has_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("8d", "1 minute to 7 days"), ("30s", "1 minute to 7 days"), ("x", "like 90s, 30m"), ("30", "has no unit")],
 )
-def test_invalid_token_lifetime_is_refused(text: str, said: str) -> None:
+def test_invalid_token_lifetime_is_refused(text: str, message: str) -> None:
     words = ["token", "--for", text, "--url", "http://127.0.0.1:9", "--token", "t"]
     result = CliRunner().invoke(app, ["node", *words], prog_name="commonage")
-    assert (result.exit_code, said in result.output) == (2, True), result.output
+    assert (result.exit_code, message in result.output) == (2, True), result.output

@@ -18,19 +18,15 @@ def reason(message: str) -> ReasonOut:
 
 def workload_in(state: str, attempts: int) -> WorkloadOut:
     """A workload in this state, with the fields that `follow` reads."""
-    made: Any = WorkloadOut.model_construct
-    return cast(
-        WorkloadOut,
-        made(
-            id="1m7ytqacd6d5a",
-            state=state,
-            attempts=attempts,
-            reason=reason("Because."),
-            notes=[],
-            position=None,
-            exit_code=None,
-        ),
-    )
+    make: Any = WorkloadOut.model_construct
+    fields = {"id": "1m7ytqacd6d5a", "reason": reason("Because."), "notes": [], "position": None, "exit_code": None}
+    return cast(WorkloadOut, make(state=state, attempts=attempts, **fields))
+
+
+def followed(*answers: tuple[str, int]) -> int:
+    """The exit code of following a workload through these states and numbers of attempts."""
+    first, *later = (workload_in(state, attempts) for state, attempts in answers)
+    return follow(cast(Client, FakeClient(later)), first)
 
 
 class FakeClient:
@@ -61,38 +57,25 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ("answers", "logs"),
     [
         # The first attempt ended before the first request.
-        (
-            [workload_in("queued", 0), workload_in("held", 1), workload_in("starting", 2), workload_in("succeeded", 2)],
-            [1, 2],
-        ),
-        (
-            [workload_in("queued", 0), workload_in("running", 1), workload_in("held", 1), workload_in("succeeded", 3)],
-            [1, 2, 3],
-        ),
-        ([workload_in("queued", 0), workload_in("succeeded", 1)], [1]),
-        ([workload_in("queued", 0), workload_in("stopped", 0)], []),
+        ([("queued", 0), ("held", 1), ("starting", 2), ("succeeded", 2)], [1, 2]),
+        ([("queued", 0), ("running", 1), ("held", 1), ("succeeded", 3)], [1, 2, 3]),
+        ([("queued", 0), ("succeeded", 1)], [1]),
+        ([("queued", 0), ("stopped", 0)], []),
         # `attach` shows the present attempt, not earlier ones.
-        ([workload_in("running", 3), workload_in("succeeded", 3)], [3]),
-        ([workload_in("held", 2), workload_in("succeeded", 3)], [2, 3]),
+        ([("running", 3), ("succeeded", 3)], [3]),
+        ([("held", 2), ("succeeded", 3)], [2, 3]),
     ],
 )
 def test_log_of_every_attempt_is_shown_once(
-    capsys: pytest.CaptureFixture[str], answers: list[WorkloadOut], logs: list[int]
+    capsys: pytest.CaptureFixture[str], answers: list[tuple[str, int]], logs: list[int]
 ) -> None:
-    follow(cast(Client, FakeClient(answers[1:])), answers[0])
+    followed(*answers)
     assert capsys.readouterr().out.splitlines() == [f"log of attempt {number}" for number in logs]
 
 
 def test_end_of_earlier_attempts_is_reported_with_reason(capsys: pytest.CaptureFixture[str]) -> None:
     """A preempted workload is requeued, and then has the reason for which it waits."""
-    answers = [
-        workload_in("running", 1),
-        workload_in("queued", 1),
-        workload_in("running", 2),
-        workload_in("held", 2),
-        workload_in("succeeded", 3),
-    ]
-    follow(cast(Client, FakeClient(answers[1:])), answers[0])
+    followed(("running", 1), ("queued", 1), ("running", 2), ("held", 2), ("succeeded", 3))
     assert [line for line in capsys.readouterr().err.splitlines() if "attempt" in line] == [
         "commonage: attempt 1 stopped: Preempted.",
         "commonage: attempt 2 failed: Exit code 3.",

@@ -23,17 +23,9 @@ def wrong(tmp_path: Path, text: str | bytes) -> str:
 
 
 def test_one_workload(tmp_path: Path) -> None:
-    text = "name: train\ncommand: python train.py 'a b'\ngpus: 6GiB\ntime: 2h\nretries: 2\nvariables: {A: '1'}\n"
-    assert entries(tmp_path, text) == [
-        {
-            "name": "train",
-            "command": ["python", "train.py", "a b"],
-            "gpus": "6GiB",
-            "time_limit_s": 7200,
-            "retries": 2,
-            "variables": {"A": "1"},
-        }
-    ]
+    text = "name: train\ncommand: python train.py 'a b'\ngpus: 6GiB\nretries: 2\nvariables: {A: '1'}\n"
+    same = {"name": "train", "gpus": "6GiB", "retries": 2, "variables": {"A": "1"}}
+    assert entries(tmp_path, text) == [{"command": ["python", "train.py", "a b"], **same}]
 
 
 def test_text_with_units_becomes_numbers_of_the_api(tmp_path: Path) -> None:
@@ -46,7 +38,7 @@ def test_text_with_units_becomes_numbers_of_the_api(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("time: 90", "line 2: time 90 has no unit. Write 90m for minutes or 90s for seconds."),
         ("time: soon", "line 2: time 'soon' is not a duration. Write it like 90s, 30m, 1h30m, 2d or 01:30:00."),
@@ -55,23 +47,17 @@ def test_text_with_units_becomes_numbers_of_the_api(tmp_path: Path) -> None:
         ("time_limit_s: 1h", "line 2: time_limit_s: input should be a valid integer"),
     ],
 )
-def test_value_without_unit_or_given_twice_is_refused(tmp_path: Path, line: str, said: str) -> None:
-    assert said in wrong(tmp_path, f"command: x\n{line}\n")
+def test_value_without_unit_or_given_twice_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    assert message in wrong(tmp_path, f"command: x\n{line}\n")
 
 
 def test_placement_fields(tmp_path: Path) -> None:
     text = "command: [torchrun]\nnodes: 2\non: {zone: basement, a b: c}\none_numa: true\npriority: low\n"
     with pytest.raises(Failure, match=r"on\.a b: the name of a label has at most 63 letters"):
         entries(tmp_path, text)
+    placement = {"on": {"zone": "basement"}, "one_numa": True, "priority": "low", "preemptible": True}
     assert entries(tmp_path, text.replace(", a b: c", "") + "preemptible: true\n") == [
-        {
-            "command": ["torchrun"],
-            "nodes": 2,
-            "on": {"zone": "basement"},
-            "one_numa": True,
-            "priority": "low",
-            "preemptible": True,
-        }
+        {"command": ["torchrun"], "nodes": 2, **placement}
     ]
 
 
@@ -85,14 +71,14 @@ def test_entries_may_depend_on_earlier_entries(tmp_path: Path) -> None:
     first, second, third = read(path)
     assert (first.files, second.files, third.files) == (False, ["train.py", "data"], [])
     assert second.after == [("prepare", "afterok")]
-    assert [(one.id, one.condition) for one in third.request.depends_on] == [
+    assert [(each.id, each.condition) for each in third.request.depends_on] == [
         ("1m7yrdx7024rp", "afterany"),
         ("1m7yrdwsvfmdb", "after"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "job.commonage.yml is empty"),
         ("just text", "line 1: a workload is a mapping"),
@@ -112,8 +98,8 @@ def test_entries_may_depend_on_earlier_entries(tmp_path: Path) -> None:
         ("x: &a [*a]\n", "unknown field"),
     ],
 )
-def test_mistake_is_reported_with_line(tmp_path: Path, text: str | bytes, said: str) -> None:
-    assert said in wrong(tmp_path, text)
+def test_mistake_is_reported_with_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    assert message in wrong(tmp_path, text)
 
 
 def test_large_job_file_is_refused(tmp_path: Path) -> None:
@@ -121,11 +107,10 @@ def test_large_job_file_is_refused(tmp_path: Path) -> None:
     assert "a job file has at most 1000" in wrong(tmp_path, "- {command: x}\n" * 1001)
 
 
-def test_missing_job_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gone.yml", "."])
+def test_missing_job_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Failure, match="does not exist"):
-        read(tmp_path / "gone.yml")
-    with pytest.raises(Failure, match="does not exist"):
-        read(tmp_path)
+        read(tmp_path / name)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])

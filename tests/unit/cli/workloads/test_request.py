@@ -5,28 +5,21 @@ from typing import Any
 import pytest
 
 from commonage.cli.errors import Failure
-from commonage.cli.usage import Instant
+from commonage.cli.tenant import Instant
 from commonage.cli.workloads.request import dependencies, message, request_fields, variables, with_units
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [
-        (["abc"], [{"id": "abc", "condition": "afterok"}]),
-        (["afterany:abc"], [{"id": "abc", "condition": "afterany"}]),
-        (
-            ["afterok:a:b,afternotok:c"],
-            [
-                {"id": "a", "condition": "afterok"},
-                {"id": "b", "condition": "afterok"},
-                {"id": "c", "condition": "afternotok"},
-            ],
-        ),
-        (["after:a", "afterok:b"], [{"id": "a", "condition": "after"}, {"id": "b", "condition": "afterok"}]),
+        (["abc"], [("abc", "afterok")]),
+        (["afterany:abc"], [("abc", "afterany")]),
+        (["afterok:a:b,afternotok:c"], [("a", "afterok"), ("b", "afterok"), ("c", "afternotok")]),
+        (["after:a", "afterok:b"], [("a", "after"), ("b", "afterok")]),
     ],
 )
-def test_dependencies_have_the_form_of_slurm(given: list[str], found: list[dict[str, str]]) -> None:
-    assert dependencies(given) == found
+def test_dependencies_have_the_form_of_slurm(given: list[str], expected: list[tuple[str, str]]) -> None:
+    assert [(each["id"], each["condition"]) for each in dependencies(given)] == expected
 
 
 @pytest.mark.parametrize("given", ["before:a", "afterok:", "", "afterok:a::b"])
@@ -49,7 +42,7 @@ def test_unset_options_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "text"),
     [
         ({"name": "x" * 300}, "name: 300 characters; at most 128 are allowed"),
         ({"command": ["a\udcff"]}, r"command\.0: is not valid UTF-8"),
@@ -61,8 +54,8 @@ def test_unset_options_are_not_sent() -> None:
         ({"retries": -1}, "retries: "),
     ],
 )
-def test_invalid_field_is_named(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(Failure, match=said):
+def test_invalid_field_is_named(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(Failure, match=text):
         message({"command": ["true"], **values})
 
 
@@ -90,7 +83,7 @@ def test_labels_and_site() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ({"on": ("zone",)}, "--on zone is not a label. Write --on zone=basement"),
         ({"on": ("=x",)}, "--on =x is not a label"),
@@ -98,8 +91,8 @@ def test_labels_and_site() -> None:
         ({"on": ("site=south",), "site": "north"}, "--site north and --on site=south exclude each other"),
     ],
 )
-def test_invalid_labels_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(Failure, match=said):
+def test_invalid_labels_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(Failure, match=text):
         request_fields(NOTHING | given)
 
 
@@ -115,13 +108,13 @@ def test_options_with_units_become_numbers_of_the_api() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ({"time": "90"}, "--time 90 has no unit. Write 90m for minutes or 90s for seconds."),
         ({"memory": "lots"}, "--mem 'lots' is not an amount of memory. Write it like 6GiB or 512MiB."),
     ],
 )
-def test_options_without_a_unit_are_refused(given: dict[str, str], said: str) -> None:
+def test_options_without_a_unit_are_refused(given: dict[str, str], text: str) -> None:
     with pytest.raises(Failure) as caught:
         request_fields(NOTHING | given)
-    assert caught.value.format_message() == said
+    assert caught.value.format_message() == text

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job
+from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job, submit
 
+from commonage.control.control import Control
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
@@ -38,47 +39,49 @@ def lab(**settings: Any) -> Site:
     return Site([make.node("gpu-1", 1)], rules=RULES, **settings)
 
 
+@pytest.fixture
+def site() -> Site:
+    return lab()
+
+
 def image(name: str = "lab/torch", digit: str = "a", **fields: Any) -> Image:
     reference = f"{REGISTRY}/{name.partition(':')[0]}@sha256:{digit * 64}"
     return make.image(name, None, **{"reference": reference, **fields})
 
 
-async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
-    site = lab()
-    async with site.open() as control:
+async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is(control: Control) -> None:
+    with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
+        await control.workloads.submit(ADA, job(environment="lab/torch"))
+    view = await control.images.add(ADA, image(), REGISTRY)
+    assert (view.image.tenant, view.image.by, view.image.provenance.by, view.mine) == ("lab", "ada", "ada", True)
+
+    def offered(who: Principal) -> set[str]:
+        return {one.environment.name for one in control.launch.options(who).environments}
+
+    assert [offered(who) - {"base", "notebook"} for who in (ADA, BEN, ROOT, EVE)] == [{"lab/torch"}] * 3 + [set()]
+    assert [len(control.images.visible(who)) for who in (ADA, ROOT, EVE)] == [1, 1, 0]
+    made = await submit(control, job(environment="lab/torch"), BEN)
+    assert (made.spec.tenant, made.spec.environment) == ("lab", "lab/torch")
+    explanation = await control.workloads.dry_run(ADA, job(environment="lab/torch"))
+    assert explanation.startable_now
+    told = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
+    assert told == [ImageRegistered(by="ada", image="lab/torch", digest=f"sha256:{'a' * 64}")]
+
+
+async def test_others_can_neither_run_it_nor_learn_of_it(control: Control) -> None:
+    await control.images.add(ADA, image(), REGISTRY)
+    spoken_for = Submission(Kind.JOB, ("true",), environment="lab/torch", owner="eve", groups=("optics",))
+    chosen = replace(spoken_for, tenant="lab")
+    for who, ask in ((EVE, job(environment="lab/torch")), (SPAWNER, spoken_for)):
         with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
-            await control.workloads.submit(ADA, job(environment="lab/torch"))
-        view = await control.images.add(ADA, image(), REGISTRY)
-        assert (view.image.tenant, view.image.by, view.image.provenance.by, view.mine) == ("lab", "ada", "ada", True)
-
-        def offered(who: Principal) -> set[str]:
-            return {one.environment.name for one in control.launch.options(who).environments}
-
-        assert [offered(who) - {"base", "notebook"} for who in (ADA, BEN, ROOT, EVE)] == [{"lab/torch"}] * 3 + [set()]
-        assert [len(control.images.visible(who)) for who in (ADA, ROOT, EVE)] == [1, 1, 0]
-        (made,) = (await control.workloads.submit(BEN, job(environment="lab/torch"))).workloads
-        assert (made.spec.tenant, made.spec.environment) == ("lab", "lab/torch")
-        explanation = await control.workloads.dry_run(ADA, job(environment="lab/torch"))
-        assert explanation.startable_now
-        told = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
-        assert told == [ImageRegistered(by="ada", image="lab/torch", digest=f"sha256:{'a' * 64}")]
-
-
-async def test_others_can_neither_run_it_nor_learn_of_it() -> None:
-    async with lab().open() as control:
-        await control.images.add(ADA, image(), REGISTRY)
-        spoken_for = Submission(Kind.JOB, ("true",), environment="lab/torch", owner="eve", groups=("optics",))
-        chosen = replace(spoken_for, tenant="lab")
-        for who, ask in ((EVE, job(environment="lab/torch")), (SPAWNER, spoken_for)):
-            with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
-                await control.workloads.submit(who, ask)
-        # What the hub says for a user gives no more than the user has, though the hub itself may do anything.
-        with pytest.raises(Forbidden, match="eve is no member of 'lab'"):
-            await control.workloads.submit(SPAWNER, chosen)
-        with pytest.raises(NotFound, match="there is no image 'lab/torch'; there are: none"):
-            control.images.one(EVE, "lab/torch")
-        with pytest.raises(NotFound):
-            await control.images.remove(EVE, "lab/torch")
+            await control.workloads.submit(who, ask)
+    # What the hub says for a user gives no more than the user has, though the hub itself may do anything.
+    with pytest.raises(Forbidden, match="eve is no member of 'lab'"):
+        await control.workloads.submit(SPAWNER, chosen)
+    with pytest.raises(NotFound, match="there is no image 'lab/torch'; there are: none"):
+        control.images.one(EVE, "lab/torch")
+    with pytest.raises(NotFound):
+        await control.images.remove(EVE, "lab/torch")
 
 
 @pytest.mark.parametrize(
@@ -96,96 +99,88 @@ async def test_others_can_neither_run_it_nor_learn_of_it() -> None:
     ],
 )
 async def test_what_may_not_be_registered_is_refused_with_what_may(
-    who: Principal, wanted: Image, registry: str | None, error: type[CommonageError], words: str
+    control: Control, who: Principal, wanted: Image, registry: str | None, error: type[CommonageError], words: str
 ) -> None:
-    async with lab().open() as control:
-        with pytest.raises(error, match=words):
-            await control.images.add(who, wanted, registry)
-        assert control.images.visible(ROOT) == []
+    with pytest.raises(error, match=words):
+        await control.images.add(who, wanted, registry)
+    assert control.images.visible(ROOT) == []
 
 
-async def test_admins_register_images_of_anywhere_and_for_everybody() -> None:
-    async with lab().open() as control:
-        loaded = await control.images.add(ROOT, image("public/tools", reference="sha256:" + "b" * 64), None)
-        assert loaded.image.tenant is None
-        await control.images.add(ROOT, image("optics/x", reference=f"docker.io/cuda/x@sha256:{'c' * 64}"), REGISTRY)
-        assert [one.image.name for one in control.images.visible(EVE)] == ["optics/x", "public/tools"]
-        assert not control.images.one(EVE, "public/tools").mine
+async def test_admins_register_images_of_anywhere_and_for_everybody(control: Control) -> None:
+    loaded = await control.images.add(ROOT, image("public/tools", reference="sha256:" + "b" * 64), None)
+    assert loaded.image.tenant is None
+    await control.images.add(ROOT, image("optics/x", reference=f"docker.io/cuda/x@sha256:{'c' * 64}"), REGISTRY)
+    assert [one.image.name for one in control.images.visible(EVE)] == ["optics/x", "public/tools"]
+    assert not control.images.one(EVE, "public/tools").mine
 
 
-async def test_a_name_belongs_to_who_took_it() -> None:
-    async with lab().open() as control:
-        await control.images.add(ADA, image(), REGISTRY)
-        for forbidden in (
-            control.images.add(BEN, image(digit="b"), REGISTRY),
-            control.images.remove(BEN, "lab/torch"),
-            control.images.prepull(BEN, "lab/torch", ()),
-        ):
-            with pytest.raises(Forbidden, match="is ada's, who alone"):
-                await forbidden
-        await control.images.add(BEN, image("lab/torch:mine"), REGISTRY)
-        again = await control.images.add(ADA, image(digit="c", kernels=(PY, TORCH), server_prefix="/s"), REGISTRY)
-        assert again.image.digest == f"sha256:{'c' * 64}"
-        names = [one.environment.name for one in control.environments.views(ADA)]
-        assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
+async def test_a_name_belongs_to_who_took_it(control: Control) -> None:
+    await control.images.add(ADA, image(), REGISTRY)
+    for forbidden in (
+        control.images.add(BEN, image(digit="b"), REGISTRY),
+        control.images.remove(BEN, "lab/torch"),
+        control.images.prepull(BEN, "lab/torch", ()),
+    ):
+        with pytest.raises(Forbidden, match="is ada's, who alone"):
+            await forbidden
+    await control.images.add(BEN, image("lab/torch:mine"), REGISTRY)
+    again = await control.images.add(ADA, image(digit="c", kernels=(PY, TORCH), server_prefix="/s"), REGISTRY)
+    assert again.image.digest == f"sha256:{'c' * 64}"
+    names = [one.environment.name for one in control.environments.views(ADA)]
+    assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
 
 
-async def test_a_name_is_refused_before_anything_is_pushed_under_it() -> None:
-    async with lab().open() as control:
-        await control.images.add(ADA, image(), REGISTRY)
-        check = control.images.check_name
-        for who, name, code in (
-            (BEN, "lab/torch", "not-yours"),
-            (EVE, "lab/torch", "not-a-member"),
-            (ADA, "public/torch", "not-admin"),
-            (ROOT, "nobody/torch", "unknown-tenant"),
-            (ADA, "Torch", "invalid-image"),
-        ):
-            with pytest.raises(CommonageError) as refused:
-                check(who, name)
-            assert refused.value.problem_code == code
-        reads = Principal("ada", frozenset({Scope.READ}), ("lab",))
-        with pytest.raises(Forbidden):
-            check(reads, "lab/torch")
-        found = [check(who, name) for who, name in ((ADA, "lab/torch"), (BEN, "lab/torch:2"), (ROOT, "public/x"))]
-        assert [(name, tenant, before and before.by) for name, tenant, before in found] == [
-            ("lab/torch", "lab", "ada"),
-            ("lab/torch:2", "lab", None),
-            ("public/x", None, None),
-        ]
+async def test_a_name_is_refused_before_anything_is_pushed_under_it(control: Control) -> None:
+    await control.images.add(ADA, image(), REGISTRY)
+    check = control.images.check_name
+    for who, name, code in (
+        (BEN, "lab/torch", "not-yours"),
+        (EVE, "lab/torch", "not-a-member"),
+        (ADA, "public/torch", "not-admin"),
+        (ROOT, "nobody/torch", "unknown-tenant"),
+        (ADA, "Torch", "invalid-image"),
+    ):
+        with pytest.raises(CommonageError) as refused:
+            check(who, name)
+        assert refused.value.problem_code == code
+    reads = Principal("ada", frozenset({Scope.READ}), ("lab",))
+    with pytest.raises(Forbidden):
+        check(reads, "lab/torch")
+    found = [check(who, name) for who, name in ((ADA, "lab/torch"), (BEN, "lab/torch:2"), (ROOT, "public/x"))]
+    assert [(name, tenant, before and before.by) for name, tenant, before in found] == [
+        ("lab/torch", "lab", "ada"),
+        ("lab/torch:2", "lab", None),
+        ("public/x", None, None),
+    ]
 
 
-async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_comes_back() -> None:
-    site = lab()
-    async with site.open() as control:
-        await control.images.add(ADA, image(), REGISTRY)
-        runs, waits = [
-            (await control.workloads.submit(ADA, job(environment="lab/torch", cpus_milli=cpus))).workloads[0]
-            for cpus in (8000, 8000)
-        ]
-        await site.clock.advance(2)
-        assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
-        view, waiting = await control.images.remove(ADA, "lab/torch")
-        assert (view.running, view.waiting, list(waiting)) == (1, 1, [waits.id])
-        await site.clock.advance(2)
-        assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.HELD]
-        stands = control.queries.details(await control.queries.workload(ADA, waits.id))
-        assert isinstance(stands.reason, ImageRemoved)
-        assert (stands.reason.image, stands.reason.by) == ("lab/torch", "ada")
-        assert (await control.queries.explain(ADA, waits.id)).reasons == (stands.reason,)
-        with pytest.raises(InvalidInput) as caught:
-            await control.workloads.submit(ADA, job(environment="lab/torch"))
-        assert isinstance(caught.value.reason, EnvironmentNotOffered)
-        assert (caught.value.reason.removed, caught.value.reason.offered) == (stands.reason, ("base",))
-        await control.images.add(ADA, image(digit="b"), REGISTRY)
-        await control.workloads.stop(ADA, runs.id)
-        await site.clock.advance(2)
-        assert site.there(waits).state is State.RUNNING
-        assert site.engine.world.runs[f"{waits.id}-1"].request.environment.image == image(digit="b").reference
+async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_comes_back(
+    site: Site, control: Control
+) -> None:
+    await control.images.add(ADA, image(), REGISTRY)
+    runs, waits = [await submit(control, job(environment="lab/torch", cpus_milli=cpus), ADA) for cpus in (8000, 8000)]
+    await site.clock.advance(2)
+    assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
+    view, waiting = await control.images.remove(ADA, "lab/torch")
+    assert (view.running, view.waiting, list(waiting)) == (1, 1, [waits.id])
+    await site.clock.advance(2)
+    assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.HELD]
+    stands = control.queries.details(await control.queries.workload(ADA, waits.id))
+    assert isinstance(stands.reason, ImageRemoved)
+    assert (stands.reason.image, stands.reason.by) == ("lab/torch", "ada")
+    assert (await control.queries.explain(ADA, waits.id)).reasons == (stands.reason,)
+    with pytest.raises(InvalidInput) as caught:
+        await control.workloads.submit(ADA, job(environment="lab/torch"))
+    assert isinstance(caught.value.reason, EnvironmentNotOffered)
+    assert (caught.value.reason.removed, caught.value.reason.offered) == (stands.reason, ("base",))
+    await control.images.add(ADA, image(digit="b"), REGISTRY)
+    await control.workloads.stop(ADA, runs.id)
+    await site.clock.advance(2)
+    assert site.there(waits).state is State.RUNNING
+    assert site.engine.world.runs[f"{waits.id}-1"].request.environment.image == image(digit="b").reference
 
 
-async def test_what_was_removed_is_remembered_across_a_restart() -> None:
-    site = lab()
+async def test_what_was_removed_is_remembered_across_a_restart(site: Site) -> None:
     async with site.open() as control:
         for name in ("lab/torch", "lab/old"):
             await control.images.add(ADA, image(name), REGISTRY)
@@ -204,36 +199,30 @@ async def test_what_was_removed_is_remembered_across_a_restart() -> None:
         assert (caught.value.reason.exists, caught.value.reason.removed) == (False, None)
 
 
-async def test_a_kernel_that_the_newer_image_lacks_is_told_with_those_it_has() -> None:
-    async with lab().open() as control:
-        await control.images.add(ADA, image(kernels=(PY, TORCH)), REGISTRY)
-        await control.images.add(ADA, image(kernels=(TORCH, replace(PY, name="py312"))), REGISTRY)
-        with pytest.raises(InvalidInput) as caught:
-            await control.workloads.submit(ADA, job(environment="lab/torch/py310"))
-        assert isinstance(caught.value.reason, EnvironmentNotOffered)
-        assert caught.value.reason.removed == EnvironmentNotInImage(
-            environment="lab/torch/py310",
-            image="lab/torch",
-            environments=("lab/torch", "lab/torch/torch", "lab/torch/py312"),
-        )
+async def test_a_kernel_that_the_newer_image_lacks_is_told_with_those_it_has(control: Control) -> None:
+    await control.images.add(ADA, image(kernels=(PY, TORCH)), REGISTRY)
+    await control.images.add(ADA, image(kernels=(TORCH, replace(PY, name="py312"))), REGISTRY)
+    with pytest.raises(InvalidInput) as caught:
+        await control.workloads.submit(ADA, job(environment="lab/torch/py310"))
+    assert isinstance(caught.value.reason, EnvironmentNotOffered)
+    assert caught.value.reason.removed == EnvironmentNotInImage(
+        environment="lab/torch/py310",
+        image="lab/torch",
+        environments=("lab/torch", "lab/torch/torch", "lab/torch/py312"),
+    )
 
 
-async def test_what_needs_a_gpu_is_refused_without_one() -> None:
-    async with lab().open() as control:
-        await control.images.add(ADA, image(needs_gpu=True, min_vram_mib=6144), REGISTRY)
-        with pytest.raises(InvalidInput, match=r"lab/torch needs a GPU with 6 GiB of VRAM.*--gpus 6144MiB") as caught:
-            await control.workloads.submit(ADA, job(environment="lab/torch"))
-        assert (caught.value.field, caught.value.problem_code) == ("gpus", "needs-gpu")
-        with pytest.raises(InvalidInput, match="needs 6 GiB of VRAM, and 4 GiB was asked"):
-            await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("4GiB")))
-        await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
+async def test_what_needs_a_gpu_is_refused_without_one(control: Control) -> None:
+    await control.images.add(ADA, image(needs_gpu=True, min_vram_mib=6144), REGISTRY)
+    with pytest.raises(InvalidInput, match=r"lab/torch needs a GPU with 6 GiB of VRAM.*--gpus 6144MiB") as caught:
+        await control.workloads.submit(ADA, job(environment="lab/torch"))
+    assert (caught.value.field, caught.value.problem_code) == ("gpus", "needs-gpu")
+    with pytest.raises(InvalidInput, match="needs 6 GiB of VRAM, and 4 GiB was asked"):
+        await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("4GiB")))
+    await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
 
 
-# --- brought to nodes ------------------------------------------------------------------------------------------
-
-
-async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_join_later() -> None:
-    site = lab()
+async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_join_later(site: Site) -> None:
     site.engine.prepare_s = 4.0
     async with site.open() as control:
         await control.images.add(ADA, image(), REGISTRY)
@@ -257,8 +246,7 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
         )
 
 
-async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_tried() -> None:
-    site = lab()
+async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_tried(site: Site) -> None:
     site.engine.broken_environments["lab/torch"] = "no space left"
     async with site.open() as control:
         await control.images.add(ADA, image(), REGISTRY)
@@ -274,16 +262,14 @@ async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_trie
         assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.READY
 
 
-async def test_a_node_that_does_not_answer_is_asked_again_after_a_while() -> None:
-    site = lab()
-    async with site.open() as control:
-        site.engine.outage = "the daemon is away"
-        await control.images.add(ADA, image(), REGISTRY)
-        await site.clock.advance(1)
-        assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.FAILED
-        site.engine.outage = None
-        await site.clock.advance(60)
-        assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.READY
+async def test_a_node_that_does_not_answer_is_asked_again_after_a_while(site: Site, control: Control) -> None:
+    site.engine.outage = "the daemon is away"
+    await control.images.add(ADA, image(), REGISTRY)
+    await site.clock.advance(1)
+    assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.FAILED
+    site.engine.outage = None
+    await site.clock.advance(60)
+    assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.READY
 
 
 async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
@@ -304,14 +290,13 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
             await control.images.prepull(ADA, "lab/torch", ())
 
 
-async def test_a_retry_after_the_image_went_waits_for_it() -> None:
-    site = lab()
+async def test_a_retry_after_the_image_went_waits_for_it(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=3.0, exit_code=1)
     async with site.open() as control:
         await control.images.add(ADA, image(), REGISTRY)
         ask = job(environment="lab/torch", retry=make.workload().spec.retry)
         ask = replace(ask, retry=replace(ask.retry, retries=1, backoff_s=5.0))
-        (made,) = (await control.workloads.submit(ADA, ask)).workloads
+        made = await submit(control, ask, ADA)
         await site.clock.advance(1)
         await control.images.remove(ADA, "lab/torch")
         await site.clock.advance(30)
@@ -324,11 +309,10 @@ def pulling(tenth: int) -> PullingImage:
     return PullingImage(image="x", pulled_bytes=tenth * 10, total_bytes=100)
 
 
-async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() -> None:
-    site = lab()
+async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then(site: Site) -> None:
     site.engine.default = Behaviour(start_delay_s=600.0, lasts_s=None)
     async with site.open() as control:
-        (made,) = (await control.workloads.submit(ADA, job())).workloads
+        made = await submit(control, job(), ADA)
         await site.clock.advance(1)
 
         def details() -> StateDetails:

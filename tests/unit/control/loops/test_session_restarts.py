@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, ROOT, SPAWNER, Site
+from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, submit
 
 from commonage.control.control import Control
 from commonage.control.loops import session_restarts as again
@@ -46,7 +46,7 @@ class Hub:
 
 async def session(site: Site, control: Control, **fields: Any) -> Workload:
     ask = Submission(Kind.SESSION, **{"name": "main", "owner": "ann", "requeue": True, **fields})
-    (made,) = (await control.workloads.submit(SPAWNER, ask)).workloads
+    made = await submit(control, ask, SPAWNER)
     await site.clock.advance(2)
     assert site.there(made).state is State.RUNNING
     return made
@@ -63,45 +63,39 @@ async def lose(site: Site, one: Workload, after_s: float = 20) -> None:
     await site.clock.advance(after_s)
 
 
-async def test_another_one_is_started_with_the_same_request_and_both_say_so() -> None:
-    site = Site()
-    async with site.open() as control:
-        Hub(site, control)
-        variables = (("MINE", "1"), ("JUPYTERHUB_USER", "old"), ("JUPYTERHUB_API_URL", "http://old"))
-        lost = await session(
-            site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),), grace_s=45
-        )
-        await lose(site, lost)
-        first, second = site.all()
-        assert (first.state, second.state) == (State.LOST, State.RUNNING)
-        assert (second.spec.name, second.spec.owner, second.spec.request) == (
-            first.spec.name, first.spec.owner, first.spec.request,
-        )  # fmt: skip
-        assert second.spec.variables == (("MINE", "1"), ("JUPYTERHUB_USER", "ann"))
-        assert (second.spec.secrets, second.spec.requeue, second.spec.grace_s) == ((), True, 45)
-        assert told(site, lost)[-1] == RestartedAs(workload_id=second.id)
-        assert RestartOf(workload_id=lost.id, cause=first.reason) in told(site, second)
+async def test_another_one_is_started_with_the_same_request_and_both_say_so(site: Site, control: Control) -> None:
+    Hub(site, control)
+    variables = (("MINE", "1"), ("JUPYTERHUB_USER", "old"), ("JUPYTERHUB_API_URL", "http://old"))
+    lost = await session(
+        site, control, gpu=parse_gpus("0.5"), variables=variables, secrets=(("TOKEN", "old"),), grace_s=45
+    )
+    await lose(site, lost)
+    first, second = site.all()
+    assert (first.state, second.state) == (State.LOST, State.RUNNING)
+    assert (second.spec.name, second.spec.owner, second.spec.request) == (
+        first.spec.name, first.spec.owner, first.spec.request,
+    )  # fmt: skip
+    assert second.spec.variables == (("MINE", "1"), ("JUPYTERHUB_USER", "ann"))
+    assert (second.spec.secrets, second.spec.requeue, second.spec.grace_s) == ((), True, 45)
+    assert told(site, lost)[-1] == RestartedAs(workload_id=second.id)
+    assert RestartOf(workload_id=lost.id, cause=first.reason) in told(site, second)
 
 
-async def test_who_does_not_stop_it_is_only_told() -> None:
-    site = Site()
-    async with site.open() as control:
-        Hub(site, control)
-        lost = await session(site, control, requeue=None)
-        await lose(site, lost)
-        assert site.states() == [State.LOST]
-        assert isinstance(told(site, lost)[-1], NodeLost)
+async def test_who_does_not_stop_it_is_only_told(site: Site, control: Control) -> None:
+    Hub(site, control)
+    lost = await session(site, control, requeue=None)
+    await lose(site, lost)
+    assert site.states() == [State.LOST]
+    assert isinstance(told(site, lost)[-1], NodeLost)
 
 
-async def test_what_its_user_or_itself_ended_is_not_started_again() -> None:
-    site = Site()
-    async with site.open() as control:
-        Hub(site, control)
-        stopped, ended = await session(site, control), await session(site, control, name="other")
-        await control.workloads.stop(ANN, stopped.id)
-        site.engine.end(f"{ended.id}-1", 0)
-        await site.clock.advance(30)
-        assert sorted(site.states()) == [State.STOPPED, State.SUCCEEDED]
+async def test_what_its_user_or_itself_ended_is_not_started_again(site: Site, control: Control) -> None:
+    Hub(site, control)
+    stopped, ended = await session(site, control), await session(site, control, name="other")
+    await control.workloads.stop(ANN, stopped.id)
+    site.engine.end(f"{ended.id}-1", 0)
+    await site.clock.advance(30)
+    assert sorted(site.states()) == [State.STOPPED, State.SUCCEEDED]
 
 
 async def test_a_drain_with_requeue_moves_it() -> None:
@@ -121,26 +115,24 @@ async def test_a_drain_with_requeue_moves_it() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("the hub does not answer"), Conflict("main is pending stop")])
-async def test_a_hub_that_is_busy_or_away_is_asked_again(error: Unavailable | Conflict) -> None:
-    site = Site()
-    async with site.open() as control:
-        hub = Hub(site, control)
-        lost = await session(site, control)
-        hub.times, hub.refuses = 5, error  # type: ignore[assignment]  # any error of ours will do
-        await lose(site, lost, 60)
-        assert site.states() == [State.LOST, State.RUNNING]
-        assert len(site.hub.asked) == 6
+async def test_a_hub_that_is_busy_or_away_is_asked_again(
+    site: Site, control: Control, error: Unavailable | Conflict
+) -> None:
+    hub = Hub(site, control)
+    lost = await session(site, control)
+    hub.times, hub.refuses = 5, error  # type: ignore[assignment]  # any error of ours will do
+    await lose(site, lost, 60)
+    assert site.states() == [State.LOST, State.RUNNING]
+    assert len(site.hub.asked) == 6
 
 
-async def test_what_the_hub_refuses_is_told_once() -> None:
-    site = Site()
-    async with site.open() as control:
-        hub = Hub(site, control)
-        lost = await session(site, control)
-        hub.times, hub.refuses = 99, InvalidInput("there is no environment 'old'")  # type: ignore[assignment]  # as above
-        await lose(site, lost, 60)
-        assert told(site, lost)[-1] == RestartFailed(cause=StartFailed(error="there is no environment 'old'"))
-        assert len(site.hub.asked) == 1
+async def test_what_the_hub_refuses_is_told_once(site: Site, control: Control) -> None:
+    hub = Hub(site, control)
+    lost = await session(site, control)
+    hub.times, hub.refuses = 99, InvalidInput("there is no environment 'old'")  # type: ignore[assignment]  # as above
+    await lose(site, lost, 60)
+    assert told(site, lost)[-1] == RestartFailed(cause=StartFailed(error="there is no environment 'old'"))
+    assert len(site.hub.asked) == 1
 
 
 async def test_a_hub_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,20 +147,17 @@ async def test_a_hub_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert site.states() == [State.LOST]
 
 
-async def test_its_user_may_be_quicker() -> None:
-    site = Site()
-    async with site.open() as control:
-        hub = Hub(site, control)
-        lost = await session(site, control)
-        hub.times = 3
-        await lose(site, lost, 0.6)
-        mine = await session(site, control, key="mine")
-        await site.clock.advance(60)
-        assert [one.id for one in site.all()] == [lost.id, mine.id]
+async def test_its_user_may_be_quicker(site: Site, control: Control) -> None:
+    hub = Hub(site, control)
+    lost = await session(site, control)
+    hub.times = 3
+    await lose(site, lost, 0.6)
+    mine = await session(site, control, key="mine")
+    await site.clock.advance(60)
+    assert [one.id for one in site.all()] == [lost.id, mine.id]
 
 
-async def test_a_crash_between_the_loss_and_the_start_makes_one_and_not_two() -> None:
-    site = Site()
+async def test_a_crash_between_the_loss_and_the_start_makes_one_and_not_two(site: Site) -> None:
     async with site.open() as control:
         hub = Hub(site, control)
         lost = await session(site, control)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
+from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import reasons_for, with_state
@@ -63,12 +63,17 @@ def site_of_two(**settings: float) -> Site:
     return Site([factories.node(name, cpus_milli=8000) for name in TWO], **settings)
 
 
+@pytest.fixture
+def site() -> Site:
+    return site_of_two()
+
+
 async def started(site: Site, control: Control, ask: Submission, on: str = "one") -> Workload:
     """Runs on this machine, but for a moment only because it was told to."""
     other = next(name for name in TWO if name != on)
     await control.nodes.drain(ROOT, other, True)
     who = SPAWNER if ask.kind is Kind.SESSION else ANN
-    (made,) = (await control.workloads.submit(who, ask)).workloads
+    made = await submit(control, ask, who)
     await site.clock.advance(2)
     await control.nodes.drain(ROOT, other, False)
     assert node_of(site, made) == on
@@ -88,54 +93,49 @@ def events_of(site: Site, one: Workload, kind: EventKind) -> list[Reason]:
     return [event.reason for event in site.store.shelf.events if (event.workload_id, event.kind) == (one.id, kind)]
 
 
-async def test_a_drain_alone_disturbs_nobody() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        one = await started(site, control, job())
-        node = await control.drains.drain(ROOT, "one")
-        await site.clock.advance(60)
-        assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), None)
-        assert node_of(site, one) == "one"
-        assert events_of(site, one, EventKind.WARNING) == []
+async def test_a_drain_alone_disturbs_nobody(site: Site, control: Control) -> None:
+    one = await started(site, control, job())
+    node = await control.drains.drain(ROOT, "one")
+    await site.clock.advance(60)
+    assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), None)
+    assert node_of(site, one) == "one"
+    assert events_of(site, one, EventKind.WARNING) == []
 
 
-async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_stop_it_stays() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        goes = await started(site, control, job("goes"))
-        stays = await started(site, control, job("stays", requeue=False))
-        yields = await started(site, control, job("yields", requeue=False, preemptible=True))
-        talks = await started(site, control, session())
-        await control.drains.drain(ROOT, "one", requeue=True)
-        await site.clock.advance(15)
-        assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
-        assert events_of(site, goes, EventKind.STOPPING) == [Stopping(cause=NodeDrained(node="one", by="root"))]
-        assert (site.there(goes).losses, site.there(goes).retried, site.there(goes).attempts) == (0, 0, 2)
+async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_stop_it_stays(
+    site: Site, control: Control
+) -> None:
+    goes = await started(site, control, job("goes"))
+    stays = await started(site, control, job("stays", requeue=False))
+    yields = await started(site, control, job("yields", requeue=False, preemptible=True))
+    talks = await started(site, control, session())
+    await control.drains.drain(ROOT, "one", requeue=True)
+    await site.clock.advance(15)
+    assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
+    assert events_of(site, goes, EventKind.STOPPING) == [Stopping(cause=NodeDrained(node="one", by="root"))]
+    assert (site.there(goes).losses, site.there(goes).retried, site.there(goes).attempts) == (0, 0, 2)
 
 
-async def test_at_the_deadline_everybody_leaves_and_has_been_told() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        goes = await started(site, control, job("goes"))
-        stops = await started(site, control, job("stops", requeue=False))
-        talks = await started(site, control, session())
-        by = site.clock.now() + 60
-        await control.drains.drain(ROOT, "one", by=by)
-        await site.clock.advance(50)
-        assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
-        told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
-        assert told == [
-            [NodeMustBeEmpty(node="one", by="root", left_s=60, leave_by_at=by, fate=fate)]
-            for fate in (Fate.REQUEUED, Fate.ENDS, Fate.SESSION_ENDS)
-        ]
-        await site.clock.advance(30)
-        assert node_of(site, goes) == "two"
-        assert [site.there(one).state for one in (stops, talks)] == [State.STOPPED] * 2
-        assert site.there(stops).reason == NodeDrained(node="one", by="root", leave_by_at=by)
+async def test_at_the_deadline_everybody_leaves_and_has_been_told(site: Site, control: Control) -> None:
+    goes = await started(site, control, job("goes"))
+    stops = await started(site, control, job("stops", requeue=False))
+    talks = await started(site, control, session())
+    by = site.clock.now() + 60
+    await control.drains.drain(ROOT, "one", by=by)
+    await site.clock.advance(50)
+    assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
+    told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
+    assert told == [
+        [NodeMustBeEmpty(node="one", by="root", left_s=60, leave_by_at=by, fate=fate)]
+        for fate in (Fate.REQUEUED, Fate.ENDS, Fate.SESSION_ENDS)
+    ]
+    await site.clock.advance(30)
+    assert node_of(site, goes) == "two"
+    assert [site.there(one).state for one in (stops, talks)] == [State.STOPPED] * 2
+    assert site.there(stops).reason == NodeDrained(node="one", by="root", leave_by_at=by)
 
 
-async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain() -> None:
-    site = site_of_two()
+async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain(site: Site) -> None:
     async with site.open() as control:
         one = await started(site, control, job())
         by = site.clock.now() + 60
@@ -153,54 +153,48 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
         )
 
 
-async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        one = await started(site, control, job())
-        by = site.clock.now() + 600
-        await control.drains.drain(ROOT, "one", by=by)
-        await control.drains.drain(ROOT, "one", by=by)
-        assert len(events_of(site, one, EventKind.WARNING)) == 1
-        assert (await control.drains.drain(ROOT, "one")).leave_by is None
+async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new(site: Site, control: Control) -> None:
+    one = await started(site, control, job())
+    by = site.clock.now() + 600
+    await control.drains.drain(ROOT, "one", by=by)
+    await control.drains.drain(ROOT, "one", by=by)
+    assert len(events_of(site, one, EventKind.WARNING)) == 1
+    assert (await control.drains.drain(ROOT, "one")).leave_by is None
 
 
-async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        with pytest.raises(InvalidInput, match="is over"):
-            await control.drains.drain(ROOT, "one", by=site.clock.now() - 1)
-        assert control.live_state.nodes["one"].state is NodeState.READY
-        for forbidden in (control.drains.drain(ANN, "one"), control.drains.remove(ANN, "one")):
-            with pytest.raises(Forbidden):
-                await forbidden
-        with pytest.raises(NotFound, match="there are: one, two"):
-            await control.drains.remove(ROOT, "three")
+async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused(site: Site, control: Control) -> None:
+    with pytest.raises(InvalidInput, match="is over"):
+        await control.drains.drain(ROOT, "one", by=site.clock.now() - 1)
+    assert control.live_state.nodes["one"].state is NodeState.READY
+    for forbidden in (control.drains.drain(ANN, "one"), control.drains.remove(ANN, "one")):
+        with pytest.raises(Forbidden):
+            await forbidden
+    with pytest.raises(NotFound, match="there are: one, two"):
+        await control.drains.remove(ROOT, "three")
 
 
-async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        one = await started(site, control, job("train"))
-        with pytest.raises(Conflict) as caught:
-            await control.drains.remove(ROOT, "one")
-        assert caught.value.reason == NodeInUse(node="one", state="ready")
-        in_use = NodeInUse(
-            node="one", state="draining", reasons=(DrainedBy(by="root"),), workloads=1, names=f"train of ann ({one.id})"
-        )
-        await control.drains.drain(ROOT, "one")
-        for force in (False, True):
-            with pytest.raises(Conflict) as caught:
-                await control.drains.remove(ROOT, "one", force=force)
-            assert caught.value.reason == in_use
-        await control.drains.drain(ROOT, "one", requeue=True)
-        await site.clock.advance(15)
+async def test_only_a_node_that_is_drained_and_empty_is_removed(site: Site, control: Control) -> None:
+    one = await started(site, control, job("train"))
+    with pytest.raises(Conflict) as caught:
         await control.drains.remove(ROOT, "one")
-        await site.clock.advance(10)  # it still reports, and has a moment to leave its site
-        assert list(control.live_state.nodes) == ["two"]
-        assert [node.name for node in await site.store.nodes()] == ["two"]
-        assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
-        await site.clock.advance(20)
-        assert control.live_state.nodes["one"].state is NodeState.READY, "it has joined anew"
+    assert caught.value.reason == NodeInUse(node="one", state="ready")
+    in_use = NodeInUse(
+        node="one", state="draining", reasons=(DrainedBy(by="root"),), workloads=1, names=f"train of ann ({one.id})"
+    )
+    await control.drains.drain(ROOT, "one")
+    for force in (False, True):
+        with pytest.raises(Conflict) as caught:
+            await control.drains.remove(ROOT, "one", force=force)
+        assert caught.value.reason == in_use
+    await control.drains.drain(ROOT, "one", requeue=True)
+    await site.clock.advance(15)
+    await control.drains.remove(ROOT, "one")
+    await site.clock.advance(10)  # it still reports, and has a moment to leave its site
+    assert list(control.live_state.nodes) == ["two"]
+    assert [node.name for node in await site.store.nodes()] == ["two"]
+    assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
+    await site.clock.advance(20)
+    assert control.live_state.nodes["one"].state is NodeState.READY, "it has joined anew"
 
 
 async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
@@ -222,15 +216,13 @@ async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_th
         assert Requeued(cause=NodeRemoved(node="one", by="root")) in events_of(site, one, EventKind.QUEUED)
 
 
-async def test_jobs_of_a_lost_node_run_elsewhere_and_none_twice() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        jobs = [await started(site, control, job(str(number))) for number in range(5)]
-        site.engine.lose_node("one")
-        await site.clock.advance(20)
-        assert [node_of(site, one) for one in jobs] == ["two"] * 5
-        living = [run for run in site.world.runs.values() if not run.gone]
-        assert len(living) == 5
+async def test_jobs_of_a_lost_node_run_elsewhere_and_none_twice(site: Site, control: Control) -> None:
+    jobs = [await started(site, control, job(str(number))) for number in range(5)]
+    site.engine.lose_node("one")
+    await site.clock.advance(20)
+    assert [node_of(site, one) for one in jobs] == ["two"] * 5
+    living = [run for run in site.world.runs.values() if not run.gone]
+    assert len(living) == 5
 
 
 async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
@@ -284,23 +276,23 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         assert node_of(site, job_there) == "two"
 
 
-async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_reported() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        one = await started(site, control, job())
-        report = factories.node("one", cpus_milli=64_000, faults=(SILENT,)).report
-        site.engine.add_node(report)  # the cluster has not heard of it yet
-        assert control.live_state.nodes["one"].state is NodeState.READY
-        site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
-        await site.clock.advance(2)
-        assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
-        assert control.live_state.nodes["one"].reasons == (SILENT,)
+async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_reported(
+    site: Site, control: Control
+) -> None:
+    one = await started(site, control, job())
+    report = factories.node("one", cpus_milli=64_000, faults=(SILENT,)).report
+    site.engine.add_node(report)  # the cluster has not heard of it yet
+    assert control.live_state.nodes["one"].state is NodeState.READY
+    site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
+    await site.clock.advance(2)
+    assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
+    assert control.live_state.nodes["one"].reasons == (SILENT,)
 
 
 async def test_a_sound_node_on_which_something_was_lost_takes_work_at_once() -> None:
     site = Site([factories.node("one")])
     async with site.open() as control:
-        (one,) = (await control.workloads.submit(ANN, job())).workloads
+        one = await submit(control)
         await site.clock.advance(1)
         site.engine.end(f"{one.id}-1", None)
         await site.clock.advance(2)
@@ -324,8 +316,7 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
         assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].reasons) == (NodeState.READY, ())
 
 
-async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back() -> None:
-    site = site_of_two()
+async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back(site: Site) -> None:
     async with site.open() as control:
         report, by = control.live_state.nodes["one"].report, site.clock.now() + 3600
         await control.drains.drain(ROOT, "one", by=by)
@@ -340,18 +331,16 @@ async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_s
         assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), by)
 
 
-async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        report = control.live_state.nodes["one"].report
-        site.engine.give_up_node("one", DOWN)
-        await site.clock.advance(10)
-        await control.drains.remove(ROOT, "one")
-        await site.clock.advance(60)
-        assert set(control.live_state.nodes) == {"two"}
-        site.engine.add_node(report)
-        await site.clock.advance(10)
-        assert control.live_state.nodes["one"].state is NodeState.READY
+async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(site: Site, control: Control) -> None:
+    report = control.live_state.nodes["one"].report
+    site.engine.give_up_node("one", DOWN)
+    await site.clock.advance(10)
+    await control.drains.remove(ROOT, "one")
+    await site.clock.advance(60)
+    assert set(control.live_state.nodes) == {"two"}
+    site.engine.add_node(report)
+    await site.clock.advance(10)
+    assert control.live_state.nodes["one"].state is NodeState.READY
 
 
 class FakeJoining:
@@ -401,7 +390,7 @@ async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_no
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
         await control.drains.drain(ROOT, "two")
-        (made,) = (await control.workloads.submit(ANN, job())).workloads
+        made = await submit(control)
         planning = asyncio.create_task(control.schedule.tick())
         leaving = asyncio.create_task(control.drains.left("one"))
         await asyncio.gather(planning, leaving)
@@ -410,8 +399,7 @@ async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_no
         assert (list(control.live_state.nodes), node_of(site, made)) == (["two"], "two")
 
 
-async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_is() -> None:
-    site = site_of_two()
+async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_is(site: Site) -> None:
     site.joining = joining = FakeJoining("three")
     async with site.open() as control:
         assert await control.drains.remove(ROOT, "three") == ["three's certificate is revoked"]
@@ -428,22 +416,20 @@ async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_
         assert said == ["two is removed", "two's certificate is revoked"]
 
 
-async def test_one_with_a_fault_and_without_work_is_removed_at_once() -> None:
-    site = site_of_two()
-    async with site.open() as control:
-        one = await started(site, control, job("train"))
-        report = control.live_state.nodes["one"].report
-        site.engine.add_node(replace(report, faults=(AgentNotAnswering(),)))
-        await site.clock.advance(10)
-        assert control.live_state.nodes["one"].state is NodeState.FAULTY
-        with pytest.raises(Conflict) as caught:
-            await control.drains.remove(ROOT, "one")
-        names = f"train of ann ({one.id})"
-        assert caught.value.reason == NodeInUse(
-            node="one", state="faulty", reasons=(AgentNotAnswering(),), workloads=1, names=names
-        )
-        assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
-        await control.workloads.stop(ANN, one.id)
-        await site.clock.advance(15)
-        assert await control.drains.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
-        assert list(control.live_state.nodes) == ["two"]
+async def test_one_with_a_fault_and_without_work_is_removed_at_once(site: Site, control: Control) -> None:
+    one = await started(site, control, job("train"))
+    report = control.live_state.nodes["one"].report
+    site.engine.add_node(replace(report, faults=(AgentNotAnswering(),)))
+    await site.clock.advance(10)
+    assert control.live_state.nodes["one"].state is NodeState.FAULTY
+    with pytest.raises(Conflict) as caught:
+        await control.drains.remove(ROOT, "one")
+    names = f"train of ann ({one.id})"
+    assert caught.value.reason == NodeInUse(
+        node="one", state="faulty", reasons=(AgentNotAnswering(),), workloads=1, names=names
+    )
+    assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
+    await control.workloads.stop(ANN, one.id)
+    await site.clock.advance(15)
+    assert await control.drains.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
+    assert list(control.live_state.nodes) == ["two"]

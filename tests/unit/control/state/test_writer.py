@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -47,8 +46,8 @@ class Desk:
         self.writer.effects.follow(lambda _workload, effect: self.effects.append(effect))
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[Desk]:
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
     desk = Desk()
     await desk.store.open()
     await desk.writer.open()
@@ -62,139 +61,129 @@ def stop() -> StopRequested:
     return StopRequested(StopRequest("ann", factories.NOW, reason=StoppedBy(by="ann")))
 
 
-async def test_many_that_come_at_once_share_few_commits() -> None:
-    async with opened() as desk:
-        many = [factories.workload() for _ in range(500)]
-        await asyncio.gather(*(desk.writer.insert([one]) for one in many))
-        assert desk.store.commits <= 2
-        assert [one.id for one in desk.live_state] == [one.id for one in many]
-        await asyncio.gather(*(desk.writer.apply(one.id, stop()) for one in many))
-        assert desk.store.commits <= 4
-        assert len(desk.live_state) == 0
-        assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
+async def test_many_that_come_at_once_share_few_commits(desk: Desk) -> None:
+    many = [factories.workload() for _ in range(500)]
+    await asyncio.gather(*(desk.writer.insert([one]) for one in many))
+    assert desk.store.commits <= 2
+    assert [one.id for one in desk.live_state] == [one.id for one in many]
+    await asyncio.gather(*(desk.writer.apply(one.id, stop()) for one in many))
+    assert desk.store.commits <= 4
+    assert len(desk.live_state) == 0
+    assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
 
 
-async def test_several_triggers_of_one_workload_are_one_write() -> None:
-    async with opened() as desk:
-        one = factories.workload()
-        await desk.writer.insert([one])
-        allocation = factories.allocation(f"{one.id}-1")
-        allocated = desk.writer.note(one.id, AllocationAssigned(allocation))
-        stopped = await desk.writer.apply(one.id, stop())
-        assert stopped is not None
-        assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
-        assert isinstance(desk.effects[0], StartRun)
-        assert desk.store.shelf.workloads[one.id] == stopped == desk.live_state.get(one.id)
+async def test_several_triggers_of_one_workload_are_one_write(desk: Desk) -> None:
+    one = factories.workload()
+    await desk.writer.insert([one])
+    allocation = factories.allocation(f"{one.id}-1")
+    allocated = desk.writer.note(one.id, AllocationAssigned(allocation))
+    stopped = await desk.writer.apply(one.id, stop())
+    assert stopped is not None
+    assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
+    assert isinstance(desk.effects[0], StartRun)
+    assert desk.store.shelf.workloads[one.id] == stopped == desk.live_state.get(one.id)
 
 
-async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
-    async with opened() as desk:
-        one = factories.workload()
-        inserted = asyncio.ensure_future(desk.writer.insert([one]))
-        await asyncio.sleep(0)
-        stopped = await desk.writer.apply(one.id, stop())
-        await inserted
-        assert stopped is not None
-        assert (stopped.state, stopped.version) == (State.STOPPED, 1)
-        assert desk.live_state.get(one.id) is None
+async def test_what_is_inserted_and_changed_in_one_batch_is_one_row(desk: Desk) -> None:
+    one = factories.workload()
+    inserted = asyncio.ensure_future(desk.writer.insert([one]))
+    await asyncio.sleep(0)
+    stopped = await desk.writer.apply(one.id, stop())
+    await inserted
+    assert stopped is not None
+    assert (stopped.state, stopped.version) == (State.STOPPED, 1)
+    assert desk.live_state.get(one.id) is None
 
 
-async def test_what_means_nothing_writes_nothing() -> None:
-    async with opened() as desk:
-        one = factories.workload()
-        await desk.writer.insert([one])
-        commits = desk.store.commits
-        assert await desk.writer.apply(one.id, AllocationAssigned(factories.allocation("other-1"))) == one
-        assert await desk.writer.apply("nobody", stop()) is None
-        assert desk.store.commits == commits
+async def test_what_means_nothing_writes_nothing(desk: Desk) -> None:
+    one = factories.workload()
+    await desk.writer.insert([one])
+    commits = desk.store.commits
+    assert await desk.writer.apply(one.id, AllocationAssigned(factories.allocation("other-1"))) == one
+    assert await desk.writer.apply("nobody", stop()) is None
+    assert desk.store.commits == commits
 
 
-async def test_nothing_is_seen_before_it_is_durable() -> None:
-    async with opened() as desk:
-        desk.store.go.clear()
-        one = factories.workload()
-        with desk.feed.listen() as events:
-            inserting = asyncio.ensure_future(desk.writer.insert([one]))
-            await settle()
-            assert desk.live_state.get(one.id) is None
-            assert not inserting.done()
-            desk.store.go.set()
-            await inserting
-            assert (await anext(events)).workload_id == one.id
-
-
-async def test_one_key_taken_among_many_harms_only_its_own() -> None:
-    async with opened() as desk:
-        await desk.writer.insert([factories.workload(key="mine")])
-        commits = desk.store.commits
-        asks = [factories.workload(key="mine" if number == 25 else None) for number in range(50)]
-        answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
-        assert [type(one) for one in answers if one is not None] == [Conflict]
-        assert isinstance(answers[25], Conflict)
-        assert len(desk.live_state) == 50
-        assert desk.store.commits <= commits + 3
-
-
-async def test_one_key_twice_at_once_is_inserted_once() -> None:
-    async with opened() as desk:
-        asks = [factories.workload(key="mine"), factories.workload(), factories.workload(key="mine")]
-        answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
-        assert [type(one) for one in answers] == [type(None), type(None), Conflict]
-
-
-async def test_while_the_store_is_away_callers_are_told_and_triggers_kept() -> None:
-    async with opened() as desk:
-        one = factories.workload()
-        await desk.writer.insert([one])
-        desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.writer.note(one.id, stop())
-        await desk.clock.advance(0.5)
-        assert desk.writer.stuck
-        asking = asyncio.ensure_future(desk.writer.insert([factories.workload()]))
-        await desk.clock.advance(5)
-        with pytest.raises(Unavailable, match="the database is away"):
-            await asking
-        assert not stopping.done()
-        desk.store.trouble = None
-        await desk.clock.advance(2)
-        assert not desk.writer.stuck
-        assert (await stopping).state is State.STOPPED  # type: ignore[union-attr]
-        assert len(desk.store.shelf.workloads) == 1
-        await desk.writer.insert([factories.workload()])
-
-
-async def test_an_outage_of_hours_does_not_end_it() -> None:
-    async with opened() as desk:
-        one = factories.workload()
-        await desk.writer.insert([one])
-        desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.writer.note(one.id, stop())
-        for _ in range(1500):
-            await desk.clock.advance(1)
-        desk.store.trouble = None
-        await desk.clock.advance(2)
-        assert stopping.done()
-
-
-async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
-    async with opened() as desk:
-        desk.store.after = Unavailable("the connection broke")
-        one = factories.workload()
+async def test_nothing_is_seen_before_it_is_durable(desk: Desk) -> None:
+    desk.store.go.clear()
+    one = factories.workload()
+    with desk.feed.listen() as events:
         inserting = asyncio.ensure_future(desk.writer.insert([one]))
         await settle()
-        desk.store.after = None
-        await desk.clock.advance(2)
-        with pytest.raises(Unavailable):
-            await inserting  # nobody could know then
-        assert desk.live_state.get(one.id) == one, "but it is there, and so it runs"
-        desk.store.after = Unavailable("the connection broke")
-        allocated = desk.writer.note(one.id, AllocationAssigned(factories.allocation(f"{one.id}-1")))
-        await settle()
-        desk.store.after = None
-        await desk.clock.advance(2)
-        assert (await allocated).version == 2  # type: ignore[union-attr]
-        assert desk.effects == [StartRun(f"{one.id}-1")]
-        assert len(desk.store.shelf.events) == 2
+        assert desk.live_state.get(one.id) is None
+        assert not inserting.done()
+        desk.store.go.set()
+        await inserting
+        assert (await anext(events)).workload_id == one.id
+
+
+async def test_one_key_taken_among_many_harms_only_its_own(desk: Desk) -> None:
+    await desk.writer.insert([factories.workload(key="mine")])
+    commits = desk.store.commits
+    asks = [factories.workload(key="mine" if number == 25 else None) for number in range(50)]
+    answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
+    assert [type(one) for one in answers if one is not None] == [Conflict]
+    assert isinstance(answers[25], Conflict)
+    assert len(desk.live_state) == 50
+    assert desk.store.commits <= commits + 3
+
+
+async def test_one_key_twice_at_once_is_inserted_once(desk: Desk) -> None:
+    asks = [factories.workload(key="mine"), factories.workload(), factories.workload(key="mine")]
+    answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
+    assert [type(one) for one in answers] == [type(None), type(None), Conflict]
+
+
+async def test_while_the_store_is_away_callers_are_told_and_triggers_kept(desk: Desk) -> None:
+    one = factories.workload()
+    await desk.writer.insert([one])
+    desk.store.trouble = Unavailable("the database is away")
+    stopping = desk.writer.note(one.id, stop())
+    await desk.clock.advance(0.5)
+    assert desk.writer.stuck
+    asking = asyncio.ensure_future(desk.writer.insert([factories.workload()]))
+    await desk.clock.advance(5)
+    with pytest.raises(Unavailable, match="the database is away"):
+        await asking
+    assert not stopping.done()
+    desk.store.trouble = None
+    await desk.clock.advance(2)
+    assert not desk.writer.stuck
+    assert (await stopping).state is State.STOPPED  # type: ignore[union-attr]
+    assert len(desk.store.shelf.workloads) == 1
+    await desk.writer.insert([factories.workload()])
+
+
+async def test_an_outage_of_hours_does_not_end_it(desk: Desk) -> None:
+    one = factories.workload()
+    await desk.writer.insert([one])
+    desk.store.trouble = Unavailable("the database is away")
+    stopping = desk.writer.note(one.id, stop())
+    for _ in range(1500):
+        await desk.clock.advance(1)
+    desk.store.trouble = None
+    await desk.clock.advance(2)
+    assert stopping.done()
+
+
+async def test_what_was_written_though_the_answer_was_lost_counts(desk: Desk) -> None:
+    desk.store.after = Unavailable("the connection broke")
+    one = factories.workload()
+    inserting = asyncio.ensure_future(desk.writer.insert([one]))
+    await settle()
+    desk.store.after = None
+    await desk.clock.advance(2)
+    with pytest.raises(Unavailable):
+        await inserting  # nobody could know then
+    assert desk.live_state.get(one.id) == one, "but it is there, and so it runs"
+    desk.store.after = Unavailable("the connection broke")
+    allocated = desk.writer.note(one.id, AllocationAssigned(factories.allocation(f"{one.id}-1")))
+    await settle()
+    desk.store.after = None
+    await desk.clock.advance(2)
+    assert (await allocated).version == 2  # type: ignore[union-attr]
+    assert desk.effects == [StartRun(f"{one.id}-1")]
+    assert len(desk.store.shelf.events) == 2
 
 
 async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pytest.LogCaptureFixture) -> None:
@@ -253,12 +242,11 @@ async def test_it_ends_also_while_the_store_is_away() -> None:
         await stopping
 
 
-async def test_bare_events_and_nodes_are_written() -> None:
-    async with opened() as desk:
-        node = factories.node()
-        await desk.writer.write(events=[factories.event()], nodes=[node])
-        assert desk.store.shelf.nodes == {(node.site, node.name): node}
-        assert [event.seq for event in desk.store.shelf.events] == [1]
+async def test_bare_events_and_nodes_are_written(desk: Desk) -> None:
+    node = factories.node()
+    await desk.writer.write(events=[factories.event()], nodes=[node])
+    assert desk.store.shelf.nodes == {(node.site, node.name): node}
+    assert [event.seq for event in desk.store.shelf.events] == [1]
 
 
 async def test_a_reader_that_falls_behind_is_cut_off() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.control.usage.attribution import Round, Use
+from commonage.control.usage.attribution import MeasurementRound, Use
 from commonage.control.usage.over_share import Excess, Excesses, needed_by
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons.attempts import NeededBy
@@ -23,9 +23,9 @@ def allocation(attempt: str = "a-1", memory_mib: int = SHARE) -> Allocation:
     return make.allocation(attempt, shares=[make.share(DEVICE, memory_mib=memory_mib)])
 
 
-def seen(at: float, used: int | None = None, **others: Use) -> Round:
+def seen(at: float, used: int | None = None, **others: Use) -> MeasurementRound:
     uses = {("a-1", "GPU-0"): Use(used, None)} if used is not None else {}
-    return Round(at, {"GPU-0": DeviceSample("GPU-0", used, 0.5)}, uses)
+    return MeasurementRound(at, {"GPU-0": DeviceSample("GPU-0", used, 0.5)}, uses)
 
 
 def test_a_context_above_its_share_is_no_fault() -> None:
@@ -53,7 +53,7 @@ def test_a_context_that_was_measured_counts_where_it_is_larger() -> None:
         seen(-100, 9000),  # the clock was set back
     ],
 )
-def test_what_is_interrupted_begins_anew(between: Round) -> None:
+def test_what_is_interrupted_begins_anew(between: MeasurementRound) -> None:
     excesses = Excesses(512, 20)
     excesses.take(seen(0, 9000), [allocation()], DEVICES)
     excesses.take(between, [allocation()], DEVICES)
@@ -65,11 +65,11 @@ def test_what_is_interrupted_begins_anew(between: Round) -> None:
 def test_a_missing_figure_neither_counts_nor_ends_it() -> None:
     excesses = Excesses(512, 20)
     excesses.take(seen(0, 9000), [allocation()], DEVICES)
-    unknown = Round(5, {"GPU-0": DeviceSample("GPU-0", None, None)}, {("a-1", "GPU-0"): Use(None, None)})
+    unknown = MeasurementRound(5, {"GPU-0": DeviceSample("GPU-0", None, None)}, {("a-1", "GPU-0"): Use(None, None)})
     assert excesses.take(unknown, [allocation()], DEVICES) == []
-    assert excesses.take(Round(6), [allocation()], DEVICES) == [], "a GPU that does not answer says nothing"
+    assert excesses.take(MeasurementRound(6), [allocation()], DEVICES) == [], "a GPU that does not answer says nothing"
     assert excesses.take(seen(10, 9000), [allocation()], DEVICES)[0].since == 0
-    assert excesses.take(Round(15), [allocation()], {}) == [], "the GPU is gone"
+    assert excesses.take(MeasurementRound(15), [allocation()], {}) == [], "the GPU is gone"
 
 
 def test_a_whole_device_cannot_be_overrun_and_an_impossible_figure_is_none() -> None:
@@ -80,7 +80,7 @@ def test_a_whole_device_cannot_be_overrun_and_an_impossible_figure_is_none() -> 
 
 def test_memory_of_a_device_it_was_given_no_part_of() -> None:
     other = {"GPU-1": make.device(uuid="GPU-1")}
-    round_ = Round(0, {"GPU-1": DeviceSample("GPU-1", 300, None)}, {("a-1", "GPU-1"): Use(300, None)})
+    round_ = MeasurementRound(0, {"GPU-1": DeviceSample("GPU-1", 300, None)}, {("a-1", "GPU-1"): Use(300, None)})
     (found,) = Excesses(512, 20).take(round_, [allocation()], other)
     assert (found.used_mib, found.share_mib) == (300, 0)
 
@@ -101,20 +101,20 @@ def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, in
     allocated = [allocation(), allocation("b-1")]
     for at, mine, theirs in rounds:
         uses = {("a-1", "GPU-0"): Use(mine, None), ("b-1", "GPU-0"): Use(theirs, None)}
-        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), allocated, DEVICES)
+        found = excesses.take(
+            MeasurementRound(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), allocated, DEVICES
+        )
         assert all(each.attempt_id == "b-1" for each in found)
 
-
-# --- who needs it -----------------------------------------------------------------------------------------------------
 
 OVER = Excess("a-1", "GPU-0", DEVICE, 14 * 1024, SHARE, 0.0, 2)
 
 
-def full(used: int | None, neighbour: int | None) -> Round:
+def full(used: int | None, neighbour: int | None) -> MeasurementRound:
     uses = {("a-1", "GPU-0"): Use(OVER.used_mib, None)}
     if neighbour is not None:
         uses["b-1", "GPU-0"] = Use(neighbour, None)
-    return Round(0, {"GPU-0": DeviceSample("GPU-0", used, None)}, uses)
+    return MeasurementRound(0, {"GPU-0": DeviceSample("GPU-0", used, None)}, uses)
 
 
 def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
@@ -131,8 +131,10 @@ def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
 def test_nobody_is_said_to_need_what_nobody_measured() -> None:
     allocated = [allocation(), allocation("b-1", 12 * 1024)]
     assert needed_by(OVER, full(None, None), allocated, []) is None
-    assert needed_by(OVER, Round(0), allocated, []) is None
-    unknown = Round(0, {"GPU-0": DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", "GPU-0"): Use(None, None)})
+    assert needed_by(OVER, MeasurementRound(0), allocated, []) is None
+    unknown = MeasurementRound(
+        0, {"GPU-0": DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", "GPU-0"): Use(None, None)}
+    )
     assert needed_by(OVER, unknown, allocated, []) is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, BOB, Site, job
+from tests.unit.control.world import ANN, BOB, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
@@ -22,14 +22,13 @@ DEVICE = "GPU-gpu-1-0"
 HOLDS = Behaviour(lasts_s=None, holds_mib=300)
 
 
-def a_site(**settings: Any) -> Site:
-    site = Site(**settings)
-    site.samples_itself = False
-    return site
+@pytest.fixture
+def site() -> Site:
+    return Site(samples_itself=False)
 
 
 async def submitted(control: Control, who: Any = ANN, gpus: str | None = "8GiB", **fields: Any) -> Workload:
-    return (await control.workloads.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
+    return await submit(control, job(gpu=parse_gpus(gpus), **fields), who)
 
 
 def measured(site: Site, energy_j: float | None = None, **allocated: tuple[int | None, float | None]) -> None:
@@ -50,8 +49,7 @@ async def of(control: Control, workload: Workload) -> UsageReport:
     return found
 
 
-async def test_what_was_asked_and_what_was_used() -> None:
-    site = a_site()
+async def test_what_was_asked_and_what_was_used(site: Site) -> None:
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control)
@@ -85,8 +83,7 @@ async def test_what_was_asked_and_what_was_used() -> None:
     assert usage_report.simulated
 
 
-async def test_two_on_one_device_pay_for_what_each_computes() -> None:
-    site = a_site()
+async def test_two_on_one_device_pay_for_what_each_computes(site: Site) -> None:
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await site.sampled(control, 1)
@@ -101,8 +98,7 @@ async def test_two_on_one_device_pay_for_what_each_computes() -> None:
     assert first.gpu_utilisation == pytest.approx(0.6)
 
 
-async def test_a_counter_that_was_reset_is_not_believed() -> None:
-    site = a_site()
+async def test_a_counter_that_was_reset_is_not_believed(site: Site) -> None:
     async with site.open() as control:
         one = await submitted(control)
         await site.sampled(control, 1)
@@ -113,8 +109,7 @@ async def test_a_counter_that_was_reset_is_not_believed() -> None:
     assert 0 <= usage_report.figures.energy_j <= 100 * 20
 
 
-async def test_without_a_device_there_are_no_figures_of_one() -> None:
-    site = a_site()
+async def test_without_a_device_there_are_no_figures_of_one(site: Site) -> None:
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control, gpus=None)
@@ -130,8 +125,7 @@ async def test_without_a_device_there_are_no_figures_of_one() -> None:
     assert usage_report.ended_at is None
 
 
-async def test_one_that_ended_before_anybody_looked_has_none() -> None:
-    site = a_site()
+async def test_one_that_ended_before_anybody_looked_has_none(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=0.5)
     async with site.open() as control:
         await site.sampled(control, 1)
@@ -141,8 +135,7 @@ async def test_one_that_ended_before_anybody_looked_has_none() -> None:
         assert await control.usage_reports.of(site.there(one)) is None
 
 
-async def test_all_tries_are_on_one_usage_report() -> None:
-    site = a_site()
+async def test_all_tries_are_on_one_usage_report(site: Site) -> None:
     async with site.open() as control:
         one = await submitted(control, retry=RetryPolicy(1, 5.0))
         await site.sampled(control, 1)
@@ -160,8 +153,7 @@ async def test_all_tries_are_on_one_usage_report() -> None:
     assert usage_report.figures.measured_s == pytest.approx(40, abs=12)
 
 
-async def test_figures_outlive_a_restart() -> None:
-    site = a_site()
+async def test_figures_outlive_a_restart(site: Site) -> None:
     async with site.open() as control:
         one, other = await submitted(control), await submitted(control)
         await site.sampled(control, 1)
@@ -181,8 +173,7 @@ async def test_figures_outlive_a_restart() -> None:
     assert all(each.ended_at for each in site.store.shelf.usage_reports.values())
 
 
-async def test_while_the_store_is_away_figures_are_kept_in_memory() -> None:
-    site = a_site()
+async def test_while_the_store_is_away_figures_are_kept_in_memory(site: Site) -> None:
     async with site.open() as control:
         one = await submitted(control)
         await site.sampled(control, 1)
@@ -198,23 +189,20 @@ async def test_while_the_store_is_away_figures_are_kept_in_memory() -> None:
     assert site.store.shelf.usage_reports[f"{one.id}-1"] == usage_report
 
 
-async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
-    site = a_site()
-    async with site.open() as control:
-        for who, command in ((ANN, ("train",)), (BOB, ("train",)), (ANN, ("test",))):
-            one = (await control.workloads.submit(who, job(*command, gpu=parse_gpus("1GiB")))).workloads[0]
-            await site.sampled(control, 1)
-            measured(site, **{f"{one.id}_1": (500, 0.5)})
-            await site.sampled(control, 10)
-            site.engine.end(f"{one.id}-1")
-            await site.sampled(control, 1)
-            assert len(await control.usage_reports.alike("ann", "base", ["train"])) == 1, "also before it is written"
-        assert await control.usage_reports.alike("ann", "notebook", ["train"]) == []
-        assert await control.usage_reports.alike("carl", "base", ["train"]) == []
+async def test_alike_are_those_of_one_owner_environment_and_command(site: Site, control: Control) -> None:
+    for who, command in ((ANN, ("train",)), (BOB, ("train",)), (ANN, ("test",))):
+        one = await submit(control, job(*command, gpu=parse_gpus("1GiB")), who)
+        await site.sampled(control, 1)
+        measured(site, **{f"{one.id}_1": (500, 0.5)})
+        await site.sampled(control, 10)
+        site.engine.end(f"{one.id}-1")
+        await site.sampled(control, 1)
+        assert len(await control.usage_reports.alike("ann", "base", ["train"])) == 1, "also before it is written"
+    assert await control.usage_reports.alike("ann", "notebook", ["train"]) == []
+    assert await control.usage_reports.alike("carl", "base", ["train"]) == []
 
 
-async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_the_end() -> None:
-    site = a_site()
+async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_the_end(site: Site) -> None:
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control)
@@ -233,8 +221,7 @@ async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_
         assert [each.attempt_id for each in await control.store.usage_reports(one.id)] == [attempt.id]
 
 
-async def test_the_last_use_completes_what_was_measured() -> None:
-    site = a_site()
+async def test_the_last_use_completes_what_was_measured(site: Site) -> None:
     site.engine.default = HOLDS
     async with site.open() as control:
         one = await submitted(control)
@@ -248,13 +235,11 @@ async def test_the_last_use_completes_what_was_measured() -> None:
         assert after.memory_peak_mib == before.memory_peak_mib
 
 
-async def test_the_last_use_of_an_attempt_that_has_ended_already_is_not_kept() -> None:
-    site = a_site()
-    async with site.open() as control:
-        one = await submitted(control)
-        await site.clock.advance(2)
-        site.engine.end(f"{one.id}-1")
-        await site.clock.advance(2)
-        assert site.there(one).state is State.SUCCEEDED
-        control.usage_reports.note_last_use(f"{one.id}-1", LastUse(1.0, 1))
-        assert control.usage_reports._last_use == {}
+async def test_the_last_use_of_an_attempt_that_has_ended_already_is_not_kept(site: Site, control: Control) -> None:
+    one = await submitted(control)
+    await site.clock.advance(2)
+    site.engine.end(f"{one.id}-1")
+    await site.clock.advance(2)
+    assert site.there(one).state is State.SUCCEEDED
+    control.usage_reports.note_last_use(f"{one.id}-1", LastUse(1.0, 1))
+    assert control.usage_reports._last_use == {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.control.world import ANN, BOB, ROOT, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
@@ -41,14 +41,13 @@ def runs(site: Site, workload: Workload, pid: int) -> int:
     return pid
 
 
-def a_site(**settings: Any) -> Site:
-    site = Site(**settings)
-    site.samples_itself = False
-    return site
+@pytest.fixture
+def site() -> Site:
+    return Site(samples_itself=False)
 
 
 async def submitted(control: Control, who: Any = ANN, gpus: str = "8GiB", **fields: Any) -> Workload:
-    return (await control.workloads.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
+    return await submit(control, job(gpu=parse_gpus(gpus), **fields), who)
 
 
 def warnings(site: Site, workload: Workload | None = None) -> list[Event]:
@@ -57,7 +56,7 @@ def warnings(site: Site, workload: Workload | None = None) -> list[Event]:
 
 
 async def test_it_is_warned_once_with_numbers() -> None:
-    site = a_site(gpu_over_share="warn")
+    site = Site(samples_itself=False, gpu_over_share="warn")
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -73,7 +72,7 @@ async def test_it_is_warned_once_with_numbers() -> None:
 
 
 async def test_it_is_ended_after_a_while_and_its_neighbour_is_not() -> None:
-    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = Site(samples_itself=False, gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await site.sampled(control, 1)
@@ -95,7 +94,7 @@ async def test_it_is_ended_after_a_while_and_its_neighbour_is_not() -> None:
 
 
 async def test_who_gives_it_back_goes_on() -> None:
-    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = Site(samples_itself=False, gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -106,7 +105,7 @@ async def test_who_gives_it_back_goes_on() -> None:
 
 
 async def test_while_nobody_needs_the_memory_it_goes_on() -> None:
-    site = a_site(gpu_over_share="contended")
+    site = Site(samples_itself=False, gpu_over_share="contended")
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -127,7 +126,7 @@ async def test_while_nobody_needs_the_memory_it_goes_on() -> None:
 
 
 async def test_one_in_the_queue_needs_it() -> None:
-    site = a_site(gpu_over_share="contended")
+    site = Site(samples_itself=False, gpu_over_share="contended")
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -140,7 +139,7 @@ async def test_one_in_the_queue_needs_it() -> None:
 
 @pytest.mark.parametrize("policy", ["stop", "contended"])
 async def test_missing_figures_and_reused_numbers_end_nobody(policy: str) -> None:
-    site = a_site(gpu_over_share=policy, gpu_over_share_after_s=10)
+    site = Site(samples_itself=False, gpu_over_share=policy, gpu_over_share_after_s=10)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await site.sampled(control, 1)
@@ -156,7 +155,7 @@ async def test_missing_figures_and_reused_numbers_end_nobody(policy: str) -> Non
 
 
 async def test_a_device_that_is_lost_midway_ends_nobody() -> None:
-    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
+    site = Site(samples_itself=False, gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -169,7 +168,7 @@ async def test_a_device_that_is_lost_midway_ends_nobody() -> None:
 
 
 async def test_an_old_round_is_not_judged() -> None:
-    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=0)
+    site = Site(samples_itself=False, gpu_over_share="stop", gpu_over_share_after_s=0)
     async with site.open() as control:
         mine = await submitted(control)
         await site.sampled(control, 1)
@@ -182,8 +181,7 @@ async def test_an_old_round_is_not_judged() -> None:
         assert site.there(mine).state is State.RUNNING
 
 
-async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
-    site = a_site()
+async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once(site: Site) -> None:
     async with site.open() as control:
         site.engine.owned[99] = ProcessOwner(99, None, "blender", 0.0)
         site.engine.owned[98] = ProcessOwner(98, None, "nvidia-cuda-mps-server", 0.0)
@@ -203,7 +201,7 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
 
 
 async def test_a_stop_that_was_wished_already_is_not_wished_again() -> None:
-    site = a_site(gpu_over_share="stop", gpu_over_share_after_s=0)
+    site = Site(samples_itself=False, gpu_over_share="stop", gpu_over_share_after_s=0)
     async with site.open() as control:
         mine = await submitted(control, grace_s=300)
         await site.sampled(control, 1)
@@ -232,7 +230,7 @@ async def test_an_attempt_within_its_share_is_never_ended(
     policy: str, rounds: list[tuple[int | None, int | None, int | None, float]]
 ) -> None:
     """Whatever is sampled of it, of its neighbour, of the GPU."""
-    site = a_site(gpu_over_share=policy, gpu_over_share_after_s=5)
+    site = Site(samples_itself=False, gpu_over_share=policy, gpu_over_share_after_s=5)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await submitted(control, gpus="1")  # somebody always waits
@@ -244,9 +242,8 @@ async def test_an_attempt_within_its_share_is_never_ended(
         assert warnings(site, mine) == []
 
 
-async def test_a_loop_that_is_ended_while_it_writes_ends() -> None:
+async def test_a_loop_that_is_ended_while_it_writes_ends(site: Site) -> None:
     """An error on the way out may not take the place of the wish that it ends: the server would never stop."""
-    site = a_site()
     writes = asyncio.Event()
 
     async def never(samples: object) -> None:

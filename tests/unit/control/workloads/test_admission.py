@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.control.world import ANN, ROOT, Site, job
 
-from commonage.control.reservations.reservations import Wanted
+from commonage.control.reservations import Wanted
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Unschedulable
 from commonage.domain.principals import Principal

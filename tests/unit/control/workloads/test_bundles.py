@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.settings import BundleLimits
@@ -34,27 +34,23 @@ def digests(site: Site) -> list[str]:
     return sorted(one.digest for one in site.bundles.kept.values())
 
 
-async def test_nobody_submits_with_the_bundle_of_somebody_else() -> None:
-    site = Site()
-    async with site.open() as control:
-        await send(control, ANN, "a")
-        for asking in (control.workloads.submit(BOB, job(bundle="a")), control.workloads.dry_run(BOB, job(bundle="a"))):
-            with pytest.raises(NotFound, match="bob keeps none"):
-                await asking
-        await control.workloads.submit(ANN, job(bundle="a"))
-        await send(control, BOB, "a")
-        await control.workloads.submit(BOB, job(bundle="a"))
-        assert digests(site) == ["a", "a"]
+async def test_nobody_submits_with_the_bundle_of_somebody_else(site: Site, control: Control) -> None:
+    await send(control, ANN, "a")
+    for asking in (control.workloads.submit(BOB, job(bundle="a")), control.workloads.dry_run(BOB, job(bundle="a"))):
+        with pytest.raises(NotFound, match="bob keeps none"):
+            await asking
+    await control.workloads.submit(ANN, job(bundle="a"))
+    await send(control, BOB, "a")
+    await control.workloads.submit(BOB, job(bundle="a"))
+    assert digests(site) == ["a", "a"]
 
 
-async def test_what_an_admin_sends_for_another_becomes_the_others() -> None:
-    site = Site()
-    async with site.open() as control:
-        await send(control, ROOT, "a")
-        await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
-        await control.workloads.submit(ANN, job(bundle="a"))
-        await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
-        assert sorted(one.owner for one in site.bundles.kept.values()) == ["ann", "root"]
+async def test_what_an_admin_sends_for_another_becomes_the_others(site: Site, control: Control) -> None:
+    await send(control, ROOT, "a")
+    await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
+    await control.workloads.submit(ANN, job(bundle="a"))
+    await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
+    assert sorted(one.owner for one in site.bundles.kept.values()) == ["ann", "root"]
 
 
 async def test_the_number_of_one_users_bundles_is_bounded() -> None:
@@ -134,8 +130,8 @@ async def test_what_no_live_workload_needs_is_removed_in_time() -> None:
     async with site.open() as control:
         for digest in ("held", "ended", "unused"):
             await send(control, ANN, digest)
-        (live,) = (await control.workloads.submit(ANN, job(bundle="held"))).workloads
-        (ended,) = (await control.workloads.submit(ANN, job(bundle="ended"))).workloads
+        live = await submit(control, job(bundle="held"))
+        ended = await submit(control, job(bundle="ended"))
         await site.clock.advance(1)
         await control.workloads.stop(ANN, ended.id)
         assert await control.bundles.collect() == 0
@@ -215,7 +211,7 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
     site = Site(bundles=BundleLimits(keep_s=KEEP_S))
     async with site.open() as control:
         await send(control, ANN, "a")
-        (queued,) = (await control.workloads.submit(ANN, job(bundle="a", cpus_milli=1))).workloads
+        queued = await submit(control, job(bundle="a", cpus_milli=1))
     old = [KeptBundle("", "", digest, 7, site.clock.now()) for digest in ("a", "b")]
     site.bundles.kept = {site.bundles.path(one): one for one in old}
     async with site.open() as control:
@@ -229,16 +225,14 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
         assert digests(site) == ["a", "a"], "an attempt that was written down before may still read the old one"
 
 
-async def test_a_workload_whose_bundle_is_gone_fails_and_says_so() -> None:
-    site = Site()
-    async with site.open() as control:
-        await send(control, ANN, "a")
-        (first,) = (await control.workloads.submit(ANN, job())).workloads
-        later = job(bundle="a", depends_on=(Dependency(first.id, Condition.AFTER_ANY),))
-        (one,) = (await control.workloads.submit(ANN, later)).workloads
-        control.bundles._kept.clear()
-        await control.workloads.stop(ANN, first.id)
-        await site.clock.advance(5)
-        failed = site.there(one)
-        assert failed.state is State.FAILED
-        assert isinstance(failed.reason, StartFailed) and failed.reason.error.startswith("Bundle not found")
+async def test_a_workload_whose_bundle_is_gone_fails_and_says_so(site: Site, control: Control) -> None:
+    await send(control, ANN, "a")
+    first = await submit(control)
+    later = job(bundle="a", depends_on=(Dependency(first.id, Condition.AFTER_ANY),))
+    one = await submit(control, later)
+    control.bundles._kept.clear()
+    await control.workloads.stop(ANN, first.id)
+    await site.clock.advance(5)
+    failed = site.there(one)
+    assert failed.state is State.FAILED
+    assert isinstance(failed.reason, StartFailed) and failed.reason.error.startswith("Bundle not found")

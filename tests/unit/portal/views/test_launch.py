@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.control.queries.volumes import Volumes
+from commonage.control.queries.launch import Volumes
 from commonage.control.settings import ControlSettings
 from commonage.domain.principals import Principal
 from commonage.domain.statuses import Capabilities

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.scheduler.clusters import GIB, NOW, Scene, allocated, queued
 
 from commonage.domain.tenants import Rules
-from commonage.scheduler import plan as planner
+from commonage.scheduler import plan as plan_module
 from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.testing import factories
 
@@ -47,14 +47,14 @@ def test_incomplete_gang_gets_no_promise() -> None:
 def test_behind_promises_only_runs_that_end_first_start(
     limit: int | None, starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "MAX_PROMISES", 0)
+    monkeypatch.setattr(plan_module, "MAX_PROMISES", 0)
     busy = [allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), allocated(1, "n", ends_at=NOW + 300)]
     scene = Scene(NOW, [factories.node("n", 1)], busy, [queued(1, "12GiB"), queued(2, "4GiB", limit=limit)])
     assert started(scene) == (["w000000000002"] if starts else [])
 
 
 def test_unprotected_nodes_take_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "MAX_PROMISES", 0)
+    monkeypatch.setattr(plan_module, "MAX_PROMISES", 0)
     busy = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
     nodes = [factories.node("n", 1), factories.node("without")]
     assert started(Scene(NOW, nodes, [busy], [queued(1, "12GiB"), queued(2)])) == ["w000000000002"]
@@ -91,7 +91,7 @@ def test_requests_start_next_to_reserved_capacity_of_the_head() -> None:
     """Of three GPUs two are wanted: on the third something may start."""
     busy = allocated(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 3)], [busy], waiting_in_vain(601), PATIENT).plan()
-    (allocation,) = (one.allocation for one in outcome.started.values())
+    (allocation,) = (request.allocation for request in outcome.started.values())
     (promise,) = outcome.promises.values()
     kept = {share.device_uuid for share in promise.allocations[0].shares}
     assert allocation.shares[0].device_uuid not in kept

@@ -88,7 +88,7 @@ class World:
         """How many of a reservation's places start now."""
         limit = wanted.ends_at - self.now
         started = [self.start(wanted.request, wanted.tenant, limit, wanted.owner or "ann") for _ in range(wanted.count)]
-        return sum(one is not None for one in started)
+        return sum(allocated is not None for allocated in started)
 
 
 def course(count: int, gpus: str | None = "4GiB", **fields: object) -> Reservation:
@@ -134,10 +134,10 @@ def test_used_place_is_reserved_again_until_the_window_ends() -> None:
     world = two_devices()
     assert world.reserve(course(12)) is None
     world.until(NOW + HOUR)
-    one = world.start(factories.request(gpus="4GiB"), "course", 2 * HOUR)
-    assert one is not None
+    allocated = world.start(factories.request(gpus="4GiB"), "course", 2 * HOUR)
+    assert allocated is not None
     assert len(world.reserved.places("r1")) == 11
-    world.end(one)
+    world.end(allocated)
     world.until(NOW + 2 * HOUR)
     assert len(world.reserved.places("r1")) == 12
     assert world.start(factories.request(gpus="1GiB")) is None

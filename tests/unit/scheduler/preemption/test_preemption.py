@@ -66,7 +66,7 @@ def gone(eviction: PreemptionProposal | None) -> list[str]:
 
 
 def ids(*allocated: AllocatedRequest | None) -> list[str]:
-    return sorted(one.allocation.attempt_id for one in allocated if one is not None)
+    return sorted(holder.allocation.attempt_id for holder in allocated if holder is not None)
 
 
 def part(gpus: str) -> Request:
@@ -233,15 +233,19 @@ def test_eviction_is_sufficient_minimal_and_allowed(
     if eviction is None:
         return
     victims = [victim.allocated for victim in eviction.victims]
-    assert all(one.preemptible and one.allocation.at + 600 <= NOW for one in victims)
-    assert all(one.priority < priority or (world.quotas.has_quota("bio") and one.tenant != "bio") for one in victims)
+    assert all(holder.preemptible and holder.allocation.at + 600 <= NOW for holder in victims)
+    assert all(
+        holder.priority < priority or (world.quotas.has_quota("bio") and holder.tenant != "bio") for holder in victims
+    )
     assert len(set(eviction.nodes)) == size
-    units = {one.gang or one.allocation.attempt_id for one in victims}
+    units = {holder.gang or holder.allocation.attempt_id for holder in victims}
     for gang in units & {"g1", "g2"}:
-        assert {one.allocation.attempt_id for one in world.allocations if one.gang == gang} <= set(gone(eviction))
+        assert {holder.allocation.attempt_id for holder in world.allocations if holder.gang == gang} <= set(
+            gone(eviction)
+        )
     assert suffices(world, request, eviction.nodes, victims, size)
     for unit in units:
-        fewer = [one for one in victims if (one.gang or one.allocation.attempt_id) != unit]
+        fewer = [holder for holder in victims if (holder.gang or holder.allocation.attempt_id) != unit]
         assert not suffices(world, request, eviction.nodes, fewer, size)
 
 
@@ -263,11 +267,15 @@ def suffices(
 def test_victims_are_fewest_without_quotas_and_gangs(
     nodes: list[Node], running: list[tuple[object, ...]], request: Request
 ) -> None:
-    world = world_of(nodes, (), [(*one[:5], None) for one in running])
+    world = world_of(nodes, (), [(*holder[:5], None) for holder in running])
     eviction = world.evict(request=request)
-    may = [one for one in world.allocations if one.preemptible and one.priority < 0 and one.allocation.at + 600 <= NOW]
+    may = [
+        holder
+        for holder in world.allocations
+        if holder.preemptible and holder.priority < 0 and holder.allocation.at + 600 <= NOW
+    ]
     shape, nodes_ = world.grid.shape(request), everywhere(world.grid)
-    slots = [world.allocations.slot[one.allocation.attempt_id] for one in may]
+    slots = [world.allocations.slot[holder.allocation.attempt_id] for holder in may]
     for number in range(len(may) + 1):
         for some in combinations(slots, number):
             rows = free_rows(world.grid, nodes_) + world.allocations.sum(np.array(some, np.int64))

@@ -39,8 +39,8 @@ def order(snapshot: Snapshot, now: float = NOW) -> list[str]:
 
 
 def in_order(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
-    for one in queued_requests:
-        snapshot.enqueue(one)
+    for queued_request in queued_requests:
+        snapshot.enqueue(queued_request)
     return order(snapshot)
 
 
@@ -105,14 +105,16 @@ def test_age_credit_follows_the_rules() -> None:
     for waited, first in ((0.9 * HOUR, "w002"), (1.1 * HOUR, "w001")):
         snapshot = cluster(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
         holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the cluster; counted for her, and for her tenant
-        one, other = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
-        assert in_order(snapshot, one, other)[0] == first
+        early, late = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
+        assert in_order(snapshot, early, late)[0] == first
 
 
 def test_ties_are_ordered_by_age_then_id() -> None:
     rules = Rules(entry_penalty_s=0.0, age_credit=0.0)
     queued_requests = [queued(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
-    assert in_order(cluster(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
+    assert in_order(cluster(rules), *reversed(queued_requests)) == [
+        queued_request.workload_id for queued_request in queued_requests
+    ]
 
 
 def test_gang_takes_the_position_of_its_first_member() -> None:

@@ -137,7 +137,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_
 
 
 def in_all(name: str, running: list[AllocatedRequest]) -> int:
-    return sum(Amounts.of(one.allocation).gpu_milli for one in running if one.tenant == name)
+    return sum(Amounts.of(held.allocation).gpu_milli for held in running if held.tenant == name)
 
 
 @given(TENANTS, MOVES, st.data())
@@ -155,13 +155,13 @@ def test_tenants_together_never_exceed_their_nominal_quotas(
             running.append(allocated(name, n, owner))
             quotas.take(running[-1])
         used = {
-            one.name: sum(Amounts.of(h.allocation).gpu_milli for h in running if h.tenant == one.name)
-            for one in tenants
+            lab.name: sum(Amounts.of(h.allocation).gpu_milli for h in running if h.tenant == lab.name)
+            for lab in tenants
         }
-        assert sum(used.values()) <= sum(one.quota.nominal.gpu_milli or 0 for one in tenants)
-        for one in tenants:
-            borrowed = used[one.name] - (one.quota.nominal.gpu_milli or 0)
-            limit = one.quota.borrowing.gpu_milli
+        assert sum(used.values()) <= sum(lab.quota.nominal.gpu_milli or 0 for lab in tenants)
+        for lab in tenants:
+            borrowed = used[lab.name] - (lab.quota.nominal.gpu_milli or 0)
+            limit = lab.quota.borrowing.gpu_milli
             assert limit is None or borrowed <= limit
     assert quotas.pool == QuotaAccounts(Rules(tenants), running).pool
 
@@ -170,18 +170,18 @@ def test_tenants_together_never_exceed_their_nominal_quotas(
 def test_tenant_within_nominal_quota_waits_only_while_others_borrow(
     tenants: tuple[Tenant, ...], moves: list[tuple[int, str, float]]
 ) -> None:
-    tenants = tuple(replace(one, quota=replace(one.quota, per_user=Bounds())) for one in tenants)
+    tenants = tuple(replace(lab, quota=replace(lab.quota, per_user=Bounds())) for lab in tenants)
     quotas = QuotaAccounts(Rules(tenants))
     for number, owner, n in moves:
         name = tenants[number % len(tenants)].name
         if quotas.decide(name, owner, amounts(n)).starts:
             quotas.take(allocated(name, n, owner))
-    for one in tenants:
-        used = quotas._account_of(one.name).used[2]
-        own = (one.quota.nominal.gpu_milli or 0) - used
+    for lab in tenants:
+        used = quotas._account_of(lab.name).used[2]
+        own = (lab.quota.nominal.gpu_milli or 0) - used
         if own > 0:
-            decision = quotas.decide(one.name, "a", amounts(own / 1000))
-            others = any(quotas.borrows(other.name) for other in tenants if other is not one)
+            decision = quotas.decide(lab.name, "a", amounts(own / 1000))
+            others = any(quotas.borrows(other.name) for other in tenants if other is not lab)
             assert decision is QuotaDecision.OWN or (decision is QuotaDecision.RECLAIMABLE and others)
 
 

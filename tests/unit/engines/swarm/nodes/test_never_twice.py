@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engines.swarm.nodes.test_swarm_nodes import node
 
-from commonage.agent.fencing.partition import Quorum
+from commonage.agent.partition import Quorum
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.nodes import MayBeCutOff, MayRunWithoutAgent

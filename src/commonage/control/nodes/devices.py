@@ -1,0 +1,109 @@
+"""The GPUs of all nodes: those of this node from its driver, those of other nodes from their agents.
+
+Used by the sampling loop, by the device warnings, and when an admin resumes a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from commonage.control.state.feed import event_of
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
+from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
+from commonage.domain.nodes import Allocation
+from commonage.domain.reasons.notes import GpuWarning
+from commonage.domain.statuses import ProcessOwner
+from commonage.domain.workloads import Event, EventKind, workload_of
+from commonage.ports.agents import AgentReport, RemoteDevices
+from commonage.ports.clock import Clock
+from commonage.ports.devices import Devices, DeviceSample
+
+FRESH_S = 15.0
+"""An agent's report that is older than this no longer counts as a measurement."""
+
+
+class AllDevices:
+    """`here` are the GPUs of this node; `elsewhere` those of nodes with agents, None without such nodes."""
+
+    def __init__(self, here: Devices, elsewhere: RemoteDevices | None) -> None:
+        self._here, self._elsewhere = here, elsewhere
+        self._node_of: Mapping[str, str] = {}  # by attempt
+
+    async def note_allocations(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
+        """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
+
+        The allocations also define which agent may report about an attempt.
+        """
+        self._node_of = {allocation.attempt_id: allocation.node for allocation in allocations}
+        await asyncio.to_thread(self._here.note_allocations, running)
+        if self._elsewhere is not None:
+            await self._elsewhere.note_allocations(running)
+
+    async def measure(self) -> Sequence[DeviceSample]:
+        """Measure this node's GPUs. The owners of their processes still have to be looked up."""
+        return await asyncio.to_thread(self._here.measure)
+
+    def add_elsewhere(self, round_: MeasurementRound, now: float) -> MeasurementRound:
+        """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
+        for agent_report in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
+            if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
+                # Agents leave out processes that began too late to be the measured ones, by their own clocks.
+                round_ = merge_rounds(round_, attribute(*self._own(agent_report), math.inf))
+        return round_
+
+    def _own(self, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+        """Keep the samples of an agent's own node, without those of attempts on other nodes."""
+        devices = {device.uuid for device in agent_report.report.devices}
+        samples = [
+            replace(
+                one,
+                processes=tuple(each for each in one.processes if self._may_say(agent_report.node, each.attempt_id)),
+            )
+            for one in agent_report.samples
+            if one.uuid in devices
+        ]
+        return samples, [one for one in agent_report.owners if self._may_say(agent_report.node, one.attempt_id)]
+
+    def _may_say(self, node: str, attempt_id: str | None) -> bool:
+        return attempt_id is None or self._node_of.get(attempt_id, node) == node
+
+    async def take_warnings(self) -> Sequence[tuple[str, str]]:
+        found = list(await asyncio.to_thread(self._here.take_warnings))
+        told = () if self._elsewhere is None else self._elsewhere.take_warnings()
+        return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
+
+    async def resume(self, uuid: str) -> None:
+        await asyncio.to_thread(self._here.resume, uuid)
+        if self._elsewhere is not None:
+            await self._elsewhere.resume(uuid)
+
+
+log = logging.getLogger(__name__)
+
+
+class DeviceWarnings:
+    """Writes an event for each warning; warnings that could not be written are kept for the next round."""
+
+    def __init__(self, devices: AllDevices, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._devices, self._live_state, self._writer, self._clock = devices, live_state, writer, clock
+        self._left: list[tuple[str, str]] = []
+
+    async def collect(self) -> None:
+        """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
+        self._left += await self._devices.take_warnings()
+        events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
+        if events:
+            await self._writer.write(events=events)
+        self._left = []
+
+    def _event(self, attempt_id: str, words: str) -> Event | None:
+        workload = self._live_state.get(workload_of(attempt_id))
+        if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
+            return None
+        log.warning("attempt %s: %s", attempt_id, words)
+        return event_of(workload, EventKind.WARNING, self._clock.now(), GpuWarning(detail=words))

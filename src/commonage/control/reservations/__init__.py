@@ -1,1 +1,0 @@
-"""Reservations of room in a window of time."""

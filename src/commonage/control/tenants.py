@@ -1,0 +1,189 @@
+"""Tenants: who belongs to them and what members may use; their quota, allocations and queue for API and portal.
+
+Combines the hub's groups with the tenants of the settings. Stores nothing: groups come with each principal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from commonage.control.settings import ControlSettings
+from commonage.control.state.live_state import LiveState
+from commonage.domain.errors import Forbidden, InvalidInput, NotFound
+from commonage.domain.images import Environment
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Amounts, Bounds, Tenant
+from commonage.domain.workloads import State
+from commonage.ports.clock import Clock
+
+
+def tenants(settings: ControlSettings) -> Sequence[Tenant]:
+    """All tenants; an undeclared default tenant comes first."""
+    declared = settings.rules.tenants
+    if any(tenant.name == settings.default_tenant for tenant in declared):
+        return declared
+    return (Tenant(settings.default_tenant), *declared)
+
+
+def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
+    """Tenants of a user in these groups: those named like a group, and the default tenant, which has all users."""
+    return [tenant for tenant in tenants(settings) if tenant.name in groups or tenant.name == settings.default_tenant]
+
+
+def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
+    """The tenant for work of an owner in these groups, requested by `principal`.
+
+    The requested tenant; otherwise the owner's only tenant apart from the default one; otherwise the default. Admins
+    may request any. Raises Forbidden or InvalidInput, which list the possible tenants.
+    """
+    mine = tenants_of(groups, settings)
+    if asked is None:
+        own = [tenant for tenant in mine if tenant.name != settings.default_tenant]
+        return own[0] if len(own) == 1 else next(tenant for tenant in mine if tenant.name == settings.default_tenant)
+    if principal.is_admin:
+        return tenant_named(asked, settings)
+    for tenant in mine:
+        if tenant.name == asked:
+            return tenant
+    there = ", ".join(tenant.name for tenant in mine)
+    raise Forbidden(
+        f"{principal.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member"
+    )
+
+
+def tenant_named(name: str, settings: ControlSettings) -> Tenant:
+    """Raises InvalidInput, which lists all tenants."""
+    known = tenants(settings)
+    for tenant in known:
+        if tenant.name == name:
+            return tenant
+    names = ", ".join(tenant.name for tenant in known)
+    raise InvalidInput(f"there is no tenant {name[:60]!r}; there are: {names}", field="tenant", code="unknown-tenant")
+
+
+def may_use(tenant: Tenant, environment: Environment) -> bool:
+    """True if the tenant's members may use it: it is their own, or global and permitted by the tenant's list.
+
+    In that list, an image's name stands for all of its kernels.
+    """
+    if environment.tenant is not None:
+        return environment.tenant == tenant.name
+    listed, name = tenant.environments, environment.name
+    return not listed or name in listed or name.rpartition("/")[0] in listed
+
+
+def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:
+    """The labels of a request, restricted to the tenant's sites if it has some. Raises Forbidden for another site."""
+    asked = dict(labels).get("site")
+    if not tenant.sites or (asked is not None and set(asked.split("|")) <= set(tenant.sites)):
+        return labels
+    if asked is not None:
+        raise Forbidden(f"members of {tenant.name} use the sites {', '.join(tenant.sites)}, not {asked!r}")
+    return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))
+
+
+RESOURCES = tuple(field.name for field in fields(Bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that quota; both
+    only of resources that have a nominal bound. `waiting` counts its queued workloads. `member`: the caller belongs to
+    it. `debt_s` is the recent, decaying usage of its members, in seconds of all nodes: lower debt is scheduled first.
+    """
+
+    tenant: Tenant
+    member: bool
+    allocated: Amounts
+    borrowed: Amounts
+    lent: Amounts
+    running: int
+    waiting: int
+    debt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantViews:
+    live_state: LiveState
+    clock: Clock
+    settings: ControlSettings
+
+    def all(self, principal: Principal) -> Sequence[TenantView]:
+        """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
+        principal.need(Scope.READ)
+        mine = {tenant.name for tenant in tenants_of(principal.groups, self.settings)}
+        known = tenants(self.settings)
+        allocated, running = self._allocated()
+        lent, debts = lent_by(known, allocated), self._debts()
+        waiting: dict[str, int] = defaultdict(int)
+        for workload in self.live_state.in_state(State.QUEUED):
+            waiting[workload.spec.tenant] += 1
+        return [
+            TenantView(
+                tenant=tenant,
+                member=tenant.name in mine,
+                allocated=allocated.get(tenant.name, Amounts()),
+                borrowed=borrowed_by(tenant, allocated.get(tenant.name, Amounts())),
+                lent=lent[tenant.name],
+                running=running.get(tenant.name, 0),
+                waiting=waiting.get(tenant.name, 0),
+                debt_s=debts.get(tenant.name, 0.0),
+            )
+            for tenant in known
+            if principal.is_admin or tenant.name in mine
+        ]
+
+    def one(self, principal: Principal, name: str) -> TenantView:
+        """One tenant. Raises NotFound, also if the caller may not see it."""
+        found = self.all(principal)
+        for view in found:
+            if view.tenant.name == name:
+                return view
+        there = ", ".join(view.tenant.name for view in found)
+        raise NotFound(f"you see no tenant {name[:60]!r}; there are: {there}", code="tenant-not-found")
+
+    def _debts(self) -> dict[str, float]:
+        usage = self.live_state.snapshot.usage
+        _, of_tenants = usage.debts(self.clock.now())
+        return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
+
+    def _allocated(self) -> tuple[dict[str, Amounts], dict[str, int]]:
+        allocated: dict[str, Amounts] = {}
+        running: dict[str, int] = defaultdict(int)
+        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
+            if workload.attempt is not None:
+                name = workload.spec.tenant
+                allocated[name] = allocated.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))
+                running[name] += 1
+        return allocated, running
+
+
+def borrowed_by(tenant: Tenant, allocated: Amounts) -> Amounts:
+    return Amounts(**{name: _beyond(tenant, allocated, name) for name in RESOURCES})
+
+
+def lent_by(known: Sequence[Tenant], allocated: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
+    parts: dict[str, dict[str, int]] = {tenant.name: {} for tenant in known}
+    for name in RESOURCES:
+        borrowed = sum(_beyond(tenant, allocated.get(tenant.name, Amounts()), name) for tenant in known)
+        unused = {tenant.name: _lendable(tenant, allocated.get(tenant.name, Amounts()), name) for tenant in known}
+        total = sum(unused.values())
+        for tenant, amount in unused.items():
+            parts[tenant][name] = min(amount, borrowed * amount // total) if total else 0
+    return {tenant: Amounts(**amounts) for tenant, amounts in parts.items()}
+
+
+def _beyond(tenant: Tenant, allocated: Amounts, name: str) -> int:
+    nominal = getattr(tenant.quota.nominal, name)
+    return 0 if nominal is None else max(0, getattr(allocated, name) - nominal)
+
+
+def _lendable(tenant: Tenant, allocated: Amounts, name: str) -> int:
+    nominal, lending = getattr(tenant.quota.nominal, name), getattr(tenant.quota.lending, name)
+    if nominal is None:
+        return 0
+    unused = max(0, nominal - getattr(allocated, name))
+    return int(unused if lending is None else min(unused, lending))

@@ -1,1 +1,0 @@
-"""Tenants, their members, and the limits for each user and tenant."""

@@ -1,0 +1,137 @@
+"""Writes the rows of a batch, with statements that are compiled once. Called by `sql_store` in its transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from operator import itemgetter
+from typing import Any, Final
+
+from sqlalchemy import ARRAY, Column, ColumnElement, Table, Text, any_, bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, CursorResult, Dialect
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.expression import ClauseElement
+
+from commonage.store.changes import Changes, stale
+from commonage.store.rows import WORKLOAD, Row
+from commonage.store.tables import (
+    attempts,
+    events,
+    images,
+    nodes,
+    reservations,
+    secrets,
+    specs,
+    usage_reports,
+    workloads,
+)
+
+_FIXED: Final = frozenset({"id", "submitted_at", "array_index"})
+
+
+class Writer:
+    def __init__(self, dialect: Dialect) -> None:
+        def prepared(statement: ClauseElement) -> _Prepared:
+            return _Prepared(statement, dialect)
+
+        def upsert(table: Table) -> _Prepared:
+            return prepared(_upsert(table, dialect))
+
+        progress = [*(name for name in WORKLOAD.columns if name not in _FIXED), "node", "attempt_id"]
+        self._dialect = dialect
+        self._versions = prepared(
+            select(workloads.c.id, workloads.c.version)
+            .where(_is_among(workloads.c.id, "ids", dialect))
+            .order_by(workloads.c.id)  # all writers lock in the same order: no deadlock
+            .with_for_update()
+        )
+        self._insert_specs = prepared(insert(specs))
+        self._insert_workloads = prepared(insert(workloads))
+        self._insert_secrets = prepared(insert(secrets))
+        self._update_workloads = prepared(
+            update(workloads)
+            .where(workloads.c.id == bindparam("of_id"))
+            .values({name: bindparam(name) for name in progress})
+        )
+        self._delete_secrets = prepared(delete(secrets).where(_is_among(secrets.c.workload_id, "ids", dialect)))
+        self._upsert_attempts = upsert(attempts)
+        self._insert_events = prepared(insert(events))
+        self._upsert_nodes = upsert(nodes)
+        self._delete_nodes = prepared(
+            delete(nodes).where(nodes.c.site == bindparam("of_site"), nodes.c.name == bindparam("of_name"))
+        )
+        self._upsert_usage_reports = upsert(usage_reports)
+        self._upsert_reservations = upsert(reservations)
+        self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
+        self._upsert_images = upsert(images)
+
+    def write(self, connection: Connection, changes: Changes) -> None:
+        """Raises StaleVersion unless each updated workload has the version that its update follows."""
+        self._check_versions(connection, changes.versions)
+        self._insert_specs.many(connection, changes.new_specs)
+        self._insert_workloads.many(connection, changes.new)
+        self._insert_secrets.many(connection, changes.new_secrets)
+        self._update_workloads.many(connection, changes.changed)
+        if changes.ended:
+            self._delete_secrets.one(connection, {"ids": _many_in_one(changes.ended, self._dialect)})
+        self._upsert_attempts.many(connection, changes.attempts.values())
+        self._insert_events.many(connection, changes.events)
+        self._upsert_nodes.many(connection, changes.nodes)
+        self._delete_nodes.many(connection, changes.departed)
+        self._upsert_usage_reports.many(connection, changes.usage_reports)
+        self._upsert_reservations.many(connection, changes.reservations)
+        self._delete_reservations.many(connection, changes.unreserved)
+        self._upsert_images.many(connection, changes.images)
+
+    def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
+        if not expected:
+            return
+        rows = self._versions.one(connection, {"ids": _many_in_one(expected, self._dialect)})
+        actual: dict[str, int] = {row[0]: row[1] for row in rows}
+        for workload_id, version in expected.items():
+            if actual.get(workload_id) != version:
+                raise stale(workload_id, actual.get(workload_id), version)
+
+
+class _Prepared:
+    """A statement compiled once. Small commits are frequent: compiling and binding each time would cost more than
+    writing.
+    """
+
+    def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        assert isinstance(compiled, SQLCompiler) and compiled.positiontup
+        self._sql = compiled.string
+        names = compiled.positiontup
+        # Alone, `itemgetter` does not return a tuple.
+        self._values: Any = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
+
+    def many(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Run it once for each row; does nothing without rows."""
+        values = [self._values(row) for row in rows]
+        if values:
+            connection.exec_driver_sql(self._sql, values)
+
+    def one(self, connection: Connection, row: Row) -> CursorResult[*tuple[Any, ...]]:
+        return connection.exec_driver_sql(self._sql, self._values(row))
+
+
+def _upsert(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
+    """Insert whole rows; a row with an existing primary key replaces the old one."""
+    statement = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key]
+    rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=rest)
+
+
+def _is_among(column: Column[Any], name: str, dialect: Dialect) -> ColumnElement[bool]:
+    """True for rows whose `column` is one of the parameter `name`, made by `_many_in_one`: one plan for any number."""
+    if dialect.name == "postgresql":
+        return column == any_(bindparam(name, type_=ARRAY(Text)))
+    each = func.json_each(bindparam(name, type_=Text)).table_valued("value")
+    return column.in_(select(each.c.value))
+
+
+def _many_in_one(values: Collection[str], dialect: Dialect) -> list[str] | str:
+    return list(values) if dialect.name == "postgresql" else json.dumps(list(values))

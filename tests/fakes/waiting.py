@@ -1,0 +1,29 @@
+"""Waiting for what has no event of its own. A condition that does not become true fails the test."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+async def until(condition: Callable[[], Any], what: str = "it", *, within_s: float = 60.0) -> Any:
+    """The first true value that the condition gives; it may be a coroutine function."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if value := await value if inspect.isawaitable(value) else value:
+            return value
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+def wait_until(condition: Callable[[], Any], what: str = "it", *, within_s: float = 60.0, every_s: float = 0.05) -> Any:
+    """The same outside of an event loop."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(every_s)
+    return value

@@ -1,0 +1,90 @@
+"""`commonage node show` prints all known facts of a GPU, and no unknown ones."""
+
+from typing import Any
+
+import pytest
+
+from commonage.cli.nodes import view
+from commonage.wire.nodes import DeviceOut, NodeOut
+
+PLAIN: dict[str, Any] = {
+    "uuid": "GPU-1", "index": 0, "label": "0", "model": "A100", "memory_mib": 81920, "free_mib": 40960,
+    "free_compute_milli": 500, "used_mib": None, "utilisation": None, "simulated": False,
+    "isolation": "cooperative", "faults": [],
+}  # fmt: skip
+MEASURED = {
+    "power_w": 250.4, "power_limit_w": 400, "energy_j": 1, "temperature_c": 61, "sm_clock_mhz": 1410,
+    "memory_clock_mhz": 1593, "throttle": ["temperature"], "ecc_corrected": 3, "ecc_uncorrected": 0,
+    "remapped_corrected": 2, "remapped_uncorrected": 1, "xid": 31,
+}  # fmt: skip
+
+
+def reason(code: str, message: str) -> dict[str, Any]:
+    return {"code": code, "params": {}, "message": message}
+
+
+def node_with(*devices: dict[str, Any]) -> NodeOut:
+    return NodeOut(
+        name="gpu-1", site="here", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
+        free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
+        labels={"zone": "basement"},
+        devices=[DeviceOut(**PLAIN | fields) for fields in devices],
+    )  # fmt: skip
+
+
+def shown(capsys: pytest.CaptureFixture[str], *devices: dict[str, Any]) -> str:
+    view.print_node(node_with(*devices))
+    return capsys.readouterr().out
+
+
+def test_all_facts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        {
+            "faults": [reason("GpuNotReachable", "It fell off the bus.")],
+            "notices": [reason("PersistenceModeOff", "Persistence mode is off.")],
+            "unavailable": [{"isolation": "driver-limit", "reason": reason("RootRequired", "Only root may set it.")}],
+            "driver": "615.10",
+            "cuda": "13.4",
+            "pci": "0000:3b:00.0",
+            "numa": 1,
+            "slots": 3,
+            "peers": [{"uuid": "GPU-2", "links": 4}],
+            "measured": MEASURED,
+        },
+        {"uuid": "GPU-2", "label": "1"},
+    )
+    for words in (
+        "fault        It fell off the bus.",
+        "notice       Persistence mode is off.",
+        "no driver-limit: Only root may set it",
+        "driver 615.10, CUDA 13.4",
+        "PCI 0000:3b:00.0, NUMA node 1",
+        "3 equal slots",
+        "4 to GPU 1",
+        "250 W of 400 W, 61 °C, SM 1410 MHz, memory 1593 MHz, throttled by temperature",
+        "3 corrected, 0 uncorrected",
+        "3 rows of memory",
+        "last Xid     31",
+        "Note: mind the gap",
+        "zone=basement",
+    ):
+        assert words in text
+
+
+def test_unknown_facts_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, {})
+    assert "40 GiB of 80 GiB free\n" in text
+    for words in ("measured", "PCI", "NVLink", "fault", "slots", "software", "None"):
+        assert words not in text
+
+
+def test_mig_instance_names_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, {"label": "0:1", "mig_profile": "3g.40gb", "parent_uuid": "GPU-9"})
+    assert "GPU 0:1" in text
+    assert "3g.40gb of GPU-9" in text
+
+
+def test_faults_are_listed() -> None:
+    node = node_with({"faults": [reason("GpuNotReachable", "It is lost.")]}, {})
+    assert view.faults(node) == ["GPU 0 takes no workloads. It is lost."]

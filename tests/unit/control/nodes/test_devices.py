@@ -1,0 +1,186 @@
+"""GPUs of nodes with agents are shown, attributed and watched like local ones; warnings reach the owner once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.control.world import ROOT, Site, job, submit
+
+from commonage.control.nodes.devices import AllDevices
+from commonage.control.usage.attribution import attribute
+from commonage.domain.errors import Unavailable
+from commonage.domain.nodes import Allocation, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import GpuWarning
+from commonage.domain.requests import parse_gpus
+from commonage.domain.statuses import ProcessOwner
+from commonage.domain.workloads import EventKind
+from commonage.ports.agents import AgentReport
+from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.testing import factories
+
+pytestmark = pytest.mark.anyio
+
+UUID = "GPU-far-0"
+
+
+class Elsewhere:
+    """One node with one GPU: what its agent said, and what it was told."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.told: list[Sequence[Allocation]] = []
+        self.warnings: list[tuple[str, str, str]] = []
+        self.resumed: list[str] = []
+        self.connected = True
+        self.owner: str | None = None
+
+    def agent_reports(self) -> Sequence[AgentReport]:
+        process = ProcessMemory(77, 3000)
+        sample = DeviceSample(UUID, 4000, 0.5, processes=(process,))
+        owner = ProcessOwner(77, self.owner, "python3", 1e12)  # its clock is another
+        report = NodeReport("far", 8000, 32000, (factories.device(uuid=UUID),))
+        now = self.site.clock.now()
+        return [AgentReport("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
+
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        self.told.append(allocations)
+
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
+        taken, self.warnings = self.warnings, []
+        return taken
+
+    async def resume(self, uuid: str) -> None:
+        self.resumed.append(uuid)
+
+
+def far_site() -> tuple[Site, Elsewhere]:
+    site = Site([factories.node("far", [factories.device(uuid=UUID)])], samples_itself=False)
+    site.elsewhere = Elsewhere(site)
+    return site, site.elsewhere
+
+
+async def test_what_its_agent_measures_is_shown_and_written_down() -> None:
+    site, far = far_site()
+    async with site.open() as control:
+        mine = await submit(control, job(gpu=parse_gpus("4GiB")))
+        await site.sampled(control, 5)
+        far.owner = f"{mine.id}-1"
+        await site.sampled(control, 10)
+        [view] = control.node_views.all()
+        assert view.devices[0].used_mib == 4000
+        assert view.devices[0].utilisation == 0.5
+        assert view.devices[0].unattributed == ()
+        assert control.sampling.vram == {f"{mine.id}-1": 3000}
+        assert [allocation.attempt_id for allocation in far.told[-1]] == [f"{mine.id}-1"]
+
+
+async def test_processes_of_nobody_there_are_told() -> None:
+    site, _ = far_site()
+    async with site.open() as control:
+        await site.sampled(control, 15)
+        [view] = control.node_views.all()
+        [unattributed_process] = view.devices[0].unattributed
+        assert (unattributed_process.pid, unattributed_process.memory_mib, unattributed_process.name) == (
+            77,
+            3000,
+            "python3",
+        )
+
+
+async def test_what_is_old_is_no_measurement() -> None:
+    site, far = far_site()
+    far.connected = False
+    async with site.open() as control:
+        await site.sampled(control, 5)
+        [view] = control.node_views.all()
+        assert view.devices[0].used_mib is None
+
+
+async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so() -> None:
+    site, far = far_site()
+    async with site.open() as control:
+        mine = await submit(control)
+        await site.sampled(control, 5)
+        far.warnings = [("far", f"{mine.id}-1", "its MPS daemon ended")]
+        await site.sampled(control, 5)
+        told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+        assert GpuWarning(detail="its MPS daemon ended") in told
+        await control.nodes.resume(ROOT, "far", UUID)
+        assert far.resumed == [UUID]
+
+
+class Neighbor:
+    """The agent of the node `attacker`, which speaks of a GPU and of an attempt of the node `victim`."""
+
+    def __init__(self) -> None:
+        mine, theirs = ProcessMemory(1, 100), ProcessMemory(2, 90_000, "theirs-1")
+        samples = (
+            DeviceSample("GPU-attacker", 1, 0.5, processes=(mine, theirs, ProcessMemory(3, 80_000))),
+            DeviceSample("GPU-victim", 99_999, 1.0),
+        )
+        owners = (ProcessOwner(1, "mine-1", "python3", 0.0), ProcessOwner(3, "theirs-1", "python3", 0.0))
+        report = NodeReport("attacker", 8000, 32000, (factories.device(uuid="GPU-attacker"),))
+        self._agent_reports = AgentReport("attacker", report, 0.0, 0.0, True, samples=samples, owners=owners)
+
+    def agent_reports(self) -> Sequence[AgentReport]:
+        return [self._agent_reports]
+
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        pass
+
+    def take_warnings(self) -> Sequence[tuple[str, str, str]]:
+        return [("attacker", "theirs-1", "made up"), ("attacker", "mine-1", "true"), ("attacker", "ended-1", "late")]
+
+
+async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node() -> None:
+    here: Any = SimpleNamespace(note_allocations=lambda _: None, take_warnings=lambda: ())
+    neighbor: Any = Neighbor()
+    devices = AllDevices(here, neighbor)
+    allocations = {"theirs-1": "victim", "mine-1": "attacker"}
+    await devices.note_allocations(
+        [Allocation(attempt, node, 1000, 256, (), 0.0) for attempt, node in allocations.items()], []
+    )
+    round_ = devices.add_elsewhere(attribute([], [], 0.0), 0.0)
+    assert round_.samples.keys() == {"GPU-attacker"}
+    assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
+    assert await devices.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]
+
+
+def told(site: Site) -> list[tuple[str | None, Reason]]:
+    return [(one.attempt_id, one.reason) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+
+
+async def test_the_owner_is_told_once() -> None:
+    site = Site(samples_itself=False)
+    async with site.open() as control:
+        mine = await submit(control)
+        await site.sampled(control, 5)
+        site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended"), (f"{mine.id}-9", "nobody's")]
+        await site.sampled(control, 10)
+        assert told(site) == [(f"{mine.id}-1", GpuWarning(detail="its MPS daemon ended"))]
+        (event,) = [one for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+        assert (event.owner, event.workload_id) == ("ann", mine.id)
+
+
+async def test_it_is_told_when_the_store_is_back() -> None:
+    site = Site(samples_itself=False)
+    async with site.open() as control:
+        mine = await submit(control)
+        await site.sampled(control, 5)
+        site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended")]
+        site.store.trouble = Unavailable("the database is away")
+        looking = asyncio.create_task(control.device_warnings.collect())
+        while not looking.done():
+            await site.clock.advance(1)
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable):
+            await looking
+        site.store.trouble = None
+        await site.clock.advance(10)
+        await site.sampled(control, 5)
+        assert len(told(site)) == 1

@@ -1,0 +1,87 @@
+"""What is said of volumes that an engine cannot hold to what the admin declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.unit.control.world import ANN
+
+from commonage.control.queries.launch import Volumes, check_mountable
+from commonage.control.settings import ControlSettings
+from commonage.domain.errors import InvalidInput
+from commonage.domain.statuses import Capabilities
+from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
+
+DATASETS = Volume("datasets", source="/srv/datasets")
+RESULTS = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=1024)
+SCRATCH = Volume("scratch", kind=VolumeKind.SCRATCH, writable=True, size_mib=1024)
+QUICK = Volume("quick", kind=VolumeKind.SCRATCH, writable=True, size_mib=64, memory=True)
+NO_SIZE = "its size is not bounded here"
+
+
+@dataclass
+class Case:
+    """What an engine can do, the notes on each volume, and whose sizes the admin is told of."""
+
+    engine: Capabilities
+    notes: dict[str, tuple[str, ...]]
+    loose: str
+
+
+LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
+SOME = "bounded on gpu-1, gpu-2; not bounded on worker3"
+ABC = tuple("abcdefg")
+CASES = [
+    Case(Capabilities("docker", mounts=True, bounded_on=("here",)), {}, ""),
+    Case(
+        Capabilities("swarm-none", mounts=True, unbounded_on=("a", "b")),
+        {"results": (NO_SIZE,), "scratch": (NO_SIZE,)},
+        "results, scratch on a, b, so",
+    ),
+    Case(
+        Capabilities("swarm-some", mounts=True, bounded_on=("gpu-1", "gpu-2"), unbounded_on=("worker3",)),
+        {"results": (SOME,), "scratch": (SOME,)},
+        "results, scratch on worker3, so",
+    ),
+    Case(
+        Capabilities("swarm-many", mounts=True, bounded_on=ABC[:5], unbounded_on=ABC[1:]),
+        dict.fromkeys(("results", "scratch"), ("bounded on a, b, c, d, e; not bounded on b, c, d, e and 2 more",)),
+        "results, scratch on b, c, d, e and 2 more, so",
+    ),
+    Case(
+        Capabilities("process", unbounded_on=("here",)),
+        {"datasets": (LINK,), "results": (NO_SIZE,), "scratch": (NO_SIZE,), "quick": (NO_SIZE,)},
+        "results, scratch, quick on here, so",
+    ),
+]
+
+
+def volumes_on(engine: Capabilities) -> Volumes:
+    node_pool = cast(Any, SimpleNamespace(capabilities=lambda: [engine]))
+    return Volumes(node_pool, ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.engine.name)
+def test_a_size_that_does_not_hold_is_told(case: Case) -> None:
+    volumes = volumes_on(case.engine)
+    assert {one.volume.name: one.notes for one in volumes.offered(ANN) if one.notes} == case.notes
+    said = volumes.warnings()
+    assert len(said) == bool(case.loose)
+    assert all(one.startswith(f"Nothing holds the size of {case.loose} they take") for one in said)
+
+
+def test_which_nodes_hold_a_size_is_told_of_each_volume() -> None:
+    engine = Capabilities("swarm", mounts=True, bounded_on=("b",), unbounded_on=("a",))
+    found = {one.volume.name: (one.bounded_on, one.unbounded_on) for one in volumes_on(engine).offered(ANN)}
+    some = (("b",), ("a",))
+    assert found == {"datasets": ((), ()), "results": some, "scratch": some, "quick": (("a", "b"), ())}
+
+
+def test_only_where_nothing_is_mounted_a_place_of_ones_own_is_refused() -> None:
+    asked = [VolumeRequest("datasets", None, "/data")]
+    check_mountable(asked, [Capabilities("swarm", mounts=True)])
+    with pytest.raises(InvalidInput, match="MountsNotSupported"):
+        check_mountable(asked, [Capabilities("process")])

@@ -1,0 +1,84 @@
+"""Who works on whose account, and what that allows."""
+
+import pytest
+
+from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.settings import ControlSettings
+from commonage.control.tenants import tenant_of, tenants_of, within_sites
+from commonage.control.workloads.submission import Submission, spec_of
+from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Rules, Tenant
+from commonage.domain.workloads import Kind
+from commonage.testing import factories as make
+
+OPTICS = Tenant("optics", sites=("north",), environments=("torch", "notebook"))
+COURSE = Tenant("course", sites=("north", "south"))
+SETTINGS = ControlSettings(rules=Rules((OPTICS, COURSE)))
+USER = frozenset({Scope.READ, Scope.SUBMIT})
+CATALOGUE = Catalogue(
+    (
+        make.environment("base", kinds=(Kind.JOB,)),
+        make.environment("torch", kinds=(Kind.JOB, Kind.SESSION)),
+        make.environment("notebook", kinds=(Kind.SESSION,)),
+    )
+)
+
+
+def person(*groups: str, admin: bool = False) -> Principal:
+    return Principal("ann", USER | ({Scope.ADMIN} if admin else set()), groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "tenant"),
+    [((), "commons"), (("staff",), "commons"), (("optics", "staff"), "optics"), (("optics", "course"), "commons")],
+)
+def test_the_tenant_of_who_names_none(groups: tuple[str, ...], tenant: str) -> None:
+    assert tenant_of(None, person(), groups, SETTINGS).name == tenant
+
+
+def test_one_may_choose_among_ones_own() -> None:
+    assert [one.name for one in tenants_of(("optics", "staff"), SETTINGS)] == ["commons", "optics"]
+    assert tenant_of("commons", person(), ("optics",), SETTINGS).name == "commons"
+    with pytest.raises(Forbidden, match="ann is no member of 'course'; there is to choose from: commons, optics"):
+        tenant_of("course", person(), ("optics",), SETTINGS)
+    with pytest.raises(Forbidden, match="no member of 'staff'"):
+        tenant_of("staff", person(), ("staff",), SETTINGS)
+
+
+def test_admins_may_choose_any_that_there_is() -> None:
+    assert tenant_of("course", person(admin=True), (), SETTINGS).name == "course"
+    with pytest.raises(InvalidInput, match="no tenant 'staff'; there are: commons, optics, course"):
+        tenant_of("staff", person(admin=True), (), SETTINGS)
+
+
+def test_the_default_tenant_may_be_declared_like_any() -> None:
+    settings = ControlSettings(rules=Rules((Tenant("commons", weight=3.0),)))
+    assert tenant_of(None, person(), (), settings).weight == 3.0
+
+
+def test_groups_said_by_the_hub_count_and_those_of_others_do_not() -> None:
+    ask = Submission(Kind.JOB, ("true",), owner="bob", groups=("optics",), environment="torch")
+    assert spec_of(ask, person(admin=True), CATALOGUE, SETTINGS).tenant == "optics"
+    mine = Submission(Kind.JOB, ("true",), groups=("optics",))
+    assert spec_of(mine, person(), CATALOGUE, SETTINGS).tenant == "commons"
+
+
+def test_environments_of_a_tenant() -> None:
+    def environment(kind: Kind, name: str | None) -> str:
+        command = ("true",) if kind is Kind.JOB else ()
+        return spec_of(Submission(kind, command, environment=name), person("optics"), CATALOGUE, SETTINGS).environment
+
+    assert environment(Kind.JOB, None) == "torch"  # `base`, the usual one, is not theirs
+    assert environment(Kind.SESSION, None) == "notebook"
+    with pytest.raises(InvalidInput, match=r"EnvironmentNotOffered\(.*exists=True.*offered=\('torch',\)"):
+        environment(Kind.JOB, "base")
+
+
+def test_sites_of_a_tenant() -> None:
+    assert within_sites((), OPTICS) == (("site", "north"),)
+    assert within_sites((), COURSE) == (("site", "|".join(COURSE.sites)),)
+    assert within_sites((("site", "north|south"),), COURSE) == (("site", "north|south"),)
+    assert within_sites((("site", "south"),), COURSE) == (("site", "south"),)
+    with pytest.raises(Forbidden, match="members of optics use the sites north, not 'south'"):
+        within_sites((("site", "south"),), OPTICS)
