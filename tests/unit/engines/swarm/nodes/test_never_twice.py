@@ -119,7 +119,7 @@ class Site:
         hub = self.sees(CONTROL, name)
         if hub and self.phase.control and self.now >= swarm_node.reports_at:
             swarm_node.reports_at = self.now + REPORT_S
-            vote.set_neighbors(self.neighbors_of or vote.neighbors)
+            vote.neighbors = self.neighbors_of or vote.neighbors
             paused = (name,) if swarm_node.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
             self.record_neighbors[name] = AgentReport(
