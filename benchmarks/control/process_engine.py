@@ -23,7 +23,7 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 
 HERE = Environment("here", "Here", python=sys.executable)
 

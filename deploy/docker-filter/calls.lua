@@ -1,7 +1,7 @@
 -- The calls that the filter passes on. A call has a method, a path, the keys of its query, a kind of body, and may name an object.
 -- A request line that HAProxy and Docker could read in two ways is refused. filter.lua calls call_of; descriptions.lua has the bodies.
 
--- The versions of Docker's API that the engines speak (src/commonage/engines/containers/api_version.py). A daemon drops fields
+-- The versions of Docker's API that the engines speak (src/commonage/engines/containers/docker_api.py). A daemon drops fields
 -- that the version of a request does not know: before 1.41 these include a service's capabilities and limits.
 local VERSIONS = {["1.41"] = true, ["1.50"] = true}
 

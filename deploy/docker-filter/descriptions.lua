@@ -161,14 +161,14 @@ end
 -- --- folders of the node -------------------------------------------------------------------------------------------
 -- Each is said to its last part, `*` being any one: what is below may be a link that somebody made who works there.
 
-local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/attempts/*/box", "swarm/attempts/*/log",
+local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/control", "docker/runs/*/log", "swarm/attempts/*/control", "swarm/attempts/*/log",
   "docker/injected/python", "docker/injected/jupyter"}
 local PART = "[%w._~@+-]+"
 local folders = {}
 -- The node agent of a Swarm mounts the folders of an attempt here.
 local ON_SWARM = os.getenv("COMMONAGE_ENGINE") == "swarm"
 local MOUNTED = {}
-for number, name in ipairs({"workspace", "box", "log", "volume%-%d+"}) do
+for number, name in ipairs({"workspace", "control", "log", "volume%-%d+"}) do
   MOUNTED[number] = "^/run/commonage/attempts/%w+%-%d+/" .. name .. "$"
 end
 

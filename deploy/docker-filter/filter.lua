@@ -20,7 +20,7 @@ local OBJECTS = {
   configs = {path = "/configs/%s", id = "ID", labels = labels_of_spec},
   secrets = {path = "/secrets/%s", id = "ID", labels = labels_of_spec},
 }
-local GONE = {404, "there is nothing of this name"} -- engines/containers/daemon/errors.py knows these words
+local GONE = {404, "there is nothing of this name"} -- engines/containers/daemon/connection.py knows these words
 local UNKNOWN = {503, "the Docker daemon did not say who owns this object; try again"}
 local FOREIGN = {
   403, "this object does not belong to Commonage: it lacks the label " .. LABEL .. ", so the filter before the Docker socket refuses the call",

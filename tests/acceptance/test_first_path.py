@@ -13,8 +13,8 @@ from tests.acceptance.kernel import by_number, run_notebook, terminal_says
 from tests.acceptance.served import Served, served
 from tests.fakes.waiting import wait_until
 
-from commonage.engines.containers.program.session import CONTAINER_SESSION
-from commonage.engines.rundir.sessions import SESSION_COMMAND
+from commonage.engines.containers.program import CONTAINER_SESSION
+from commonage.engines.rundir.programs import SESSION_COMMAND
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -25,7 +25,7 @@ from tests.fakes.waiting import wait_until
 from tests.integration.api_world import served
 
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.sdk import ApiError, AsyncClient, Client, SubmitIn
 from commonage.wire.execs import WINDOW
 from commonage.wire.hub import API_PATH

@@ -21,7 +21,7 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.images import Environment
 from commonage.domain.nodes import Isolation
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.gpu.detect import share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots

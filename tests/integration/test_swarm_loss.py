@@ -38,8 +38,8 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.nodes import MayBeCutOff
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
 from commonage.server.bootstrap import SystemClock
@@ -88,7 +88,7 @@ class Blow:
 def cut_off(node: Node, data: Path) -> None:
     """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
     node.unplug()
-    for stop in data.glob("swarm/attempts/*/box/stop"):
+    for stop in data.glob("swarm/attempts/*/control/stop"):
         stop.unlink()
 
 

@@ -25,7 +25,7 @@ from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.server.bootstrap import SystemClock

@@ -16,7 +16,7 @@ from tests.fakes.waiting import until
 from tests.integration.api_world import serving
 
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 

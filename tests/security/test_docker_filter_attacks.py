@@ -49,10 +49,9 @@ from tests.contract.docker_filter.filtering import (
 from tests.contract.harness.dockerd import IMAGE, Dockerd
 from tests.contract.harness.swarm import Swarm, swarm_of
 
-from commonage.engines.containers.api_version import API_VERSIONS
+from commonage.engines.containers.daemon.connection import DaemonRefused
 from commonage.engines.containers.daemon.descriptions import installation_filter
-from commonage.engines.containers.daemon.errors import DaemonRefused
-from commonage.engines.containers.exec.api import STREAMS
+from commonage.engines.containers.docker_api import API_VERSIONS, STREAMS
 from commonage.engines.docker.client import Client as DockerClient
 from commonage.engines.swarm.client import Client as SwarmClient
 from commonage.engines.swarm.nodes.membership import SwarmManager

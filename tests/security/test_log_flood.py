@@ -12,7 +12,7 @@ from tests.security.api_site import site
 
 from commonage.domain.reasons.attempts import LogTruncated
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.engine_rig import FOREVER
 
 pytestmark = pytest.mark.anyio

@@ -98,7 +98,7 @@ async def test_secrets_in_a_box_are_not_run(rig: SwarmRig, monkeypatch: pytest.M
     evil = "echo the script of the attacker\n"
 
     def attack(order: StartRequest) -> None:
-        (rig.data / ATTEMPTS / order.attempt_id / "box" / "secrets").write_text(evil)
+        (rig.data / ATTEMPTS / order.attempt_id / "control" / "secrets").write_text(evil)
 
     order = rig.start_request(Behaviour(), command=("sh", "-c", "echo $KEY"), secrets=(("KEY", SECRET),))
     just_before_it_is_made(monkeypatch, order, attack)
@@ -201,7 +201,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
     before = content_of(target)
     order = await rig.started(rig.start_request(FOREVER))
     mine = rig.data / ATTEMPTS / order.attempt_id
-    replace_by_link(mine / "box", target)
+    replace_by_link(mine / "control", target)
     replace_by_link(mine / "log", target / "key")
     with pytest.raises(EngineFailure, match="is a link"):
         await rig.log(order.attempt_id)

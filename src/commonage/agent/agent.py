@@ -31,8 +31,7 @@ from commonage.agent.partition import SWARM_PORT, PartitionMonitor, is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import ProcessOwner
-from commonage.engines.containers.daemon.checks import MAY_GAIN, may_gain, swarm_faults
-from commonage.engines.containers.daemon.gpus import services_fault
+from commonage.engines.containers.daemon.info import MAY_GAIN, may_gain, services_fault, swarm_faults
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.link import messages
 from commonage.link.connection import Connection, MessageHandlers, RequestHandler

@@ -15,7 +15,7 @@ from commonage.agent.config import AgentConfig
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import FolderNotReadable, SharedFolderEmpty, SharedFolderSilent
-from commonage.engines.rundir.disk import disk_pressure_of
+from commonage.engines.rundir.node_report import disk_pressure_of
 
 _MIB = 1024 * 1024
 _SHARED_TIMEOUT_S = 10.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from commonage.engines.process.environments.uv import read_pip_settings, uv_environment
+from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.images.recipe import CERTIFICATES
 
 PIP_CERTIFICATES = "/run/secrets/ca"

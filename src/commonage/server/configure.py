@@ -13,13 +13,10 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
-from commonage.engines.containers.daemon.admin_mounts import parse_mount
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import DockerSettings, ProcessSettings, SwarmSettings, parse_mount
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections

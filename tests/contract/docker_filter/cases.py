@@ -7,19 +7,17 @@ import json
 from functools import reduce
 from typing import Any
 
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
+from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker import translate as docker
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.settings import DockerSettings, Mount, SwarmSettings
 from commonage.engines.swarm import translate as swarm
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.swarm_files import Delivery
 
 Json = dict[str, Any]
@@ -46,7 +44,9 @@ DEVICES = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 
 def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
     """What the Docker engine sends for an order that has all there is."""
-    folders = AttemptFolders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
+    folders = AttemptFolders(
+        f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/control", f"{DATA}/docker/runs/w-1/log"
+    )
     context = docker.ContainerContext(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
@@ -59,7 +59,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
     context = swarm.ContainerContext(
         INSTALLATION,
         NETWORK,
-        AttemptFolders(f"{mounted}/workspace", f"{mounted}/box", f"{mounted}/log"),
+        AttemptFolders(f"{mounted}/workspace", f"{mounted}/control", f"{mounted}/log"),
         Delivery("a" * 64, "commonage-configs"),
         (0, 0),
         "abc123",
@@ -159,7 +159,9 @@ PASSWORDS: Json = {
 def service_with_files() -> Json:
     """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
     made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
-    mounts = [bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "box", "log", "volume-0")]
+    mounts = [
+        bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "control", "log", "volume-0")
+    ]
     return but(made, f"{C}.Mounts", mounts)
 
 
@@ -219,9 +221,9 @@ SOURCES = [
     f"{DATA}/docker/injected",
     f"{DATA}/docker/injected/python/sitecustomize.py",
     f"{DATA}/docker/runs/w-1",
-    f"{DATA}/docker/runs/w-1/box/link",
+    f"{DATA}/docker/runs/w-1/control/link",
     f"{DATA}/docker/runs/w-1/request.json",
-    f"{DATA}/docker/runs/../../secrets/box",
+    f"{DATA}/docker/runs/../../secrets/control",
     f"{DATA}/docker",
     f"{DATA}/volumes",
     f"{DATA}/volumes/x/link",
@@ -253,13 +255,13 @@ SOURCES = [
     f"/run/commonage/attempts/{ATTEMPT}/other",
     f"/run/commonage/attempts/{ATTEMPT}/volume-",
     f"/run/commonage/attempts/{ATTEMPT}/volume-0x",
-    f"/run/commonage/attempts/{ATTEMPT}/box/link",
-    f"/run/commonage/attempts/{ATTEMPT}/../box",
-    f"/run/commonage/attempts//{ATTEMPT}/box",
-    "/run/commonage/attempts/../box",
-    "/run/commonage/attempts/*/box",
-    f"/run/commonage/other/{ATTEMPT}/box",
-    f"/run/../etc/commonage/attempts/{ATTEMPT}/box",
+    f"/run/commonage/attempts/{ATTEMPT}/control/link",
+    f"/run/commonage/attempts/{ATTEMPT}/../control",
+    f"/run/commonage/attempts//{ATTEMPT}/control",
+    "/run/commonage/attempts/../control",
+    "/run/commonage/attempts/*/control",
+    f"/run/commonage/other/{ATTEMPT}/control",
+    f"/run/../etc/commonage/attempts/{ATTEMPT}/control",
 ]
 
 CONTAINERS: list[tuple[str, str, object]] = [
@@ -439,7 +441,7 @@ SERVICES: list[tuple[str, str, object]] = [
             ("in place of the shell", "File.Name", "/bin/sh"),
             ("a way out", "File.Name", "/run/commonage/../../bin/sh"),
             ("a way up", "File.Name", "../../bin/sh"),
-            ("a folder below", "File.Name", "/run/commonage/box/x"),
+            ("a folder below", "File.Name", "/run/commonage/control/x"),
             ("a file that all may write to", "File.Mode", 0o666),
             ("a program as its owner", "File.Mode", 0o4555),
             ("a mode that is none", "File.Mode", -1),

@@ -19,7 +19,7 @@ from typing import Any
 from tests.contract.docker_filter.cases import ANOTHERS, DATA, INSTALLATION, OURS, SHARED
 from tests.contract.harness.dockerd import SocketConnection
 
-from commonage.engines.containers.exec.api import STREAMS
+from commonage.engines.containers.docker_api import STREAMS
 
 FILTER = Path(__file__).parents[3] / "deploy" / "docker-filter"
 _UP_WITHIN_S = 20.0

@@ -15,7 +15,7 @@ from tests.contract.engines.rigs import DockerRig, docker_rig
 from tests.contract.harness.dockerd import Dockerd
 
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.exec.api import STREAMS
+from commonage.engines.containers.docker_api import STREAMS
 from commonage.engines.docker.translate import container_name
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.exec_contract import ExecContract
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.needs("docker"), pytest.mark.needs("haproxy"), pytest.
 @pytest.fixture(scope="module")
 def filtered(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     data = tmp_path_factory.getbasetemp()
-    below = ("workspaces/*", "docker/runs/*/box", "docker/runs/*/log")
+    below = ("workspaces/*", "docker/runs/*/control", "docker/runs/*/log")
     told = {"COMMONAGE_DATA_DIR": "/nowhere", "COMMONAGE_MOUNTS": ":".join(f"{data}/*/{one}" for one in below)}
     with filter_before(dockerd.socket, tmp_path_factory.mktemp("filter"), **told) as made:
         yield made

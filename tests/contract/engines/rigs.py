@@ -19,12 +19,10 @@ from tests.contract.harness.swarm import Swarm
 from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.processes import send
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import DockerSettings, ProcessSettings, SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.ports.devices import Devices
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_rig import EngineRig, StartRequestFactory

@@ -12,7 +12,7 @@ from tests.contract.harness.processes import commands_beside
 
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import Aside
 from commonage.testing.engine_rig import FOREVER
 

@@ -17,7 +17,7 @@ from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.reasons.devices import GpuDriverSilent
 from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.domain.statuses import ProcessOwner
-from commonage.engines.containers.daemon.gpus import services_fault
+from commonage.engines.containers.daemon.info import services_fault
 from commonage.gpu.detect import Opened
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DevicesUnavailable, ShareAssignment

@@ -52,7 +52,7 @@ def test_parses_volume_requests(text: str, request_: VolumeRequest) -> None:
         ("datasets@/", "is taken"),
         ("datasets@/home/ada", "volume 'datasets' cannot go to '/home/ada': /home is taken"),
         ("datasets@/usr/bin", "/usr is taken"),
-        ("datasets@/run/commonage/box", "/run is taken"),
+        ("datasets@/run/commonage/control", "/run is taken"),
         ("datasets@//etc", "/etc is taken"),
         ("datasets@/a,b", "no whole path"),
     ],

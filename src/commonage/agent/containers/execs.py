@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.docker import DockerDaemon
-from commonage.engines.containers.exec.execs import DaemonExecs
+from commonage.engines.containers.execs import DaemonExecs
 from commonage.link.connection import Connection, MessageHandlers
 from commonage.link.execs import (
     ExecCancel,

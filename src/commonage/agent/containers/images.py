@@ -12,8 +12,8 @@ from pathlib import Path
 
 from commonage.agent.containers.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.image_pulls import progress_of, refusal_of
-from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.engines.containers.daemon.info import progress_of, refusal_of
+from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
 
 _SILENCE_S = 120.0

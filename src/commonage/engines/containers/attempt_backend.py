@@ -1,18 +1,49 @@
-"""The operations on one attempt's container or service. Each engine implements them; `engine.py` calls them."""
+"""An attempt that is a container, and the operations on it that each engine implements. `engine.py` calls them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, field
+from math import inf
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.files.control_folder import NAME as CONTROL_FOLDER
+from commonage.engines.containers.files.control_folder import ControlFolder
+from commonage.engines.rundir.run import EngineRun, RunTable
 from commonage.engines.rundir.runs import Exit
 from commonage.ports.agents import OnProgress
+
+
+@dataclass(slots=True, eq=False)
+class Run(EngineRun):
+    """`launching` is the task that starts it, `again` one that will look at its status again, and `last_error` the
+    error of the last look, if any. `container` and `pid` are the daemon's id of it and its first process, while they
+    are known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `status_lock`: one
+    look at a time.
+    """
+
+    launching: asyncio.Task[None] | None = None
+    again: asyncio.Task[None] | None = None
+    last_error: str = ""
+    container: str | None = None
+    signalled_at: float = -inf
+    status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def control_folder(self) -> ControlFolder:
+        return ControlFolder(self.folder.writable / CONTROL_FOLDER)
+
+    @property
+    def is_launching(self) -> bool:
+        return self.launching is not None and not self.launching.done()
+
+
+Table: TypeAlias = RunTable[Run]
 
 
 class Unreachable(EngineFailure):
@@ -48,8 +79,6 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """It runs."""
-
     started_at: float | None
     url: str | None = None
 
@@ -67,42 +96,29 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 
 
 class AttemptBackend(Protocol):
-    """Every method may raise EngineFailure; Away if the result is unknown."""
+    """Every method may raise EngineFailure; Unreachable if the result is unknown."""
 
-    def check(self, request: StartRequest) -> None:
-        """Raises EngineFailure for a request that can never run."""
-        ...
-
-    def node_of(self, request: StartRequest) -> str:
-        """The node that it runs on."""
-        ...
+    def node_of(self, request: StartRequest) -> str: ...
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """Choose its port on its node; None if it needs none. `taken` are the ports of others there.
 
         Raises EngineFailure if none is free.
         """
-        ...
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Pull its image and start its container.
 
-        Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).
+        Idempotent: called again after a crash, after Unreachable, and after any temporary failure (`is_retryable`).
         """
-        ...
 
-    async def inspect(self, run: Run) -> ContainerState:
-        """Return the current state of its container."""
-        ...
+    async def inspect(self, run: Run) -> ContainerState: ...
 
     async def signal(self, run: Run, signal: Signal) -> None:
         """Ask its program to end, or kill it. A stopped program is no error."""
-        ...
 
     async def remove(self, run: Run) -> None:
         """Remove the container of an ended attempt. Nothing of another attempt is touched."""
-        ...
 
     async def release(self, run: Run) -> None:
         """Release what its node held for it, once its processes are gone. Idempotent, raises nothing."""
-        ...

@@ -17,19 +17,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.images import EnvironmentStatus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.containers.attempt_backend import AttemptBackend, NodeGone, Unreachable
-from commonage.engines.containers.lifecycle import end_run, launch_with_retries
-from commonage.engines.containers.run import Run, Table
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers.attempt_backend import AttemptBackend, NodeGone, Run, Unreachable
+from commonage.engines.containers.daemon.connection import Connection
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.networks import Relays
+from commonage.engines.containers.files.prepare import check
+from commonage.engines.containers.lifecycle import StartLimiter, end_run, launch_with_retries
 from commonage.engines.containers.status_reader import StatusReader, Unclear, Unstarted, write_end
-from commonage.engines.rundir.execs import not_running
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
+from commonage.engines.rundir.unpacking import Unpacker
+from commonage.engines.settings import ContainerSettings
 from commonage.files.safe_path import SafePath
-from commonage.ports.execs import ExecStream, Terminal
+from commonage.link.forwarding import MAX_PER_PEER
 
 RETRY_S = 2.0
 """Seconds before looking again at what could not be seen, and retrying what could not be written."""
@@ -43,14 +47,29 @@ class ContainerEngine(RunsEngine[Run]):
     `shared`: the folder for files that other nodes see.
     """
 
+    _max_relayed = MAX_PER_PEER
+    """Limit of connections to the relays from one address."""
+
     _container_client: AttemptBackend
     _status_reader: StatusReader
     _installation: str
 
-    def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: SafePath | None = None) -> None:
-        super().__init__(site, name, folder / "runs", Table(), max_log_mib, shared)
+    def __init__(
+        self,
+        site: str,
+        name: str,
+        folder: Path,
+        settings: ContainerSettings,
+        client: Connection,
+        shared: SafePath | None = None,
+    ) -> None:
+        super().__init__(site, name, folder / "runs", settings, shared)
         self._folder = folder
+        self._connection = client
         self._start_limiter = StartLimiter(self._spawn)
+        self._unpacker = Unpacker(settings.bundle_max_mib)
+        self._images = Images(client, site, settings.pull, settings.account)
+        self._relays = Relays(settings.reaches, settings.gateway_port, self._max_relayed)
 
     # --- for subclasses --------------------------------------------------------------------------------------
 
@@ -75,25 +94,31 @@ class ContainerEngine(RunsEngine[Run]):
             run.begun.set_result(None)
         await self._settle_all()
 
-    async def _release_all(self) -> None:
+    async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
+        await self._before_disconnect()
+        await self._images.close()
+        self._relays.close()
+        await self._connection.close()
+        self._unpacker.close()
+        self._tasks.close()
+
+    async def _before_disconnect(self) -> None:
+        """The last calls to the daemon, when no task runs any more."""
+
+    def _has_runs_of(self, tenant: str) -> bool:
+        return any(run.request.tenant == tenant for run in self._table)
 
     # --- the port: starting -------------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest) -> None:
-        """Write the request to disk; its container is created in the background."""
-        run = self._table.runs.get(request.attempt_id)
-        if run is None:
-            self._files.folder(request.attempt_id)  # raises for an invalid id
-            self._container_client.check(request)
-            port = self._container_client.port_for(request, self._ports_at(self._container_client.node_of(request)))
-            run = self._note(request)
-            run.port = port
-            # A task of its own: a caller that is cancelled must not leave something half written.
-            self._spawn(self._begin(run))
-        await asyncio.shield(run.begun)
+    def _accept(self, request: StartRequest) -> Run:
+        check(request)
+        port = self._container_client.port_for(request, self._ports_at(self._container_client.node_of(request)))
+        run = self._note(request)
+        run.port = port
+        return run
 
     def _note(self, request: StartRequest) -> Run:
         run = Run(request, self._files.folder(request.attempt_id), self._starting(request))
@@ -111,43 +136,30 @@ class ContainerEngine(RunsEngine[Run]):
         node = self._container_client.node_of(request)
         return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
-    async def _begin(self, run: Run) -> None:
-        try:
-            is_new = await self._in_thread(lambda: self._write(run))
-        except Exception as error:  # any exception goes to those who wait for the start
-            self._table.runs.pop(run.id, None)
-            run.begun.set_exception(error)
-            run.begun.exception()  # marks it as retrieved: there may be no waiter left
-            return
-        if not is_new:  # ran under an earlier server process, and was forgotten
-            self._table.runs.pop(run.id, None)
-        else:
-            self._table.tell(run, self._starting(run.request))
-            self._launch(run)
-        run.begun.set_result(None)
-
-    def _write(self, run: Run) -> bool:
+    def _write(self, run: Run) -> Phase | None:
         if self._files.is_forgotten(run.id):
-            return False
+            return None
         try:
             self._files.create(run.request, run.port)
         except OSError as error:
             self._files.remove(run.id)
             raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
-        return True
+        return Phase.STARTING
+
+    async def _go_on(self, run: Run, begun: int | Phase) -> None:
+        self._table.tell(run, self._starting(run.request))
+        self._launch(run)
 
     def _launch(self, run: Run) -> None:
         if not run.is_launching and run.ending is None:
             run.launching = self._spawn(self._launch_in_background(run))
 
     async def _launch_in_background(self, run: Run) -> None:
-        """Start its container; the outcome shows as a status."""
-
         def on_progress(reason: Reason, progress: float | None) -> None:
             self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
-            if await self._until_disk_works(run.folder.claim) is None:
+            if await self._until_disk_works(run.folder.runner) is None:
                 await launch_with_retries(run, self._container_client, on_progress)
         except Unreachable as error:
             on_progress(error.waiting, None)
@@ -228,17 +240,10 @@ class ContainerEngine(RunsEngine[Run]):
     async def _remove(self, run: Run) -> None:
         await self._container_client.remove(run)
 
-    # --- the port: exec -------------------------------------------------------------------------------------
+    # --- the port: environments ----------------------------------------------------------------------------
 
-    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """Run a command in its container."""
-        run = self._table.runs.get(attempt_id)
-        if run is None or not run.is_running:
-            raise not_running(attempt_id)
-        return await self._exec(run, command, terminal)
-
-    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
-        raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        return self._images.statuses()
 
 
 def _has_changed(before: Status, after: Status) -> bool:

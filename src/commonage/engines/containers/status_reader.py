@@ -16,13 +16,13 @@ from commonage.engines.containers.attempt_backend import (
     AttemptBackend,
     ContainerState,
     Ended,
+    Run,
     Running,
     Waiting,
 )
-from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.rundir.runs import Exit, RunFolder
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import InThread
 
 STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143
@@ -39,8 +39,6 @@ class Unclear:
 
 
 class StatusReader:
-    """Looks, and writes ends to disk."""
-
     def __init__(self, container_client: AttemptBackend, in_thread: InThread) -> None:
         self._container_client = container_client
         self._in_thread = in_thread
@@ -71,18 +69,18 @@ class StatusReader:
     async def _written(self, run: Run) -> Exit | None:
         written = await self._in_thread(run.folder.exit)
         if written is None:
-            early = await self._in_thread(run.folder.claim)
+            early = await self._in_thread(run.folder.runner)
             if early is not None:
                 written = await self._write(run, Exit(TERMINATED, STOPPED_EARLY, early.at))
         return written
 
     async def _of_what_did_not_run(self, run: Run, seen: ContainerState) -> Exit | Status | Unstarted | Unclear:
-        claim = await self._in_thread(run.control_folder.claim)
-        if claim is Claim.NEVER:
+        decision = await self._in_thread(run.control_folder.decision)
+        if decision is StartDecision.FORBIDDEN:
             return Exit(TERMINATED, STOPPED_EARLY, time.time())
         if isinstance(seen, Waiting):
             return self._waiting(run, seen)
-        if claim is Claim.NOBODY:
+        if decision is StartDecision.UNDECIDED:
             return Unstarted()
         # Otherwise it was started a moment ago, and that is not visible yet.
         return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
@@ -119,9 +117,7 @@ def write_end(folder: RunFolder, end: Exit) -> None:
 
 
 def _began(run: Run, seen: ContainerState, latest: float) -> float | None:
-    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
-    (allocation).
-    """
+    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation."""
     reported = seen.started_at if isinstance(seen, Running | Ended) else None
     if reported is None or run.status.started_at is not None:
         return run.status.started_at

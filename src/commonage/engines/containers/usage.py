@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from commonage.domain.statuses import Measurement, ProcessOwner
+from commonage.engines.rundir.proc import process_info
 
 _MIB = 1024 * 1024
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
-
-
-class _ContainerState(NamedTuple):
-    name: str
-    began: int
-
-
-def booted_at() -> float:
-    """Boot time of this node, unix seconds."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
@@ -36,12 +24,12 @@ def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
 
     That is `pid` itself, or a proxy; then it is the only process of that name. None if there are none or several.
     """
-    look = _look(pid)
+    look = process_info(pid)
     if look is None or look.name != name:
-        others = (_look(int(entry.name)) for entry in os.scandir("/proc") if entry.name.isdigit())
-        found = [one for one in others if one is not None and one.name == name]
+        others = (process_info(int(entry.name)) for entry in os.scandir("/proc") if entry.name.isdigit())
+        found = [other for other in others if other is not None and other.name == name]
         look = found[0] if len(found) == 1 else None
-    return None if look is None else booted_at() + look.began / _TICKS
+    return None if look is None else look.started_at
 
 
 def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:
@@ -69,12 +57,12 @@ def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> M
 
 def owners_of(pids: Collection[int], attempts: Mapping[str, str]) -> list[ProcessOwner]:
     """Owners of the processes that still run, by pid; `attempts` maps container ids to attempts."""
-    found, since = [], booted_at()
+    found = []
     for pid in sorted(set(pids)):
-        look, groups = _look(pid), _groups_of(pid)
-        if look is not None and groups is not None:
+        info, groups = process_info(pid), _groups_of(pid)
+        if info is not None and groups is not None:
             ids = {attempts.get(one) for path in groups.values() for one in _CONTAINER.findall(path)} - {None}
-            found.append(ProcessOwner(pid, next(iter(ids), None), look.name, since + look.began / _TICKS))
+            found.append(ProcessOwner(pid, next(iter(ids), None), info.name, info.started_at))
     return found
 
 
@@ -120,16 +108,3 @@ def _field(path: Path, name: str) -> int:
         if key == name:
             return int(value)
     raise KeyError(name)
-
-
-def _look(pid: int) -> _ContainerState | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # The name, in parentheses, may contain anything.
-    name, _, rest = stat.partition(b"(")[2].rpartition(b")")
-    fields = rest.split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return _ContainerState(name.decode("utf-8", "replace"), int(fields[19]))

@@ -1,24 +1,37 @@
-"""The few calls of the Docker daemon's API that this engine uses; every failure is an EngineFailure.
+"""The few calls of the Docker daemon's API that this engine uses, and its events; every failure is an EngineFailure.
 
-Descriptions go in and out as the daemon's own JSON; `translate` and `statuses` know their contents.
+Descriptions go in and out as the daemon's own JSON; `translate` and `container_client` know their contents.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import secrets
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import DaemonRefused, translated
+from commonage.domain.errors import EngineFailure
+from commonage.domain.iterations import Iterations
+from commonage.engines.containers.daemon.connection import (
+    CONFLICT,
+    GONE,
+    Connection,
+    DaemonRefused,
+    Json,
+    translated,
+    unless_refused,
+)
+from commonage.engines.containers.daemon.descriptions import LABEL
 from commonage.engines.containers.usage import daemon_started_at
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
@@ -28,8 +41,6 @@ _EVENT_BYTES = 8 * 2**20
 
 
 class Client(Connection):
-    """One daemon at `url` (unix:///…, or tcp://…)."""
-
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._limits_sizes: bool | None = None
@@ -51,10 +62,9 @@ class Client(Connection):
         return None
 
     async def events(self, label: str) -> AsyncIterator[Json]:
-        """Yield events of containers with this label, from shortly before now. The first is empty: the connection is
-        open.
+        """Yield events of containers with this label, from shortly before now.
 
-        Ends when the connection does. Raises EngineFailure without a connection.
+        The first is empty: the connection is open. Ends when the connection does. Raises EngineFailure without one.
         """
         filters = {"type": ["container"], "event": _EVENTS, "label": [label]}
         params = {"filters": json.dumps(filters), "since": str(int(time.time()) - 1)}
@@ -70,14 +80,10 @@ class Client(Connection):
     # --- containers ---------------------------------------------------------------------------------------------
 
     async def create(self, name: str, config: Json) -> str | None:
-        """Return its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
-        try:
-            with translated(self.url):
-                return (await (await self._daemon()).containers.create(config, name=name)).id
-        except DaemonRefused as error:
-            if error.http_status == 409:
-                return None
-            raise
+        """Return its id; None if the name is taken. Raises DaemonRefused, DaemonUnreachable."""
+        with unless_refused(CONFLICT), translated(self.url):
+            return (await (await self._daemon()).containers.create(config, name=name)).id
+        return None
 
     async def start(self, container: str) -> None:
         """Start it. A running one is left alone; an ended one would run again: the entry prevents that."""
@@ -86,34 +92,21 @@ class Client(Connection):
 
     async def inspect(self, container: str) -> Json | None:
         """Return its full description; None if this id or name does not exist."""
-        try:
-            with translated(self.url):
-                return await (await self._daemon()).containers.container(container).show()
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return None
-            raise
+        with unless_refused(GONE), translated(self.url):
+            return await (await self._daemon()).containers.container(container).show()
+        return None
 
     async def kill(self, container: str, signal: str) -> None:
         """Send it a signal. A stopped container is no error."""
-        try:
-            with translated(self.url):
-                await (await self._daemon()).containers.container(container).kill(signal=signal)
-        except DaemonRefused as error:
-            if error.http_status not in (404, 409):
-                raise
+        with unless_refused(GONE, CONFLICT), translated(self.url):
+            await (await self._daemon()).containers.container(container).kill(signal=signal)
 
     async def remove(self, container: str) -> None:
         """Remove it, whether it runs or not. A missing one, or one being removed, is no error."""
-        try:
-            with translated(self.url):
-                await (await self._daemon()).containers.container(container).delete(force=True, v=True)
-        except DaemonRefused as error:
-            if error.http_status not in (404, 409):
-                raise
+        with unless_refused(GONE, CONFLICT), translated(self.url):
+            await (await self._daemon()).containers.container(container).delete(force=True, v=True)
 
     async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
-        """Labels of all containers that have this one, by id."""
         with translated(self.url):
             found = await (await self._daemon()).containers.list(all=1, filters=json.dumps({"label": [label]}))
         return {one.id: one["Labels"] for one in found}
@@ -135,3 +128,47 @@ class Client(Connection):
             except DaemonRefused:
                 self._limits_sizes = False
         return self._limits_sizes
+
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandlers:
+    """Callbacks: connected (again), an event of an attempt, the daemon does not answer."""
+
+    on_connected: Callable[[], Awaitable[None]]
+    heard: Callable[[str, str, str], None]
+    on_disconnected: Callable[[str], None]
+
+
+async def watch_events(client: Client, label: str, handlers: EventHandlers, iterations: Iterations) -> None:
+    """Listen until cancelled. A turn is one event."""
+    pause, was_there = _FIRST_PAUSE_S, True
+    while True:
+        why = f"the Docker daemon at {client.url} ended the connection"
+        iterations.end()  # waiting for the daemon counts as rest
+        try:
+            async with aclosing(client.events(label)) as events:  # type: ignore[type-var]  # a generator in practice
+                async for event in events:
+                    iterations.begin()
+                    if event:
+                        attributes = event["Actor"]["Attributes"]
+                        attempt = attributes.get(f"{LABEL}.attempt", "")
+                        handlers.heard(attempt, event["Action"], attributes.get("signal", ""))
+                    else:
+                        await handlers.on_connected()
+                        if not was_there:
+                            _log.warning("the Docker daemon at %s answers again", client.url)
+                        pause, was_there = _FIRST_PAUSE_S, True
+                    iterations.end()
+        except EngineFailure as error:
+            why = str(error)
+        handlers.on_disconnected(why)
+        if was_there:
+            _log.error("%s", why)
+        was_there = False
+        with iterations.rest():
+            await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE_S, pause * 1.5)

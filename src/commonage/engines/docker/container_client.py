@@ -1,36 +1,133 @@
-"""Implements `AttemptBackend` for containers of the local daemon. `launcher.py` creates them."""
+"""Implements `AttemptBackend` for containers of the local daemon, and interprets their state.
+
+`launcher.py` creates them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from commonage.domain.reasons.attempts import RemovedFromOutside
+from commonage.domain.reasons.attempts import (
+    ContainerStartFailed,
+    DaemonRestarted,
+    EndedFromOutside,
+    ExitCodeLoss,
+    ExitCodeLost,
+    ExternalActor,
+    NodeRestarted,
+    RemovedFromOutside,
+)
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.attempt_backend import Absent, ContainerState, Created, Ended, Running, Signal
+from commonage.engines.containers.attempt_backend import Absent, ContainerState, Created, Ended, Run, Running, Signal
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.files.prepare import check
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.usage import booted_at
+from commonage.engines.containers.files.control_folder import StartDecision
+from commonage.engines.containers.program import PORT
+from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours
-from commonage.engines.docker.statuses import (
-    EndContext,
-    end_of,
-    has_ended,
-    lives,
-    may_be_oom_yet,
-    url_of,
-)
 from commonage.engines.docker.translate import container_name
+from commonage.engines.rundir.proc import booted_at
 from commonage.engines.rundir.runs import Exit
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import InThread
 from commonage.ports.agents import OnProgress
+
+_KILLED = 137
+# Exit code that a daemon assigns to a container that ended while both the daemon and its containerd were down.
+_NOBODY_KNOWS = 255
+_LOOKS_AFTER_S = 30.0
+_LIVES = ("running", "paused", "restarting")
+
+
+@dataclass(frozen=True, slots=True)
+class EndContext:
+    """Context for reading an end: the control folder, and the start times of daemon and node.
+
+    `signalled`: another party sent it a terminating signal shortly before the end.
+    """
+
+    decision: StartDecision
+    restarted: bool
+    signalled: bool
+    booted_at: float
+    daemon_started_at: float | None
+    live_restore: bool
+    now: float
+
+
+def lives(state: Mapping[str, Any]) -> bool:
+    return state["Status"] in _LIVES
+
+
+def has_ended(state: Mapping[str, Any]) -> bool:
+    """True if it ran, or was to run, and has ended."""
+    return state["Status"] in ("exited", "dead", "removing")
+
+
+def url_of(request: StartRequest, found: Mapping[str, Any]) -> str | None:
+    if not request.wants_port:
+        return None
+    networks = found["NetworkSettings"]["Networks"] or {}
+    address = next((one["IPAddress"] for one in networks.values() if one.get("IPAddress")), None)
+    return None if address is None else f"http://{address}:{PORT}"
+
+
+def may_be_oom_yet(state: Mapping[str, Any]) -> bool:
+    """True if it was killed, and the daemon may still learn that this was for lack of memory."""
+    return bool(state["ExitCode"] == _KILLED and not state["OOMKilled"])
+
+
+def end_of(state: Mapping[str, Any], context: EndContext) -> Exit:
+    """Return how a container ended. `code` is None if the program's own is unknown."""
+    started_at = instant(state["StartedAt"])
+    ended_at = instant(state["FinishedAt"]) or context.now
+    code = int(state["ExitCode"])
+    if context.decision is StartDecision.FORBIDDEN:
+        return Exit(TERMINATED, STOPPED_EARLY, ended_at)
+    if context.decision is StartDecision.UNDECIDED:
+        # The entry did not start: a broken image, or a full disk.
+        why = str(state["Error"]) or f"its first process ended with {code}"
+        return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
+    if context.restarted:
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
+    if started_at is not None and _fell_with_the_node(started_at, ended_at, context):
+        return Exit(None, NodeRestarted(), ended_at)
+    if started_at is not None and _fell_with_the_daemon(started_at, ended_at, context):
+        return Exit(None, DaemonRestarted(), ended_at)
+    if (
+        started_at is not None
+        and code == _NOBODY_KNOWS
+        and _ended_before_the_daemon_came(started_at, ended_at, context)
+    ):
+        return Exit(None, ExitCodeLost(why=ExitCodeLoss.DAEMON_AWAY), ended_at)
+    oom = bool(state["OOMKilled"]) and code != 0
+    if context.signalled and not oom:
+        return Exit(None, EndedFromOutside(by=ExternalActor.DOCKER), ended_at)
+    return Exit(code, None, ended_at, oom)
+
+
+def _fell_with_the_node(started_at: float, ended_at: float, context: EndContext) -> bool:
+    return started_at < context.booted_at - 1 and ended_at >= context.booted_at - 1
+
+
+def _fell_with_the_daemon(started_at: float, ended_at: float, context: EndContext) -> bool:
+    """Without live-restore a starting daemon ends every container that its predecessor had started."""
+    born = context.daemon_started_at
+    return born is not None and not context.live_restore and started_at < born <= ended_at
+
+
+def _ended_before_the_daemon_came(started_at: float, ended_at: float, context: EndContext) -> bool:
+    """With live-restore a starting daemon handles its predecessor's containers at once."""
+    born = context.daemon_started_at
+    return born is not None and started_at < born and born - 1 <= ended_at < born + _LOOKS_AFTER_S
+
 
 _OOM_NEWS_S = 0.3
 _OOM_LOOKS = 2
@@ -38,40 +135,29 @@ _OOM_LOOKS = 2
 _SIGNAL_TELLS_S = 60.0
 
 
+@dataclass(eq=False)
 class DockerContainerClient:
-    """Operations on containers of one daemon."""
-
-    def __init__(
-        self, client: Client, daemon: Daemon, images: Images, launcher: Launcher, in_thread: InThread, installation: str
-    ) -> None:
-        self._client = client
-        self._daemon = daemon
-        self._images = images
-        self._launcher = launcher
-        self._in_thread = in_thread
-        self._installation = installation
-
-    def check(self, request: StartRequest) -> None:
-        """As for all containers."""
-        check(request)
+    client: Client
+    daemon: Daemon
+    images: Images
+    launcher: Launcher
+    in_thread: InThread
+    installation: str
 
     def node_of(self, request: StartRequest) -> str:
-        """The single node."""
-        return self._daemon.node
+        return self.daemon.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """None: each container has its own address, and so all ports."""
         return None
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
-        """Pull its image and start its container."""
-        await self._images.ensure(run.request.environment, on_progress)
-        await self._launcher.launch(run, on_progress)
+        await self.images.ensure(run.request.environment, on_progress)
+        await self.launcher.launch(run, on_progress)
 
     async def inspect(self, run: Run) -> ContainerState:
-        """Return what the daemon reports now."""
-        found = await self._client.inspect(container_name(run.id))
-        if found is None or not is_ours(found, run.id, self._installation):
+        found = await self.client.inspect(container_name(run.id))
+        if found is None or not is_ours(found, run.id, self.installation):
             return Absent(RemovedFromOutside())
         state = found["State"]
         if state["Status"] == "created":
@@ -89,32 +175,30 @@ class DockerContainerClient:
                 break
             # The kernel's out-of-memory event may arrive after the end.
             await asyncio.sleep(_OOM_NEWS_S)
-            again = await self._client.inspect(str(found["Id"]))
+            again = await self.client.inspect(str(found["Id"]))
             state = again["State"] if again is not None else state
-        claim, restarted = await self._in_thread(
-            lambda: (run.control_folder.claim(), run.control_folder.was_restarted())
+        decision, restarted = await self.in_thread(
+            lambda: (run.control_folder.decision(), run.control_folder.was_restarted())
         )
         context = EndContext(
-            claim=claim,
+            decision=decision,
             restarted=restarted,
-            from_outside=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
+            signalled=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
             booted_at=booted_at(),
-            daemon_started_at=self._daemon.started_at,
-            live_restore=self._daemon.live_restore,
+            daemon_started_at=self.daemon.started_at,
+            live_restore=self.daemon.live_restore,
             now=time.time(),
         )
         return end_of(state, context)
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """Signal its first process."""
-        await self._client.kill(container_name(run.id), signal)
+        await self.client.kill(container_name(run.id), signal)
 
     async def remove(self, run: Run) -> None:
         """Remove it if this installation created it."""
-        found = await self._client.inspect(container_name(run.id))
-        if found is not None and is_ours(found, run.id, self._installation):
-            await self._client.remove(str(found["Id"]))
+        found = await self.client.inspect(container_name(run.id))
+        if found is not None and is_ours(found, run.id, self.installation):
+            await self.client.remove(str(found["Id"]))
 
     async def release(self, run: Run) -> None:
-        """Release its shares at the GPU driver."""
-        await self._launcher.release(run)
+        await self.launcher.release(run)

@@ -1,38 +1,40 @@
-"""State and features of the daemon, and what follows: the node report, capabilities, user mapping.
-
-Used by the engine.
-"""
+"""State and features of the daemon, and what follows: node report, capabilities, user mapping, advice for an admin."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import platform
 import re
-import socket
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.nodes import Device, NodeReport
-from commonage.domain.reasons import Reason
-from commonage.domain.reasons.nodes import EngineNotAnswering, GpuDriverUnavailable
+from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.domain.statuses import Capabilities
-from commonage.engines.containers.daemon.gpus import GpuMethod, gpu_method_of
+from commonage.engines.containers.daemon.info import (
+    BY_UUID,
+    HOOK,
+    DaemonSummary,
+    GpuMethod,
+    gpu_method_of,
+    has_runtime,
+    lacks_uuids,
+)
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.docker.client import Client
-from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.rundir.disk import disk_pressure_of, free_on
-from commonage.engines.rundir.table import InThread
-from commonage.ports.devices import Devices, DevicesUnavailable
+from commonage.engines.rundir.node_report import local_report, node_name
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import DockerSettings
+from commonage.ports.devices import Devices
 
 _MIB = 1024 * 1024
 _REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
 
 
 class Daemon:
-    """One daemon, as of the last query."""
-
     def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
         self._client = client
         self._settings = settings
@@ -42,7 +44,7 @@ class Daemon:
         self._fault = ""  # empty while its events are received
         self.started_at: float | None = None
         self.gpus: GpuMethod = "request"
-        self.node = settings.node_name or socket.gethostname()
+        self.node = node_name(settings)
 
     async def refresh(self) -> None:
         """Query the daemon. Raises EngineFailure."""
@@ -76,7 +78,6 @@ class Daemon:
         return Owner(uid, gid, uid, gid)
 
     def capabilities(self) -> Capabilities:
-        """Capabilities of the engine with this daemon."""
         info = self._info
         return Capabilities(
             "docker",
@@ -100,25 +101,11 @@ class Daemon:
         return await self._in_thread(lambda: self._report(data, devices, fault))
 
     def _report(self, data: Path, devices: Devices | None, fault: str) -> NodeReport:
-        faults: list[Reason] = [EngineNotAnswering(error=fault)] if fault else []
-        gpus: tuple[Device, ...] = ()
-        if devices is not None:
-            try:
-                gpus = tuple(devices.inventory())
-            except DevicesUnavailable as error:
-                faults.append(GpuDriverUnavailable(error=error.message))
         root = Path(str(self._info.get("DockerRootDir", data)))
-        free, wrong = free_on(data, *([root] if os.path.exists(root) else []))
-        return NodeReport(
-            self.node,
-            self._settings.cpus_milli or int(self._info.get("NCPU", 0)) * 1000,
-            self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
-            gpus,
-            free,
-            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
-            (*faults, *wrong),
-            disk_pressure_of(free, self._settings.disk_low_mib, data, root),
-        )
+        cpus_milli, memory_mib = int(self._info.get("NCPU", 0)) * 1000, int(self._info.get("MemTotal", 0)) // _MIB
+        folders = [data, *([root] if os.path.exists(root) else [])]
+        faults = [EngineNotAnswering(error=fault)] if fault else []
+        return local_report(self._settings, cpus_milli, memory_mib, devices, folders, faults)
 
 
 def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -130,7 +117,6 @@ def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes about this daemon for an admin, in sentences."""
     options = " ".join(info.get("SecurityOptions") or ())
     notes = [f"Docker {info.get('ServerVersion', '?')}, storage {info.get('Driver', '?')}."]
     if "name=userns" in options:
@@ -150,3 +136,36 @@ def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
     if not info.get("SwapLimit", True):
         notes.append("The kernel does not limit swap: a workload may take as much again there as it has memory.")
     return tuple(notes)
+
+
+async def examine_daemon(url: str) -> DaemonSummary:
+    """Examine the daemon at `url`. Raises EngineFailure if it does not answer."""
+    client = Client(url)
+    try:
+        info = await client.info()
+    finally:
+        await client.close()
+    return await asyncio.to_thread(lambda: examined(info, has_hook=shutil.which(HOOK) is not None))
+
+
+def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> DaemonSummary:
+    """Examine a daemon's own description; `has_hook`: the container toolkit's hook is on this computer's PATH."""
+    options = " ".join(info.get("SecurityOptions") or ())
+    gpus = "CDI" if gpu_method_of(info) == "cdi" else "nvidia" if has_runtime(info) or has_hook else "none"
+    said = (
+        f"Docker {info.get('ServerVersion')}, storage {info.get('Driver')}, cgroups {info.get('CgroupDriver')} version "
+        f"{info.get('CgroupVersion', '1')}, users {'mapped' if remapped_root(info) else 'not mapped'}, "
+        f"seccomp {'on' if 'name=seccomp' in options else 'off'}, "
+        f"live-restore {'on' if info.get('LiveRestoreEnabled') else 'off'}, GPUs: {gpus}"
+    )
+    advice = []
+    if not info.get("MemoryLimit", True):
+        advice.append("the kernel does not limit memory: boot with cgroup_enable=memory")
+    if info.get("CgroupDriver") == "systemd" and gpus == "nvidia":
+        # `systemctl daemon-reload` rewrites the device rules of control groups, without those that the runtime added.
+        advice.append("running containers lose their GPU at `systemctl daemon-reload`: use CDI or the cgroupfs driver")
+    if lacks_uuids(info):
+        advice.append(BY_UUID)
+    if not info.get("LiveRestoreEnabled"):
+        advice.append('set "live-restore": true in /etc/docker/daemon.json, so that a restart of Docker ends nothing')
+    return DaemonSummary(said, "; ".join(advice))

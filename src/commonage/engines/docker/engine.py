@@ -14,29 +14,22 @@ from functools import partial
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.images import Environment, EnvironmentStatus
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
-from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
+from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner
+from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.exec.execs import DaemonExecs
-from commonage.engines.containers.files.injected import put_in
-from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
-from commonage.engines.containers.program.program import shared_variables
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.execs import DaemonExecs
+from commonage.engines.containers.files.prepare import ContainerDefaults, put_in
+from commonage.engines.containers.program import shared_variables
 from commonage.engines.containers.usage import measure, owners_of
-from commonage.engines.docker.client import Client
+from commonage.engines.docker.client import Client, EventHandlers, watch_events
 from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.events import EventHandlers, watch_events
-from commonage.engines.docker.launcher import Dependencies, Launcher
-from commonage.engines.docker.networks import Networks
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.docker.launcher import Launcher, Networks
 from commonage.engines.docker.translate import container_name
-from commonage.engines.rundir.unpacking import Unpacker
+from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
@@ -59,29 +52,23 @@ class DockerEngine(ContainerEngine):
     ) -> None:
         self._data = data.absolute()
         self._settings = settings or DockerSettings()
-        super().__init__(site, "docker", self._data / "docker", self._settings.max_log_mib)
-        self._unpacker = Unpacker(self._settings.bundle_max_mib)
-        self._devices = devices
         self._client = Client(self._settings.url)
+        super().__init__(site, "docker", self._data / "docker", self._settings, self._client)
+        self._devices = devices
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
-        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
         self._execs = DaemonExecs(self._settings.url)
 
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """Capabilities, which depend on the daemon."""
         return self._daemon.capabilities()
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The single node: the daemon's, which is also ours."""
         return [await self._daemon.report(self._data, self._devices)]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         requests = await self._load_requests()
         await self._daemon.refresh()
         name, settings = self._installation, self._settings
@@ -93,10 +80,10 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        dependencies = Dependencies(
-            self._client, self._daemon, self._networks, self._devices, self._start_limiter, self._in_thread
+        launcher = Launcher(
+            defaults, injected, settings, self._client, self._daemon, self._networks, self._devices,
+            self._start_limiter, self._in_thread,
         )  # fmt: skip
-        launcher = Launcher(defaults, injected, settings, dependencies)
         await self._networks.open()
         container_client = DockerContainerClient(
             self._client, self._daemon, self._images, launcher, self._in_thread, name
@@ -106,26 +93,17 @@ class DockerEngine(ContainerEngine):
         handlers = EventHandlers(self._daemon_is_back, self._on_event, self._daemon.mark_unreachable)
         self._keep("listen to events", partial(watch_events, self._client, installation_filter(name), handlers))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._table if run.is_running]))
-        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
-        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
-        self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
+        self._keep_house()
 
     async def _settle_devices(self) -> None:
         devices = self._devices
         if devices is not None:
-            live = [run.id for run in self._table if run.status.phase is not Phase.ENDED]
+            live = [run.id for run in self._table.live()]
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await self._execs.close()
-        await self._release_all()
-        await self._images.close()
-        self._relays.close()
-        await self._client.close()
-        self._unpacker.close()
-        self._tasks.close()
+        await super().close()
 
     # --- changes --------------------------------------------------------------------------------------------
 
@@ -144,7 +122,7 @@ class DockerEngine(ContainerEngine):
         else:
             self._spawn(self._settle(run))
 
-    async def _clear(self, housekeeper: Housekeeper) -> None:
+    async def _clear(self) -> None:
         """Remove our containers whose attempt is forgotten or was never written to disk, and unused networks.
 
         A crash between two steps leaves such containers. Raises EngineFailure.
@@ -154,17 +132,15 @@ class DockerEngine(ContainerEngine):
             if attempt not in self._table.runs:
                 _log.warning("removing the container of the unknown attempt %s", attempt)
                 await self._client.remove(container)
-        await self._networks.clear_unused(housekeeper.has_runs_of)
+        await self._networks.clear_unused(self._has_runs_of)
 
     # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
-        """Current usage of each running attempt."""
         running = [(run.id, run.pid) for run in self._table if run.is_running and run.pid]
         return await self._in_thread(lambda: [found for one, pid in running if (found := measure(one, pid))])
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Owners of these processes."""
         attempts = {run.container: run.id for run in self._table if run.container is not None}
         return await self._in_thread(lambda: owners_of(pids, attempts))
 
@@ -176,9 +152,4 @@ class DockerEngine(ContainerEngine):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Pull its image to the single node."""
         await self._images.ensure(environment, on_progress)
-
-    async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
-        return self._images.statuses()

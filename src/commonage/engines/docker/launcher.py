@@ -1,4 +1,4 @@
-"""Creates and starts the container of an attempt: folders, network, GPU shares, description.
+"""Creates and starts the container of an attempt: folders, the tenant's network, GPU shares, description.
 
 Used by `container_client`. Everything here may be repeated after a crash: an existing container of the attempt's name
 is found, and the entry in it runs the command only once (entry.sh).
@@ -10,76 +10,82 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
-from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.attempt_backend import Run
+from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
-from commonage.engines.containers.daemon.errors import DaemonRefused
-from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.daemon.networks import Network, Relays, TenantNetworks
+from commonage.engines.containers.files.control_folder import StartDecision
+from commonage.engines.containers.files.mounts import check_mount_sources, has_sizes
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
-from commonage.engines.containers.files.volume_mounts import has_sizes
-from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers.lifecycle import StartLimiter
+from commonage.engines.containers.program import ContainerNetwork, Program, program_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.networks import Networks
-from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.docker.translate import ContainerContext, container_config, container_name
-from commonage.engines.rundir.table import InThread
+from commonage.engines.docker.translate import ContainerContext, container_config, container_name, network_config
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import DockerSettings
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, ShareAssignment
+
+
+class Networks(TenantNetworks):
+    """Bridges, with access to the hub and the control plane at the gateway of each."""
+
+    def __init__(self, client: Client, installation: str, addresses: str, relays: Relays) -> None:
+        super().__init__(client, installation, addresses)
+        self._relays = relays
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        return network_config(self._installation, tenant, subnet)
+
+    async def _on_added(self, network: Network) -> None:
+        # The node also forwards packets for this address from its other networks: only the tenant's own may connect.
+        subnet = network.subnet
+        await self._relays.open_at(network.gateway, lambda peer: subnet is not None and ip_address(peer) in subnet)
+
+    def _on_removed(self, network: Network) -> None:
+        self._relays.close_at(network.gateway)
+
 
 _AT_ONCE = 16
 _NETWORK_GONE = re.compile(r"network \S+ not found")
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Dependencies of a launcher. Without `devices` no share is enforced."""
+@dataclass(eq=False)
+class Launcher:
+    """Creates and starts containers. Without `devices` no share is enforced.
 
+    `injected` is the folder that every container sees.
+    """
+
+    defaults: ContainerDefaults
+    injected: Path
+    settings: DockerSettings
     client: Client
     daemon: Daemon
     networks: Networks
     devices: Devices | None
     start_limiter: StartLimiter
     in_thread: InThread
-
-
-class Launcher:
-    """Creates and starts containers. `injected` is the folder that every container sees."""
-
-    def __init__(
-        self, defaults: ContainerDefaults, injected: Path, settings: DockerSettings, dependencies: Dependencies
-    ) -> None:
-        self._defaults = defaults
-        self._injected = injected
-        self._settings = settings
-        self._client, self._daemon, self._networks = dependencies.client, dependencies.daemon, dependencies.networks
-        self._devices, self._start_limiter, self._in_thread = (
-            dependencies.devices,
-            dependencies.start_limiter,
-            dependencies.in_thread,
-        )
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
+    _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def release(self, run: Run) -> None:
-        """Release the shares of its attempt at the GPU driver."""
-        devices = self._devices
+        devices = self.devices
         if devices is not None and run.request.allocation.shares:
-            await self._in_thread(lambda: devices.release(run.id))
+            await self.in_thread(lambda: devices.release(run.id))
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Start the attempt's container. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable the result is unknown: ask again.
         """
-        await prepare_files(run, self._defaults, self._daemon.owner, on_progress)
-        await self._start_limiter.take(run, run.status.node, os.cpu_count() or 1, on_progress)
+        await prepare_files(run, self.defaults, self.daemon.owner, on_progress)
+        await self.start_limiter.take(run, run.status.node, os.cpu_count() or 1, on_progress)
         async with self._at_once:
             try:
                 await self._create_and_start(run)
@@ -88,62 +94,60 @@ class Launcher:
                 if not _NETWORK_GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network. A container created for it can never be started.
-            self._networks.forget(run.request.tenant)
-            await self._client.remove(container_name(run.id))
+            self.networks.forget(run.request.tenant)
+            await self.client.remove(container_name(run.id))
             await self._create_and_start(run)
 
     async def _create_and_start(self, run: Run) -> None:
-        network = await self._networks.of(run.request.tenant)
-        quota = has_sizes(run.request.mounts) and await self._client.limits_volume_size()
-        config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
+        network = await self.networks.of(run.request.tenant)
+        quota = has_sizes(run.request.mounts) and await self.client.limits_volume_size()
+        config = await self.in_thread(lambda: self._prepare(run, network, volume_quota=quota))
         container = await self._create_container(run, config)
-        if await self._in_thread(run.control_folder.claim) is Claim.NOBODY:
-            await self._client.start(container)
+        if await self.in_thread(run.control_folder.decision) is StartDecision.UNDECIDED:
+            await self.client.start(container)
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
-        """Create its folders, prepare its shares, and describe its container."""
-        request, defaults, owner = run.request, self._defaults, self._daemon.owner
-        check_mount_sources(request, self._settings.mounts)
+        request, defaults, owner = run.request, self.defaults, self.daemon.owner
+        check_mount_sources(request, self.settings.mounts)
         program = self._program(run, network)
         workspace = prepare_folders(run, program, defaults, owner)
         context = ContainerContext(
             installation=defaults.installation,
             network=network.name,
             folders=AttemptFolders(str(workspace), str(run.control_folder.path), str(run.folder.log)),
-            injected=str(self._injected),
+            injected=str(self.injected),
             user=f"{owner.uid}:{owner.gid}",
-            gpus=self._daemon.gpus,
+            gpus=self.daemon.gpus,
             volume_quota=volume_quota,
         )
-        return container_config(request, program, context, ENTRY, self._settings)
+        return container_config(request, program, context, ENTRY, self.settings)
 
     def _program(self, run: Run, network: Network) -> Program:
         request = run.request
         held: Mapping[str, str] = {}
-        if self._devices is not None and request.allocation.shares:
-            held = self._devices.enforce(ShareAssignment(run.id, request.allocation.shares, in_container=True))
+        if self.devices is not None and request.allocation.shares:
+            held = self.devices.enforce(ShareAssignment(run.id, request.allocation.shares, in_container=True))
             if (
-                run.control_folder.claim() is Claim.NEVER
+                run.control_folder.decision() is StartDecision.FORBIDDEN
             ):  # it was stopped meanwhile, and its shares may have been released before
-                self._devices.release(run.id)
-        inside = ContainerNetwork(network.gateway, frozenset(self._settings.reaches))
-        return program_of(request, inside, self._defaults.shared, held)
+                self.devices.release(run.id)
+        inside = ContainerNetwork(network.gateway, frozenset(self.settings.reaches))
+        return program_of(request, inside, self.defaults.shared, held)
 
     async def _create_container(self, run: Run, config: Json) -> str:
         name = container_name(run.id)
-        created = await self._client.create(name, config)
+        created = await self.client.create(name, config)
         if created is not None:
             return created
-        found = await self._client.inspect(name)
+        found = await self.client.inspect(name)
         if found is None:
             raise EngineFailure(f"the container {name} went while it was looked for", retryable=True)
-        if not is_ours(found, run.id, self._defaults.installation):
+        if not is_ours(found, run.id, self.defaults.installation):
             raise EngineFailure(f"there is a container {name} that is not ours; rename or remove it")
         return str(found["Id"])
 
 
 def is_ours(found: Json, attempt_id: str, installation: str) -> bool:
-    """True if this container is the attempt's, created by this installation."""
     labels = found["Config"]["Labels"] or {}
     return bool(
         labels.get(f"{LABEL}.installation") == installation and labels.get(f"{LABEL}.attempt") == attempt_id

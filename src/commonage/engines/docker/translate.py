@@ -1,8 +1,7 @@
 """Maps a start request to the description of a container, in terms of Docker's API. Pure; used by the launcher.
 
 All isolation is defined here. A container is root inside at most, with few capabilities that it cannot extend
-(no-new-privileges), behind the daemon's own seccomp profile; it sees its owner's workspace, its control folder and its
-log, and
+(no-new-privileges), behind the daemon's own seccomp profile. It sees its owner's workspace, control folder and log, and
 what the admin mounts.
 """
 
@@ -27,8 +26,8 @@ from commonage.engines.containers.daemon.descriptions import (
     own_mounts,
     requested_mounts,
 )
-from commonage.engines.containers.program.program import Program
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.containers.program import Program
+from commonage.engines.settings import DockerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,10 @@ class ContainerContext:
 
 
 def container_name(attempt_id: str) -> str:
-    """Name of an attempt's single container."""
     return f"commonage-{attempt_id}"
 
 
 def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any]:
-    """A bridge for one tenant. Docker passes no packet between two bridges."""
     return {
         "Name": network_name(installation, tenant),
         "CheckDuplicate": True,

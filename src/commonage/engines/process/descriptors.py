@@ -58,7 +58,6 @@ class Descriptor:
                 return
 
     def close(self) -> None:
-        """Close it and wake all waiters. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self._wake()

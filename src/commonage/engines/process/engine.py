@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
@@ -25,36 +24,32 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
+from commonage.domain.reasons.attempts import UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.environments.environments import Environments, PythonEnvironment
-from commonage.engines.process.environments.uv import read_pip_settings, uv_environment
+from commonage.engines.process.environments import Environments, PythonEnvironment
 from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
-from commonage.engines.process.groups.marked import MarkedProcesses
-from commonage.engines.process.groups.owners import owners_of
-from commonage.engines.process.housekeeping import enforce_memory, remove_old_logs
-from commonage.engines.process.launcher import Launcher, ShimRunning, Unclaimed
-from commonage.engines.process.node import NOT_ISOLATED, node_name, report_node
-from commonage.engines.process.ports import PortRange
-from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap, send
-from commonage.engines.process.run import Run, Table
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.process.groups.marked import MarkedProcesses, owners_of
+from commonage.engines.process.launcher import Launcher, NotStarted, ShimRunning
+from commonage.engines.process.node import NOT_ISOLATED, PortRange, report_node
+from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
+from commonage.engines.process.run import Run, end_run, enforce_memory
 from commonage.engines.process.translate import shared_variables
+from commonage.engines.process.uv import read_pip_settings, uv_environment
+from commonage.engines.rundir.node_report import node_name
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.rundir.unpacking import check_bundle_exists
+from commonage.engines.settings import ProcessSettings
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_POLL_S = 0.05
-_FORCE_SHIM_AFTER_S = 3.0
 _WAIT_FOR_WARMTH_S = 20.0
 _UNPACK_PAUSES_S = (1.0, 4.0, 15.0)
 
@@ -69,7 +64,7 @@ class ProcessEngine(RunsEngine[Run]):
         self, site: str, data: Path, *, devices: Devices | None = None, settings: ProcessSettings | None = None
     ) -> None:
         self._settings = settings or ProcessSettings()
-        super().__init__(site, "process", data.absolute() / "runs", Table(), self._settings.max_log_mib)
+        super().__init__(site, "process", data.absolute() / "runs", self._settings)
         self._data = data.absolute()
         self._devices = devices
         first, last = self._settings.first_port, self._settings.last_port
@@ -91,7 +86,6 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """Capabilities, which depend on the kernel."""
         return Capabilities(
             "process",
             limits_memory=self._groups.limits_memory,
@@ -101,16 +95,11 @@ class ProcessEngine(RunsEngine[Run]):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The single node: this one."""
         return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices))]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run or ended since.
-
-        Start those that were written to disk but not started. Raises EngineFailure.
-        """
         raise_file_limit()
         leave_signals_alone()
         try:
@@ -125,20 +114,18 @@ class ProcessEngine(RunsEngine[Run]):
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._table))
-        live = [run.id for run in self._table if run.status.phase is not Phase.ENDED]
+        live = [run.id for run in self._table.live()]
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
-        self._keep("limit logs", self._log_limit.keep)
         self._keep("watch memory", partial(enforce_memory, self._table, self._groups, self._in_thread))
-        self._keep("clean up", partial(remove_old_logs, self._files, self._settings, self._in_thread))
+        self._keep_house()
 
     def _warm_up_all(self) -> None:
         for programs in self._environments.used_by_sessions(time.time()):
             self._launcher.warm_up(programs)
 
     async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._execs.close()
         await self._tasks.cancel()
@@ -151,15 +138,8 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: starting -------------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest) -> None:
-        """Write the request to disk and start its shim, or first have its environment prepared."""
-        run = self._table.runs.get(request.attempt_id)
-        if run is None:
-            self._files.folder(request.attempt_id)  # raises for an invalid id
-            run = self._note(request, self._ports.take() if request.wants_port else None)
-            # A task of its own: a caller that is cancelled must not leave a shim that is not watched.
-            self._spawn(self._begin(run))
-        await asyncio.shield(run.begun)
+    def _accept(self, request: StartRequest) -> Run:
+        return self._note(request, self._ports.take() if request.wants_port else None)
 
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)
@@ -168,31 +148,20 @@ class ProcessEngine(RunsEngine[Run]):
         return run
 
     def _drop(self, run: Run) -> None:
-        self._table.runs.pop(run.id, None)
+        super()._drop(run)
         self._ports.give_back(run.port)
 
-    async def _begin(self, run: Run) -> None:
-        """If the environment is ready, one call to a thread does everything."""
-        try:
-            begun = await self._in_thread(lambda: self._write_and_launch(run))
-        except Exception as error:  # any exception goes to those who wait for the start
-            self._drop(run)
-            run.begun.set_exception(error)
-            run.begun.exception()  # marks it as retrieved: there may be no waiter left
-            return
-        if begun is None:  # ran under an earlier server process, and was forgotten
-            self._drop(run)
-        elif isinstance(begun, int):
+    async def _go_on(self, run: Run, begun: int | Phase) -> None:
+        if isinstance(begun, int):
             self._watch_started(run, begun)
         elif begun is Phase.ENDED:
             await self._settle(run)
         else:
             self._table.tell(run, self._launcher.starting(run.request))
             run.preparing = self._spawn(self._prepare_and_launch(run))
-        run.begun.set_result(None)
 
-    def _write_and_launch(self, run: Run) -> int | Phase | None:
-        """Return the shim's pid.
+    def _write(self, run: Run) -> int | Phase | None:
+        """If the environment is ready, this call does everything, and returns the shim's pid.
 
         STARTING if its environment must be created or warmed up first, or files be unpacked; ENDED if it was stopped
         before.
@@ -204,7 +173,7 @@ class ProcessEngine(RunsEngine[Run]):
             python = self._environments.ready(request.environment)
             # A list of requirements with hashes is long, and only kept while it may be needed.
             self._files.create(python.remembered(request) if python else request, run.port)
-            if run.folder.claim() is not None:
+            if run.folder.runner() is not None:
                 return Phase.ENDED
             check_bundle_exists(request.bundle_path)
             if python is None or request.bundle_path is not None or self._warm_up(request, python) is not None:
@@ -249,16 +218,7 @@ class ProcessEngine(RunsEngine[Run]):
         if run.request.bundle_path is None:
             return
         on_progress(UnpackingFiles(), None)
-        for pause_s in _UNPACK_PAUSES_S:
-            try:
-                await self._launcher.unpack(run.request, run.folder)
-                return
-            except EngineFailure as error:
-                if not error.is_retryable:
-                    raise
-                on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
-            await asyncio.sleep(pause_s)
-        await self._launcher.unpack(run.request, run.folder)
+        await retry_start(lambda: self._launcher.unpack(run.request, run.folder), _UNPACK_PAUSES_S, on_progress)
 
     async def _launch(self, run: Run, python: PythonEnvironment) -> None:
         pid = await self._in_thread(lambda: self._launcher.launch(run.request, run.folder, run.port, python))
@@ -275,7 +235,6 @@ class ProcessEngine(RunsEngine[Run]):
         await self._settle(run)
 
     def _watch_started(self, run: Run, pid: int) -> None:
-        """Record that its shim was started just now."""
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:  # a child of a warm parent that ended meanwhile, and so has the session
@@ -317,7 +276,7 @@ class ProcessEngine(RunsEngine[Run]):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
             self._table.tell(run, self._launcher.running(run.request, run.port, found.started_at))
-        elif isinstance(found, Unclaimed):
+        elif isinstance(found, NotStarted):
             run.preparing = self._spawn(self._prepare_and_launch(run))
         elif run.status.phase is not Phase.ENDED:
             self._ports.give_back(run.port)
@@ -338,12 +297,11 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: usage and exec ----------------------------------------------------------------------------
 
-    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command in the attempt's context, as a child of the server."""
-        return await self._execs.begin(attempt_id, command, terminal)
+        return await self._execs.begin(run, command, terminal)
 
     async def measure(self) -> Sequence[Measurement]:
-        """Current usage of each running attempt."""
         running = [run.id for run in self._table if run.is_running]
         return await self._in_thread(lambda: [found for one in running if (found := self._measure(one))])
 
@@ -352,7 +310,6 @@ class ProcessEngine(RunsEngine[Run]):
         return Measurement(attempt_id, use.cpu_s, use.memory_mib, use.pids) if use else None
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Owners of these processes."""
         attempts = [run.id for run in self._table]
         return await self._in_thread(lambda: owners_of(pids, self._groups, attempts))
 
@@ -361,39 +318,9 @@ class ProcessEngine(RunsEngine[Run]):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Create it on the single node."""
         python = await self._environments.ensure(environment, on_progress)
         if Kind.SESSION in environment.kinds:
             await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
         return self._environments.statuses()
-
-
-async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:
-    """Send SIGTERM to all but the shim, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
-    now = asyncio.get_running_loop().time
-    asked = False
-    while not run.ended.is_set() and now() < run.kill_at:
-        # Sent only once: a process that starts after that may be part of an orderly end. But a shim that has just begun
-        # has no process to signal yet.
-        if not asked:
-            pids = await in_thread(lambda: groups.pids(run.id))
-            send(pids, signal.SIGTERM)
-            asked = bool(pids)
-        await _wait(run, min(_POLL_S, run.kill_at - now()))
-    forced_at = now()
-    while not run.ended.is_set():
-        await in_thread(lambda: groups.kill(run.id))
-        if now() - forced_at > _FORCE_SHIM_AFTER_S and run.pid is not None:
-            # It was stopped (SIGSTOP) or cannot write: killing it loses the exit code, but frees the slot.
-            send([run.pid], signal.SIGKILL)
-        await _wait(run, _POLL_S)
-
-
-async def _wait(run: Run, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(run.ended.wait(), max(seconds, 0.001))
-    except TimeoutError:
-        return

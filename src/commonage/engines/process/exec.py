@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.statuses import Phase
 from commonage.engines.process.descriptors import Descriptor, settle
-from commonage.engines.process.environments.environments import Environments
+from commonage.engines.process.environments import Environments
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.groups.marked import FRESH_S
 from commonage.engines.process.launcher import Launcher
-from commonage.engines.process.processes import send, stat_of
+from commonage.engines.process.processes import send
 from commonage.engines.process.run import Run, Table
-from commonage.engines.rundir.execs import GRACE_S, MARK, NAME, SHELL, new_mark, not_running
-from commonage.engines.rundir.tasks import Tasks
+from commonage.engines.rundir.proc import process_info, variable_of
+from commonage.engines.rundir.programs import GRACE_S, MARK, NAME, SHELL, new_mark
+from commonage.engines.rundir.tasks import Tasks, make_or_end
 from commonage.ports.execs import ERR, OUT, ExecStream, Terminal
 
 _BEGIN = (
@@ -65,8 +65,6 @@ class _Child:
 
 
 class Execs:
-    """The commands of one engine."""
-
     def __init__(
         self, table: Table, groups: Groups, tasks: Tasks, launcher: Launcher, environments: Environments
     ) -> None:
@@ -79,25 +77,14 @@ class Execs:
 
     def end_left_over(self) -> None:
         """End commands of an earlier server process, which have no listener any more. Blocks: call it in a thread."""
-        for run in self._table:
-            if run.status.phase is not Phase.ENDED:
-                send([pid for pid in self._groups.pids(run.id) if _mark_of(pid)], signal.SIGKILL)
+        for run in self._table.live():
+            send([pid for pid in self._groups.pids(run.id) if variable_of(pid, MARK)], signal.SIGKILL)
 
-    async def begin(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
-        """Start one. Raises NotRunning, EngineFailure."""
-        run = self._table.runs.get(attempt_id)
-        if run is None or not run.is_running:
-            raise not_running(attempt_id)
-        # A task of its own: a caller cancelled meanwhile must not leave a child that nobody ends.
-        making = asyncio.create_task(self._make(run, command, terminal))
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_unwanted)
-            raise
+    async def begin(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        """Start one. Raises EngineFailure."""
+        return await make_or_end(self._make(run, command, terminal))
 
     async def close(self) -> None:
-        """End all."""
         await asyncio.gather(*(one.close() for one in list(self._live)))
 
     async def _make(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ProcessExec:
@@ -122,11 +109,6 @@ class Execs:
             return _spawn_at_terminal(groups, command, variables, cwd, mark, terminal)
         except (OSError, ValueError) as error:
             raise EngineFailure(f"the command cannot be started beside {run.id}: {error}") from error
-
-
-def _unwanted(making: asyncio.Task[ProcessExec]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.result().end()
 
 
 def _arguments(groups: str, terminal: str, command: Sequence[str]) -> list[str]:
@@ -201,22 +183,18 @@ class ProcessExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Write as soon as there is space in its pipe or terminal."""
         await self._stdin.write(data)
 
     async def close_stdin(self) -> None:
-        """Close its pipe, if it has one."""
         if self._child.slave is None:
             self._stdin.close()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Resize the terminal; the kernel notifies its programs."""
         if self._child.slave is not None and not self._stdin.is_closed:
             with suppress(OSError):
                 _set_size(self._child.stdin, columns, rows)
 
     async def read(self) -> tuple[int, bytes] | None:
-        """Return output from the stream that has data first."""
         if self._is_read:
             return None
         said = await self._said.get()
@@ -224,16 +202,13 @@ class ProcessExec:
         return said
 
     async def exit_code(self) -> int:
-        """Its parent's exit code for it."""
         return await asyncio.shield(self._code)
 
     async def close(self) -> None:
-        """End it, and wait for that."""
         self.end()
         await asyncio.wait([self._living])
 
     def end(self) -> None:
-        """Schedule its end."""
         self._leaving.set()
 
     # --- from start to end ----------------------------------------------------------------------------------------
@@ -291,8 +266,8 @@ class ProcessExec:
 
     def _pids(self) -> list[int]:
         """Processes that carry its mark, or share a session with one that did; searches only the attempt's."""
-        found = {pid: stat.session for pid in self._candidates() if (stat := stat_of(pid)) is not None}
-        self._sessions |= {session for pid, session in found.items() if _mark_of(pid) == self._child.mark}
+        found = {pid: info.session for pid in self._candidates() if (info := process_info(pid)) is not None}
+        self._sessions |= {session for pid, session in found.items() if variable_of(pid, MARK) == self._child.mark}
         return [pid for pid, session in found.items() if session in self._sessions]
 
     def _candidates(self) -> set[int]:
@@ -312,7 +287,6 @@ class ProcessExec:
 
 
 async def _exit_of(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end."""
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(process.pid)  # our own child, with no other waiter
     ended = loop.create_future()
@@ -323,13 +297,3 @@ async def _exit_of(process: subprocess.Popen[bytes]) -> None:
         loop.remove_reader(pidfd)
         os.close(pidfd)
     process.wait()
-
-
-def _mark_of(pid: int) -> str:
-    """The mark that a process carries; empty if it has none, or is gone."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return ""
-    found = next((one for one in environment.split(b"\0") if one.startswith(f"{MARK}=".encode())), b"")
-    return found.partition(b"=")[2].decode("ascii", "replace")

@@ -1,12 +1,14 @@
-"""Starts an attempt and finds out how it ended.
+"""Starts an attempt and finds out how it ended: the parts that use disk and kernel.
 
-The parts that use disk and kernel. Called by the engine in threads.
+Called by the engine in threads. Nothing is mounted for volumes: links in the home lead to them, and the server's
+account determines what the processes may do with a folder. Neither read-only nor a size is enforced.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,19 +26,51 @@ from commonage.domain.reasons.attempts import (
     StoppedBeforeStart,
 )
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.process.environments.environments import PythonEnvironment
+from commonage.domain.volumes import Mount, VolumeKind
+from commonage.engines.process.environments import PythonEnvironment
 from commonage.engines.process.groups.groups import Groups
-from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import ProcessContext, Program, enforced, program_of, url_of
-from commonage.engines.process.volumes import link_request_volumes
 from commonage.engines.process.warm.sessions import WarmSessions
-from commonage.engines.rundir.runs import Claim, Exit, RunFolder
+from commonage.engines.rundir.node_report import node_name
+from commonage.engines.rundir.runs import Exit, RunFolder, RunnerProcess
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
-from commonage.engines.rundir.workspaces import make_workspace
+from commonage.engines.rundir.workspaces import FOLDER, link_volumes, make_workspace
+from commonage.engines.settings import ProcessSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.devices import Devices, ShareAssignment
+
+
+def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
+    """Link all volumes in `home`; return their paths by name. Scratch is in `tmp`, and is removed with it.
+
+    Raises EngineFailure for a missing folder, and for volumes that processes cannot have.
+    """
+    places = {one.name: _place(one, tmp) for one in mounts}
+    # Each attempt has its own scratch, but they all share a home.
+    lasting = {one.name: places[one.name] for one in mounts if one.kind is VolumeKind.FOLDER}
+    link_volumes(SafePath(home), lasting, os.geteuid(), os.getegid())
+    return {name: str(home / FOLDER / name) if name in lasting else place for name, place in places.items()}
+
+
+def _place(mount: Mount, tmp: Path) -> str:
+    if mount.kind is VolumeKind.SCRATCH:
+        folder = tmp / FOLDER / mount.name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(folder)
+    if mount.kind is VolumeKind.DOCKER:
+        raise EngineFailure(f"the volume {mount.name} is Docker's, and this machine runs workloads as processes")
+    folder = Path(os.path.normpath(mount.source))
+    if mount.made:
+        try:
+            folder.parent.mkdir(mode=0o711, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EngineFailure(f"the volume {mount.name} cannot be made: {error}", retryable=True) from error
+    if not folder.is_dir():
+        raise EngineFailure(f"the volume {mount.name} ({folder}) is not on this machine; tell the admin")
+    return str(folder)
+
 
 STOPPED_EARLY = StoppedBeforeStart()
 _TERMINATED, _KILLED = 143, 137
@@ -53,7 +87,7 @@ class ShimRunning:
 
 
 @dataclass(frozen=True, slots=True)
-class Unclaimed:
+class NotStarted:
     """It was not run yet, and is not forbidden to start."""
 
 
@@ -84,7 +118,6 @@ class Launcher:
         return self._warm.prepare(programs) if self._warm is not None else None
 
     def close(self) -> None:
-        """Release everything that is not an attempt."""
         self._unpacker.close()
         if self._warm is not None:
             self._warm.close()
@@ -170,49 +203,49 @@ class Launcher:
         if self._devices is not None and request.allocation.shares:
             self._devices.release(request.attempt_id)
 
-    def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> ShimRunning | Unclaimed | Status:
+    def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> ShimRunning | NotStarted | Status:
         """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
         `over_memory`: we ended it ourselves because it used too much.
         """
-        claim = self._claim(folder)
-        if claim is None:
-            return Unclaimed()
-        if claim.is_never:
-            return self._never_ran(request, folder, claim)
-        if claim.boot_id == boot_id():
-            pidfd = open_process(claim.pid, claim.began)
+        runner = self._runner(folder)
+        if runner is None:
+            return NotStarted()
+        if runner.is_forbidden:
+            return self._never_ran(request, folder, runner)
+        if runner.boot_id == boot_id():
+            pidfd = open_process(runner.pid, runner.began)
             if pidfd is not None:
-                return ShimRunning(claim.pid, pidfd, claim.at)
-        return self._ended(request, folder, claim, over_memory)
+                return ShimRunning(runner.pid, pidfd, runner.at)
+        return self._ended(request, folder, runner, over_memory)
 
-    def _claim(self, folder: RunFolder) -> Claim | None:
-        """Return the claim.
+    def _runner(self, folder: RunFolder) -> RunnerProcess | None:
+        """Return the process that runs it.
 
         A half-written one is given a moment, and then counts as that of a dead process.
         """
         deadline = time.monotonic() + _HALF_WRITTEN_S
         while True:
-            claim = folder.claim()
-            if claim is not None or not (folder.path / "pid").exists():
-                return claim
+            runner = folder.runner()
+            if runner is not None or not (folder.path / "pid").exists():
+                return runner
             if time.monotonic() > deadline:
-                return Claim(-1, 0, "", time.time())
+                return RunnerProcess(-1, 0, "", time.time())
             time.sleep(0.01)
 
-    def _never_ran(self, request: StartRequest, folder: RunFolder, claim: Claim) -> Status:
+    def _never_ran(self, request: StartRequest, folder: RunFolder, runner: RunnerProcess) -> Status:
         folder.tidy()
         # A shim that came too late may have been given groups.
         self._release(request)
         self._groups.remove(request.attempt_id)
-        end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
-        return Status(request.attempt_id, Phase.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
+        end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, runner.at)
+        return Status(request.attempt_id, Phase.ENDED, runner.at, self._node, end.reason, exit_code=end.code)
 
-    def _ended(self, request: StartRequest, folder: RunFolder, claim: Claim, over_memory: bool) -> Status:
+    def _ended(self, request: StartRequest, folder: RunFolder, runner: RunnerProcess, over_memory: bool) -> Status:
         """Its shim is gone: end its remaining processes, and record how it ended."""
         was_oom = over_memory or self._groups.was_oom(request.attempt_id)
         written = folder.exit()
-        end = written or self._guess(folder, claim, was_oom)
+        end = written or self._guess(folder, runner, was_oom)
         if was_oom and end.code != 0:
             end = replace(end, oom=True)
         if request.allocation.shares and self._devices is not None:
@@ -229,17 +262,16 @@ class Launcher:
         folder.tidy()
         return Status(
             request.attempt_id, Phase.ENDED, end.at, self._node, end.reason,
-            exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
+            exit_code=end.code, oom=end.oom, started_at=runner.at, used=used,
         )  # fmt: skip
 
-    def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:
-        """Infer how it ended, if its shim did not write it."""
+    def _guess(self, folder: RunFolder, runner: RunnerProcess, was_oom: bool) -> Exit:
         now = time.time()
-        if claim.pid < 0:
-            return Exit(None, ExitCodeLost(why=ExitCodeLoss.CLAIM_UNREADABLE), claim.at)
+        if runner.pid < 0:
+            return Exit(None, ExitCodeLost(why=ExitCodeLoss.CLAIM_UNREADABLE), runner.at)
         if folder.has_empty_exit():
             return Exit(None, ExitCodeLost(why=ExitCodeLoss.NOT_WRITTEN), now)
-        if claim.boot_id != boot_id():
+        if runner.boot_id != boot_id():
             return Exit(None, NodeRestarted(node=self._node), now)
         if was_oom:
             return Exit(_KILLED, None, now)
@@ -253,7 +285,6 @@ class Launcher:
         )
 
     def starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
-        """Status of an attempt that does not run yet."""
         return Status(
             request.attempt_id, Phase.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
         )

@@ -1,20 +1,18 @@
-"""Cores, memory, disk and GPUs of this computer, as the single node of a process site. Called by the engine."""
+"""This computer as the single node of a process site: its cores, memory and loopback ports. Called by the engine."""
 
 from __future__ import annotations
 
 import os
-import platform
 import socket
 from pathlib import Path
 
 import psutil
 
-from commonage.domain.nodes import Device, NodeReport
-from commonage.domain.reasons import Reason
-from commonage.domain.reasons.nodes import GpuDriverUnavailable
-from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.rundir.disk import disk_pressure_of, free_on
-from commonage.ports.devices import Devices, DevicesUnavailable
+from commonage.domain.errors import EngineFailure
+from commonage.domain.nodes import NodeReport
+from commonage.engines.rundir.node_report import local_report
+from commonage.engines.settings import ProcessSettings
+from commonage.ports.devices import Devices
 
 _MIB = 1024 * 1024
 NOT_ISOLATED = (
@@ -24,34 +22,9 @@ NOT_ISOLATED = (
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def node_name(settings: ProcessSettings) -> str:
-    """The name of the node: the setting, else the host's name."""
-    return settings.node_name or socket.gethostname()
-
-
 def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) -> NodeReport:
-    """Report on this node.
-
-    Settings take precedence over detected values. Queries the GPU driver, so call it in a thread.
-    """
-    faults: list[Reason] = []
-    gpus: tuple[Device, ...] = ()
-    if devices is not None:
-        try:
-            gpus = tuple(devices.inventory())
-        except DevicesUnavailable as error:
-            faults.append(GpuDriverUnavailable(error=error.message))
-    free, wrong = free_on(data)
-    return NodeReport(
-        node_name(settings),
-        settings.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
-        settings.memory_mib or _memory_mib(),
-        gpus,
-        free,
-        tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
-        (*faults, *wrong),
-        disk_pressure_of(free, settings.disk_low_mib, data),
-    )
+    """Queries the GPU driver, so call it in a thread."""
+    return local_report(settings, len(os.sched_getaffinity(0)) * 1000, _memory_mib(), devices, [data])
 
 
 def _memory_mib() -> int:
@@ -65,3 +38,44 @@ def _memory_mib() -> int:
         if limit.isdigit():
             found.append(int(limit))
     return min(found) // _MIB
+
+
+class PortRange:
+    """Hands out ports from `first` to `last` in rotation, so that a port just returned is not reused at once.
+
+    The rotation begins at `start`. Several servers on one node should begin at different ports: a port is free until
+    its session listens, which may take minutes, and two servers that began at the same one would both give it out.
+    """
+
+    def __init__(self, first: int, last: int, start: int) -> None:
+        self._first, self._last = first, last
+        self._next = start
+        self._held: set[int] = set()
+
+    def take(self) -> int:
+        """Return a free port. Raises EngineFailure if none is free."""
+        for _ in range(self._last - self._first + 1):
+            port = self._next
+            self._next = self._first if port == self._last else port + 1
+            if port not in self._held and _is_free(port):
+                self._held.add(port)
+                return port
+        raise EngineFailure(f"no port from {self._first} to {self._last} is free", retryable=True)
+
+    def hold(self, port: int) -> None:
+        """Mark this one as taken by a run that was found again."""
+        self._held.add(port)
+
+    def give_back(self, port: int | None) -> None:
+        self._held.discard(port or 0)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: lingering connections of the last owner do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -15,9 +15,9 @@ from contextlib import suppress
 from errno import E2BIG
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from commonage.domain.errors import EngineFailure
+from commonage.engines.rundir.proc import process_info
 
 _SHIM = str(Path(__file__).with_name("shim.sh"))
 _FILES = 16_384
@@ -26,26 +26,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_id() -> str:
-    """Id of this boot of the node."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
-
-
-class Stat(NamedTuple):
-    """A process's start time, in clock ticks since boot, and its session."""
-
-    began: int
-    session: int
-
-
-def stat_of(pid: int) -> Stat | None:
-    """Kernel data of a process; None if it does not exist or is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name, in parentheses, may contain anything; state is the first field after it, the start time the 20th.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else Stat(int(fields[19]), int(fields[3]))
 
 
 def open_process(pid: int, began: int) -> int | None:
@@ -55,8 +36,8 @@ def open_process(pid: int, began: int) -> int | None:
     except ProcessLookupError:
         return None
     # Checked after opening: from now on the number cannot pass to another process unnoticed.
-    stat = stat_of(pid)
-    if stat is not None and stat.began == began:
+    info = process_info(pid)
+    if info is not None and info.began == began:
         return descriptor
     os.close(descriptor)
     return None

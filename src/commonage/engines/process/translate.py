@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.rundir.sessions import SESSION_COMMAND
+from commonage.engines.rundir.programs import command_of, default_variables, id_variables
 from commonage.files.injected import JUPYTER
 
-MARK = "COMMONAGE_ATTEMPT_ID"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The server's variables that a workload may see: language, time zone, certificates, proxies. No others.
 _SHARED = re.compile(
@@ -51,12 +49,10 @@ class Program:
 
 
 def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The server's own variables that workloads get."""
     return {name: value for name, value in environ.items() if _SHARED.fullmatch(name)}
 
 
 def url_of(port: int | None) -> str | None:
-    """URL of a workload with this port; None without one."""
     return None if port is None else f"http://127.0.0.1:{port}"
 
 
@@ -65,9 +61,7 @@ def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[s
 
     Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
     """
-    command = request.command or (SESSION_COMMAND if request.kind is Kind.SESSION else ())
-    if not command:
-        raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
+    command = command_of(request)
     variables = {"LANG": "C.UTF-8", **shared, **_ours(request, context)}
     variables |= dict(request.environment.variables)
     variables |= {variable_of(name): context for name, context in context.volumes.items()}
@@ -75,12 +69,7 @@ def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[s
     if request.kind is Kind.SESSION:
         own = variables.get("JUPYTER_CONFIG_PATH")
         variables["JUPYTER_CONFIG_PATH"] = f"{own}:{JUPYTER}" if own else str(JUPYTER)
-    variables |= {
-        MARK: request.attempt_id,
-        "COMMONAGE_WORKLOAD_ID": request.workload_id,
-        "COMMONAGE_USER": request.owner,
-        "COMMONAGE_TENANT": request.tenant,
-    }
+    variables |= id_variables(request)
     if context.port is None:
         return Program(command, variables)
     port = str(context.port)
@@ -100,22 +89,8 @@ def enforced(program: Program, variables: Mapping[str, str]) -> Program:
 
 
 def _ours(request: StartRequest, context: ProcessContext) -> dict[str, str]:
-    cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
-    variables = {
-        "HOME": str(context.workspace),
-        "TMPDIR": str(context.tmp),
-        "USER": request.owner,
-        "LOGNAME": request.owner,
-        "PATH": f"{context.programs}:{_PATH}",
-        # A log is read while it is written.
-        "PYTHONUNBUFFERED": "1",
-        # Libraries start as many threads as the node has cores, and would wait for each other when the cores are busy
-        # or there is a quota.
-        "OMP_NUM_THREADS": cores,
-        "PYTHON_CPU_COUNT": cores,
-    }
+    variables = default_variables(request, str(context.workspace), context.port)
+    variables |= {"TMPDIR": str(context.tmp), "PATH": f"{context.programs}:{_PATH}"}
     if context.python_root is not None:
         variables["VIRTUAL_ENV"] = str(context.python_root)
-    if context.port is not None:
-        variables["COMMONAGE_PORT"] = str(context.port)
     return variables

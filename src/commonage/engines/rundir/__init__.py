@@ -1,5 +1,5 @@
-"""State of attempts on disk, for all engines: run folders, logs, workspaces, latest statuses.
+"""State of attempts for all engines: run folders, logs and workspaces on disk, latest statuses in memory.
 
-`runs.py` describes a run folder. `runs_engine.py` is the base class of engines: it implements stop, status and logs.
-Imported by engines; imports none of them. Nothing here starts or ends a process.
+`runs.py` describes a run folder, `run.py` an attempt in memory. `runs_engine.py` is the base class of engines: it
+implements start, stop, status, logs and housekeeping. Imported by engines; imports none of them.
 """

@@ -2,7 +2,7 @@
 
     runs/<attempt id>/request.json   the start request, without secrets; written before anything is started
                       secrets.json the secrets, 0600, until the end
-                      pid          the process that runs it ("pid start-time boot-id"), or "never" if it must not run
+                      pid          the process that runs it ("pid start-time boot-id"), or "forbidden"
                       exit         its exit code, and in a second line a reason (JSON), if the end is not the program's
                       log          stdout and stderr together
                       tmp/         its TMPDIR, until the end
@@ -11,8 +11,7 @@
 
 The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
 If workloads run on other nodes, `log` (and the control folder) lie in a folder that those see, and nothing else of
-this:
-see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
+this: see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.files.safe_path import SafePath
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
-_NEVER = "never"
+_FORBIDDEN = "forbidden"
 _LOST = "lost"
 _OOM = "oom"
 _REQUESTS = TypeAdapter(StartRequest)
@@ -48,7 +47,7 @@ _REMEMBER_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RunnerProcess:
     """The process that runs an attempt.
 
     `pid` with `began` (clock ticks since boot), at `at`; all zero if it must never run.
@@ -60,7 +59,7 @@ class Claim:
     at: float
 
     @property
-    def is_never(self) -> bool:
+    def is_forbidden(self) -> bool:
         """True if it was stopped or failed before it started."""
         return self.pid == 0
 
@@ -83,33 +82,31 @@ class RunFolder:
     shared: SafePath | None = None
 
     @property
-    def outside(self) -> SafePath:
+    def writable(self) -> SafePath:
         """The folder with everything that its workload may write to."""
         return SafePath(self.path) if self.shared is None else self.shared
 
     @property
     def log(self) -> SafePath:
-        """Its output."""
-        return self.outside / "log"
+        return self.writable / "log"
 
     @property
     def tmp(self) -> Path:
-        """Its TMPDIR."""
         return self.path / "tmp"
 
-    def claim(self) -> Claim | None:
-        """Return the process that runs it; None if it is unclaimed. A half-written claim reads as None: ask again."""
+    def runner(self) -> RunnerProcess | None:
+        """Return the process that runs it; None if it is undecided. A half-written file reads as None: ask again."""
         try:
             with open(self.path / "pid", encoding="ascii") as file:
                 words = file.read().split()
                 at = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
-        if words == [_NEVER]:
-            return Claim(0, 0, "", at)
+        if words == [_FORBIDDEN]:
+            return RunnerProcess(0, 0, "", at)
         if len(words) != 3:
             return None
-        return Claim(int(words[0]), int(words[1]), words[2], at)
+        return RunnerProcess(int(words[0]), int(words[1]), words[2], at)
 
     def forbid_start(self) -> bool:
         """Ensure that it never runs. False if it runs or ran already. Raises OSError."""
@@ -120,8 +117,8 @@ class RunFolder:
             return False
         try:
             with open(descriptor, "w", encoding="ascii") as file:
-                file.write(_NEVER)
-        except OSError:  # a half-written claim would block every other one, with no explanation
+                file.write(_FORBIDDEN)
+        except OSError:  # a half-written file would block every other one, with no explanation
             path.unlink()
             raise
         return True
@@ -199,12 +196,11 @@ class Runs:
         self.root = root
         self._shared = shared
         self._old = root / _OLD
-        self._outside = SafePath(root) if shared is None else shared
-        self._old_outside = self._outside / _OLD
+        self._logs = SafePath(root) if shared is None else shared
+        self._old_logs = self._logs / _OLD
 
     def open(self) -> None:
-        """Create the folders. Raises OSError."""
-        self._old_outside.make_folder(parents=True)
+        self._old_logs.make_folder(parents=True)
         self._old.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
 
@@ -243,17 +239,16 @@ class Runs:
         """Where its log may be: as long as it is known, and after it was forgotten."""
         if not _ID.fullmatch(attempt_id):
             return ()
-        return (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
+        return (self._logs / attempt_id / "log", self._old_logs / attempt_id / "log")
 
     def log_path(self, attempt_id: str) -> SafePath | None:
-        """Where its log is now; None if there is none."""
         return next((place for place in self.log_places(attempt_id) if place.exists()), None)
 
     def forget(self, attempt_id: str) -> None:
         """Keep only the log. Idempotent."""
         self.folder(attempt_id)
         if self._shared is not None:
-            _keep_log(self._outside / attempt_id, self._old_outside / attempt_id)
+            _keep_log(self._logs / attempt_id, self._old_logs / attempt_id)
         _keep_log(SafePath(self.root) / attempt_id, SafePath(self._old) / attempt_id)
 
     def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
@@ -262,10 +257,10 @@ class Runs:
         Returns their number.
         """
         removed, kept, total = 0, [], 0
-        for name in {*self._old_outside.list_names(), *os.listdir(self._old)}:
-            outside, old = self._old_outside / name, SafePath(self._old) / name
-            age_s = now - (old if old.exists() else outside).stat().st_mtime
-            log = outside / "log"
+        for name in {*self._old_logs.list_names(), *os.listdir(self._old)}:
+            shared, old = self._old_logs / name, SafePath(self._old) / name
+            age_s = now - (old if old.exists() else shared).stat().st_mtime
+            log = shared / "log"
             try:
                 size = log.stat().st_blocks * 512
             except OSError:  # it has no log, or the path is not a log
@@ -278,7 +273,7 @@ class Runs:
                 removed += 1
                 log.remove()
             if age_s > max(keep_days, _REMEMBER_DAYS) * _DAY_S:
-                outside.remove()
+                shared.remove()
                 old.remove()
         for _, size, log in sorted(kept, key=lambda one: one[0], reverse=True):
             if total <= keep_mib * _MIB:
@@ -307,12 +302,11 @@ class Runs:
             whole = folder.request()
             if whole is not None:
                 found.append(whole)
-            elif folder.claim() is None:
+            elif folder.runner() is None:
                 self.remove(attempt_id)
         return found
 
     def all(self) -> list[str]:
-        """Return the ids of all attempts that are not forgotten."""
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
 
 

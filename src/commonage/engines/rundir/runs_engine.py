@@ -1,38 +1,34 @@
-"""Stopping, status and logs for all engines that keep their attempts in run folders.
+"""Starting, stopping, status, logs and housekeeping for all engines that keep their attempts in run folders.
 
-Base class of engines, which implement how an attempt ends.
+Base class of engines, which implement how an attempt starts and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.iterations import Iterations
-from commonage.domain.statuses import LogLine, Phase, Status
-from commonage.engines.rundir.log_limit import LogLimit, RunWithLog
-from commonage.engines.rundir.logs import open_log, read_log
+from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
+from commonage.engines.rundir.logs import LogLimit, open_log, read_log
+from commonage.engines.rundir.programs import not_running
+from commonage.engines.rundir.run import EngineRun, RunTable
 from commonage.engines.rundir.runs import Runs
-from commonage.engines.rundir.table import RunTable
 from commonage.engines.rundir.tasks import Tasks
+from commonage.engines.settings import EngineSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.engine import Engine
+from commonage.ports.execs import ExecStream, Terminal
 
-
-class EngineRun(RunWithLog, Protocol):
-    """An attempt as an engine keeps it.
-
-    `begun` is done once the request is written to disk, or writing it failed. `kill_at` is the event loop's time at
-    which a stop turns to SIGKILL, and `ending` is the task that ends it.
-    """
-
-    begun: asyncio.Future[None]
-    ending: asyncio.Task[None] | None
-    kill_at: float
+CLEAN_PAUSE_S = 600.0
+_log = logging.getLogger(__name__)
 
 
 R = TypeVar("R", bound=EngineRun)
@@ -41,33 +37,72 @@ R = TypeVar("R", bound=EngineRun)
 class RunsEngine(Engine, ABC, Generic[R]):
     """Engine port methods that need only run folders, which lie in `folder`, and a run table.
 
-    `max_log_mib`: disk limit for the log of an attempt. `shared`: the folder for files that other nodes see (`Runs`).
+    `shared`: the folder for files that other nodes see (`Runs`).
     """
 
     def __init__(
-        self,
-        site: str,
-        name: str,
-        folder: Path,
-        table: RunTable[R],
-        max_log_mib: int,
-        shared: SafePath | None = None,
+        self, site: str, name: str, folder: Path, settings: EngineSettings, shared: SafePath | None = None
     ) -> None:
         self._site = site
-        self._table = table
+        self._table = RunTable[R]()
+        self._retention = settings.keep_logs_days, settings.keep_logs_mib
         self._files = Runs(folder, shared)
         self._tasks = Tasks(name)
         self._in_thread, self._spawn, self._keep = self._tasks.in_thread, self._tasks.spawn, self._tasks.keep
-        self._log_limit = LogLimit(table, max_log_mib, self._in_thread)
+        self._log_limit = LogLimit(self._table, settings.max_log_mib, self._in_thread)
 
     @property
     def site(self) -> str:
-        """Name of its site."""
         return self._site
 
     def loops(self) -> Sequence[Iterations]:
-        """The loops of this engine."""
         return self._tasks.loops
+
+    # --- starting ----------------------------------------------------------------------------------------------
+
+    async def start(self, request: StartRequest) -> None:
+        run = self._table.runs.get(request.attempt_id)
+        if run is None:
+            self._files.folder(request.attempt_id)  # raises for an invalid id
+            run = self._accept(request)
+            # A task of its own: a caller that is cancelled must not leave something half written or unwatched.
+            self._spawn(self._begin(run))
+        await asyncio.shield(run.begun)
+
+    @abstractmethod
+    def _accept(self, request: StartRequest) -> R:
+        """Check the request, choose its port, and put it into the table. Raises EngineFailure."""
+
+    @abstractmethod
+    def _write(self, run: R) -> int | Phase | None:
+        """Write the request to disk, in a thread. Raises EngineFailure.
+
+        Returns its phase, or the pid of its process if that was started. None if it ran under an earlier server
+        process, and was forgotten.
+        """
+
+    @abstractmethod
+    async def _go_on(self, run: R, begun: int | Phase) -> None:
+        """Go on with what `_write` has begun."""
+
+    def _drop(self, run: R) -> None:
+        self._table.runs.pop(run.id, None)
+
+    async def _begin(self, run: R) -> None:
+        try:
+            begun = await self._in_thread(lambda: self._write(run))
+        except Exception as error:  # any exception goes to those who wait for the start
+            self._drop(run)
+            run.begun.set_exception(error)
+            run.begun.exception()  # marks it as retrieved: there may be no waiter left
+            return
+        if begun is None:
+            self._drop(run)
+        else:
+            await self._go_on(run, begun)
+        run.begun.set_result(None)
+
+    # --- stopping and forgetting -------------------------------------------------------------------------------
 
     @abstractmethod
     async def _end(self, run: R) -> None:
@@ -102,7 +137,6 @@ class RunsEngine(Engine, ABC, Generic[R]):
             folder.forbid_start()
 
     async def forget(self, attempt_id: str) -> None:
-        """Keep only its log."""
         run = self._table.runs.get(attempt_id)
         if run is None or run.status.phase is not Phase.ENDED:
             return
@@ -114,18 +148,39 @@ class RunsEngine(Engine, ABC, Generic[R]):
     async def _remove(self, run: R) -> None:
         """Remove what exists of it outside its run folder. Raises EngineFailure."""
 
+    # --- housekeeping ------------------------------------------------------------------------------------------
+
+    def _keep_house(self) -> None:
+        """Limit logs, and remove leftovers, until the engine closes."""
+        self._keep("limit logs", self._log_limit.keep)
+        self._keep("clean up", self._keep_clean)
+
+    async def _clear(self) -> None:
+        """Remove what exists outside the run folders and is no longer needed. Raises EngineFailure."""
+
+    async def _keep_clean(self, iterations: Iterations) -> None:
+        while True:
+            try:
+                await self._clear()
+                removed = await self._in_thread(partial(self._files.clear_old, time.time(), *self._retention))
+                if removed:
+                    _log.info("removed the logs of %d attempts of long ago", removed)
+            except (EngineFailure, OSError) as error:
+                _log.warning("cannot clean up: %s", error)
+            with iterations.rest():
+                await asyncio.sleep(CLEAN_PAUSE_S)
+
+    # --- status, logs, exec ------------------------------------------------------------------------------------
+
     async def statuses(self) -> Sequence[Status]:
-        """Return the latest status of each attempt."""
         return [run.status for run in self._table]
 
     def watch(self) -> AsyncIterator[Status]:
-        """Yield statuses from now on."""
         return self._table.watch()
 
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncIterator[LogLine]:
-        """Its output."""
         descriptor = await self._in_thread(lambda: open_log(self._files.log_places(attempt_id)))
         if descriptor is None:
             raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
@@ -136,3 +191,12 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
         async for line in read_log(descriptor, offset, tail, follow, has_ended):
             yield line
+
+    async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
+        run = self._table.runs.get(attempt_id)
+        if run is None or not run.is_running:
+            raise not_running(attempt_id)
+        return await self._exec(run, command, terminal)
+
+    async def _exec(self, run: R, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")

@@ -83,7 +83,6 @@ class _Counted:
         self._left, self._limit_mib = limit_mib * _MIB, limit_mib
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes."""
         found = self._plain.read(size)
         self._left -= len(found)
         if self._left < 0:
@@ -101,7 +100,6 @@ class _Tree:
         self._made, self._files_max = 0, files_max
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Add one member of the archive."""
         parts = _parts(member)
         if member.isdir():
             os.close(self._open(parts))
@@ -212,7 +210,6 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Unpack; return the text to print."""
     root, limit_mib, files_max, parent = map(int, arguments)
     _end_with_parent(parent)
     _enforce(root, limit_mib)

@@ -9,12 +9,14 @@ import asyncio
 from collections.abc import Sequence
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import DaemonRefused
-
-_NAME_TAKEN = 409
-_GONE = 404
-_IN_USE = "in use"
+from commonage.engines.containers.daemon.connection import (
+    CONFLICT,
+    GONE,
+    Connection,
+    DaemonRefused,
+    Json,
+    unless_refused,
+)
 
 
 class Client(Connection):
@@ -38,52 +40,36 @@ class Client(Connection):
         return float(spec["Dispatcher"]["HeartbeatPeriod"]) / 1e9
 
     async def nodes(self) -> Sequence[Json]:
-        """All nodes."""
         return list(await self.ask("GET", "nodes") or ())
 
     async def tasks(self, label: str) -> Sequence[Json]:
-        """Tasks of the services with this label."""
         return list(await self.ask("GET", "tasks", label=[label]) or ())
 
     async def services(self, *labels: str) -> Sequence[Json]:
-        """Services with all these labels."""
         return list(await self.ask("GET", "services", label=labels) or ())
 
     async def create_service(self, spec: Json) -> str | None:
         """Return its id; None if the name is taken."""
-        try:
+        with unless_refused(CONFLICT):
             return str((await self.ask("POST", "services/create", spec))["ID"])
-        except DaemonRefused as error:
-            if error.http_status == _NAME_TAKEN:
-                return None
-            raise
+        return None
 
     async def has_service(self, service: str) -> bool:
-        """True if it exists."""
-        try:
+        with unless_refused(GONE):
             await self.ask("GET", f"services/{service}")
-        except DaemonRefused as error:
-            if error.http_status == _GONE:
-                return False
-            raise
-        return True
+            return True
+        return False
 
     async def remove_service(self, service: str) -> None:
         """Remove it with its tasks; their containers continue briefly. A missing one is no error."""
-        try:
+        with unless_refused(GONE):
             await self.ask("DELETE", f"services/{service}")
-        except DaemonRefused as error:
-            if error.http_status != _GONE:
-                raise
 
     async def create_delivery(self, kind: str, body: Json) -> str | None:
         """Create one of the `configs` or `secrets`; return its id, or None if the name is taken."""
-        try:
+        with unless_refused(CONFLICT):
             return str((await self.ask("POST", f"{kind}/create", body))["ID"])
-        except DaemonRefused as error:
-            if error.http_status == _NAME_TAKEN:
-                return None
-            raise
+        return None
 
     async def deliveries(self, kind: str, *labels: str) -> Sequence[Json]:
         """The `configs` or `secrets` with all these labels. The contents of secrets are not returned."""
@@ -92,12 +78,12 @@ class Client(Connection):
     async def remove_delivery(self, kind: str, delivery: str) -> bool:
         """False if a service uses it. A missing one is no error."""
         try:
-            await self.ask("DELETE", f"{kind}/{delivery}")
+            with unless_refused(GONE):
+                await self.ask("DELETE", f"{kind}/{delivery}")
         except DaemonRefused as error:
-            if _IN_USE in str(error):
+            if "in use" in str(error):
                 return False
-            if error.http_status != _GONE:
-                raise
+            raise
         return True
 
     async def overlays(self) -> Sequence[Json]:

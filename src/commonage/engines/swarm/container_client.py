@@ -1,8 +1,7 @@
 """Implements `AttemptBackend` for services of a Swarm. `launcher.py` creates them.
 
 A stop is requested through the control folder, which the entry in the container polls (`entry.sh`): a Swarm cannot send
-a signal
-to a task. Only a command that does not react is ended through Swarm and the node agent.
+a signal to a task. Only a command that does not react is ended through Swarm and the node agent.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Running, Signal, Waiting
+from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Run, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.files.control_folder import ControlFolder
-from commonage.engines.containers.files.prepare import check
-from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
     EndContext,
+    Tasks,
     changed_at,
     end_of,
     ended_by_itself,
@@ -42,13 +40,9 @@ from commonage.engines.swarm.statuses import (
     runs,
     waiting_reason,
 )
-from commonage.engines.swarm.tasks import Tasks
 from commonage.ports.agents import OnProgress
 
 _KILLED = 137
-# The entry reads a wish within a second; its effect shows on a shared folder a moment later.
-_HEARD_S = 1.6
-_LOOKS = 16
 _SURELY_S = 2.0
 _SWEEP_S = 20.0
 _SWEEP_AT_ONCE = 8
@@ -68,41 +62,30 @@ class Service:
     run: Run | None = None
 
 
+@dataclass(eq=False)
 class SwarmContainerClient:
-    """Operations on services, at a manager of the Swarm."""
+    client: Client
+    fencing: Fencing
+    tasks: Tasks
+    launcher: Launcher
+    settings: SwarmSettings
+    in_thread: InThread
+    _services: dict[str, Service] = field(default_factory=dict)
+    _ended: dict[str, Service] = field(default_factory=dict)
+    _sweeping: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SWEEP_AT_ONCE))
 
-    def __init__(
-        self,
-        client: Client,
-        node_tracker: NodeTracker,
-        tasks: Tasks,
-        launcher: Launcher,
-        settings: SwarmSettings,
-        in_thread: InThread,
-    ) -> None:
-        self._client = client
-        self._known_nodes = node_tracker
-        self._tasks = tasks
-        self._launcher = launcher
-        self._in_thread = in_thread
-        self._room_timeout_s, self._ports = settings.room_timeout_s, settings.ports
-        self._services: dict[str, Service] = {}
-        self._ended: dict[str, Service] = {}
-        self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
-
-    def check(self, request: StartRequest) -> None:
-        """As for all containers."""
-        check(request)
+    @property
+    def _nodes(self) -> NodeTracker:
+        return self.fencing.nodes
 
     def node_of(self, request: StartRequest) -> str:
-        """The node that the scheduler chose."""
         return request.allocation.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
         if not request.wants_port:
             return None
-        first, last = self._ports
+        first, last = self.settings.ports
         count = last - first + 1
         begin = zlib.crc32(request.attempt_id.encode())
         for offset in range(count):
@@ -111,7 +94,6 @@ class SwarmContainerClient:
         raise EngineFailure(f"all ports of {request.allocation.node} from {first} to {last} are taken", retryable=True)
 
     def note(self, attempt_id: str, service: str) -> None:
-        """Record the attempt's service."""
         if attempt_id in self._ended:
             return
         self._services.setdefault(attempt_id, Service(service, asyncio.get_running_loop().time()))
@@ -119,27 +101,26 @@ class SwarmContainerClient:
     # --- launching ----------------------------------------------------------------------------------------------
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
-        """Create its service, if it does not exist."""
         if run.id in self._services:
             return
-        self.note(run.id, await self._launcher.launch(run, on_progress))
-        self._tasks.refresh_soon()
+        self.note(run.id, await self.launcher.launch(run, on_progress))
+        self.tasks.refresh_soon()
 
     # --- status ---------------------------------------------------------------------------------------------------
 
     async def inspect(self, run: Run) -> ContainerState:
         """Return the state as of the last query to Swarm."""
-        task = self._tasks.of(run.id)
+        task = self.tasks.of(run.id)
         if task is None:
             return await self._without_task(run)
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
-        ran_at = await self._in_thread(run.control_folder.ran_at)
-        forgotten = is_orphaned(task) and self._known_nodes.is_down(node_id)
-        if has_ended(task) and not forgotten and not self._known_nodes.was_fenced(run.id, node):
+        ran_at = await self.in_thread(run.control_folder.ran_at)
+        forgotten = is_orphaned(task) and self._nodes.is_down(node_id)
+        if has_ended(task) and not forgotten and not self.fencing.was_fenced(run.id, node):
             return Ended(ran_at, partial(self._end, run, task))
-        if why := self._known_nodes.why_lost(run.id, node_id, node):
-            return Ended(ran_at, partial(self._give_up, run, why))
+        if why := self.fencing.why_lost(run.id, node_id, node):
+            return Ended(ran_at, partial(self.fencing.give_up, run, why))
         if runs(task) or ran_at is not None:  # the control folder shows it before Swarm does
             return self._running(run, task, ran_at)
         return await self._waiting(run, task)
@@ -147,7 +128,7 @@ class SwarmContainerClient:
     async def _without_task(self, run: Run) -> ContainerState:
         service = self._services.get(run.id)
         if service is not None:
-            if not self._tasks.is_newer_than(service.since + _SURELY_S) or await self._client.has_service(service.id):
+            if not self.tasks.is_newer_than(service.since + _SURELY_S) or await self.client.has_service(service.id):
                 return Waiting(WaitingForSwarm())
             if service.force_at is not None:
                 return Ended(None, partial(self._forced, run))
@@ -155,7 +136,7 @@ class SwarmContainerClient:
         return Absent(RemovedFromOutside())
 
     async def _forced(self, run: Run) -> Exit:
-        end = await self._in_thread(run.control_folder.end)
+        end = await self.in_thread(run.control_folder.end)
         return (
             Exit(_KILLED, None, time.time()) if end is None else Exit(end.code, None, end.at, end.oom and end.code != 0)
         )
@@ -163,13 +144,13 @@ class SwarmContainerClient:
     def _running(self, run: Run, task: Json, ran_at: float | None) -> ContainerState:
         if not run.request.wants_port:
             return Running(ran_at or changed_at(task))
-        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", "")))
+        swarm_node = self._nodes.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
             return Waiting(Starting(node=run.request.allocation.node))
         return Running(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> ContainerState:
-        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", ""))) or self._known_nodes.swarm_nodes.get(
+        swarm_node = self._nodes.by_id.get(str(task.get("NodeID", ""))) or self._nodes.swarm_nodes.get(
             run.request.allocation.node
         )
         declares = swarm_node is not None and swarm_node.vram_mib is not None
@@ -178,7 +159,9 @@ class SwarmContainerClient:
         if is_refused_room(task) and service is not None:
             down = swarm_node is None or swarm_node.is_down
             waited = asyncio.get_running_loop().time() - service.since
-            if (down or waited > self._room_timeout_s) and await self._in_thread(run.control_folder.forbid_start):
+            if (down or waited > self.settings.room_timeout_s) and await self.in_thread(
+                run.control_folder.forbid_start
+            ):
                 return Ended(None, partial(_unplaced, reason))
         return Waiting(reason)
 
@@ -186,42 +169,17 @@ class SwarmContainerClient:
 
     async def _end(self, run: Run, task: Json) -> Exit:
         control_folder, service = run.control_folder, self._services.get(run.id)
-        claim, again, end, could_not = await self._in_thread(
+        decision, again, end, could_not = await self.in_thread(
             lambda: (
-                control_folder.claim(),
+                control_folder.decision(),
                 control_folder.was_restarted(),
                 control_folder.end(),
                 control_folder.end_unreadable(),
             )
         )
         stop_requested = service is not None and bool(service.asked)
-        context = EndContext(run.request.allocation.node, claim, again, end, could_not, stop_requested, time.time())
+        context = EndContext(run.request.allocation.node, decision, again, end, could_not, stop_requested, time.time())
         return end_of(task, context)
-
-    async def _give_up(self, run: Run, why: Reason) -> Exit:
-        """Give up an attempt whose node is gone. If it may still run there, it is ended first; `remove` removes its
-        service.
-
-        An attempt that ended by itself before keeps its own code. Raises EngineFailure while it may still run.
-        """
-        if (own := await self._in_thread(partial(_own_end, run.control_folder))) is not None:
-            return own
-        with suppress(OSError):
-            # An attempt that was seen running has run, whatever it did to its control folder since: it may still run.
-            if await self._in_thread(run.control_folder.forbid_start) and not run.is_running:
-                return Exit(None, why, time.time())
-        if not await self._known_nodes.fence_attempt(run.id, run.request.allocation.node):
-            with suppress(OSError):
-                await self._in_thread(partial(run.control_folder.stop, "kill"))
-            await self._until_it_ends(run.control_folder)
-        return await self._in_thread(partial(_own_end, run.control_folder)) or Exit(None, why, time.time())
-
-    async def _until_it_ends(self, control_folder: ControlFolder) -> None:
-        """Wait until it ends, or until it clearly does not react."""
-        for _ in range(_LOOKS):
-            if await self._in_thread(control_folder.has_end):
-                return
-            await asyncio.sleep(_HEARD_S / _LOOKS)
 
     # --- stopping -----------------------------------------------------------------------------------------------
 
@@ -233,12 +191,12 @@ class SwarmContainerClient:
             return
         service.asked.add(signal)
         try:
-            await self._in_thread(partial(run.control_folder.stop, "term" if signal == "SIGTERM" else "kill"))
+            await self.in_thread(partial(run.control_folder.stop, "term" if signal == "SIGTERM" else "kill"))
         except OSError as error:
             if signal == "SIGTERM":
                 raise EngineFailure(f"its control folder cannot be written: {error}", retryable=True) from error
             service.force_at = service.force_at or loop.time()
-        self._tasks.refresh_soon()
+        self.tasks.refresh_soon()
         if signal == "SIGKILL":
             await self._force(run, service, loop.time())
 
@@ -248,10 +206,10 @@ class SwarmContainerClient:
         if now < service.force_at:
             return
         node = run.request.allocation.node
-        if (agents := self._known_nodes.agent_of(node)) is not None:
+        if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.fence(self._known_nodes.id_of(node), [run.id])
-        await self._client.remove_service(service.id)
+                await agents.fence(self._nodes.id_of(node), [run.id])
+        await self.client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
         """Remove its service, and with it the task and the container, also on a node that returns.
@@ -259,18 +217,18 @@ class SwarmContainerClient:
         The service of a job whose container ended is removed when nothing is about to start (`sweep`): removal takes as
         long as a start.
         """
-        service, task = self._services.get(run.id), self._tasks.of(run.id)
+        service, task = self._services.get(run.id), self.tasks.of(run.id)
         if service is None:  # it may have been stopped, or have failed, during creation
-            await self._launcher.remove(run.id)
+            await self.launcher.remove(run.id)
         elif run.request.kind is Kind.JOB and task is not None and ended_by_itself(task):
             self._ended[run.id] = replace(service, run=run)
             self._ended[run.id].since = asyncio.get_running_loop().time()
         else:
-            await self._client.remove_service(service.id)
+            await self.client.remove_service(service.id)
         self._services.pop(run.id, None)
-        self._tasks.forget(run.id)
+        self.tasks.forget(run.id)
         if run.id not in self._ended:
-            await self._launcher.remove_secrets(run)
+            await self.launcher.remove_secrets(run)
 
     def is_swept(self, attempt_id: str) -> bool:
         """True if its service is waiting for removal by us."""
@@ -283,9 +241,9 @@ class SwarmContainerClient:
 
         async def remove(attempt_id: str, service: Service) -> None:
             async with self._sweeping:
-                await self._client.remove_service(service.id)
+                await self.client.remove_service(service.id)
                 if service.run is not None:
-                    await self._launcher.remove_secrets(service.run)
+                    await self.launcher.remove_secrets(service.run)
             self._ended.pop(attempt_id, None)
 
         await asyncio.gather(*(remove(attempt_id, service) for attempt_id, service in due.items()))
@@ -293,22 +251,14 @@ class SwarmContainerClient:
     async def release(self, run: Run) -> None:
         """Release at its node's agent; an agent that is away does so by itself when it returns."""
         node = run.request.allocation.node
-        if (agents := self._known_nodes.agent_of(node)) is not None:
+        if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.unmount(self._known_nodes.id_of(node), run.id)
+                await agents.unmount(self._nodes.id_of(node), run.id)
             if run.request.allocation.shares:
                 with suppress(EngineFailure):
-                    await agents.release(self._known_nodes.id_of(node), run.id)
+                    await agents.release(self._nodes.id_of(node), run.id)
 
 
 async def _unplaced(why: Reason) -> Exit:
     """End of an attempt that never began: the scheduler may find another place."""
     return Exit(None, why, time.time())
-
-
-def _own_end(control_folder: ControlFolder) -> Exit | None:
-    """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
-    end = control_folder.end()
-    if end is None or end.outside or (end.code == _KILLED and not end.oom):
-        return None
-    return Exit(end.code, None, end.at, end.oom and end.code != 0)

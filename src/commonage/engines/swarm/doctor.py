@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.containers.daemon.checks import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.info import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import AgentReport
@@ -38,7 +38,6 @@ def examined(
     folder: Path,
     agent_reports: Mapping[str, AgentReport],
 ) -> DaemonSummary:
-    """Examine a Swarm's own description."""
     swarm_nodes = swarm_nodes_of(nodes)
     there = [one for one in swarm_nodes.values() if not one.is_down]
     down = sorted(set(swarm_nodes) - {one.name for one in there})
@@ -83,7 +82,6 @@ def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, 
 
 
 def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[str, ...]:
-    """Notes about this Swarm for an admin, in sentences."""
     notes = [
         f"Docker {info.get('ServerVersion', '?')}, a Swarm. All nodes must see {folder} under this path.",
         f"A node that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s"

@@ -18,40 +18,34 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.images import Environment, EnvironmentStatus
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import EngineNotAnswering, SharedFolderNotSet
-from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.containers.daemon.addresses import addresses_here, network_at
+from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner
+from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.relays import Relays
+from commonage.engines.containers.daemon.networks import addresses_here, network_at
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
-from commonage.engines.containers.program.program import shared_variables
-from commonage.engines.containers.run import Run
-from commonage.engines.rundir.disk import disk_pressure_of, free_on
-from commonage.engines.rundir.unpacking import Unpacker
+from commonage.engines.containers.program import shared_variables
+from commonage.engines.rundir.node_report import disk_pressure_of, free_on
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.doctor import notes_of
-from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.networks import Networks
+from commonage.engines.swarm.launcher import Launcher, Networks
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.statuses import Tasks
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watcher import Watcher
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.hub import docs_page
 
-_MAX_RELAYED = 256
-"""Limit of connections from one address, which is that of a node for all of its containers."""
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -66,6 +60,7 @@ class SwarmEngine(ContainerEngine):
     nothing is measured, and no node except the manager takes work.
     """
 
+    _max_relayed = 256  # from the address of a node, for all of its containers
     _container_client: SwarmContainerClient
     _networks: Networks
     _seen_tasks: Tasks
@@ -80,14 +75,12 @@ class SwarmEngine(ContainerEngine):
         settings: SwarmSettings | None = None,
     ) -> None:
         self._shared = shared.absolute()
-        self._outside = SafePath(self._shared) / "swarm" / "attempts"
+        self._attempts_folder = SafePath(self._shared) / "swarm" / "attempts"
         self._settings = settings or SwarmSettings()
-        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings.max_log_mib, self._outside)
-        self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._client = Client(self._settings.url)
-        self._known_nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
-        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MAX_RELAYED)
+        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings, self._client, self._attempts_folder)
+        self._nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
+        self._fencing = Fencing(self._nodes, self._in_thread)
         self._sweeps: SwarmContainerClient | None = None
         self._notes: tuple[str, ...] = ()
         self._own_node_id = ""
@@ -96,28 +89,27 @@ class SwarmEngine(ContainerEngine):
 
     def capabilities(self) -> Capabilities:
         """Capabilities. Volume sizes are limited if the node's agent reports that its daemon can do so."""
-        bounded, unbounded = self._known_nodes.volume_limits()
+        bounded, unbounded = self._nodes.volume_limits()
         return Capabilities(
             "swarm",
-            isolates_users=self._known_nodes.has_agents,
+            isolates_users=self._nodes.has_agents,
             limits_memory=True,
             limits_cpu=True,
             mounts=True,
             bounded_on=bounded,
             unbounded_on=unbounded,
-            notes=(*self._notes, *self._known_nodes.notes()),
+            notes=(*self._notes, *self._nodes.notes()),
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The nodes of the Swarm."""
         with suppress(EngineFailure):
-            await self._known_nodes.refresh()
+            await self._nodes.refresh()
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
         free, faults = free_on(self._shared)
-        if self._known_nodes.fault:
-            faults = (EngineNotAnswering(error=self._known_nodes.fault), *faults)
+        if self._nodes.fault:
+            faults = (EngineNotAnswering(error=self._nodes.fault), *faults)
         disk_pressure = disk_pressure_of(free, self._settings.disk_low_mib, self._shared)
         return [
             replace(
@@ -126,11 +118,11 @@ class SwarmEngine(ContainerEngine):
                 disk_free_mib=min((one for one in (free, report.disk_free_mib) if one is not None), default=None),
                 disk_pressure=report.disk_pressure or disk_pressure,
             )
-            for report in self._known_nodes.reports()
+            for report in self._nodes.reports(self._fencing.nodes_being_fenced())
         ]
 
     def _faults_of_sharing(self, node: str) -> Sequence[Reason]:
-        own_node = self._known_nodes.by_id.get(self._own_node_id)
+        own_node = self._nodes.by_id.get(self._own_node_id)
         if self._folder.parent == self._shared and own_node is not None and node != own_node.name:
             return (SharedFolderNotSet(guide=docs_page("operate/swarm")),)
         return ()
@@ -138,7 +130,6 @@ class SwarmEngine(ContainerEngine):
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         await self._in_thread(self._check_folder_layout)
         requests = await self._load_requests()
         name, settings = self._installation, self._settings
@@ -147,73 +138,61 @@ class SwarmEngine(ContainerEngine):
         address = settings.address or str(swarm["NodeAddr"])
         self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._shared)
         await self._relays.open_at(address, self._admits)
-        if (agents := self._known_nodes.agents) is not None:
+        if (agents := self._nodes.agents) is not None:
             agents.allow_addresses([f"{address}:{port}" for port in settings.reaches])
             sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)
         workspaces = SafePath(self._shared) / "workspaces"
         defaults = ContainerDefaults(name, workspaces, shared_variables(os.environ), self._unpacker, is_local=False)
-        dependencies = Dependencies(
-            self._client, self._known_nodes, SwarmFiles(self._client, name), self._images, self._networks,
-            self._start_limiter,
-            self._in_thread,
+        launcher = Launcher(
+            defaults, settings, self._client, self._nodes, SwarmFiles(self._client, name), self._images,
+            self._networks, self._start_limiter, self._in_thread,
         )  # fmt: skip
-        launcher = Launcher(defaults, settings, dependencies)
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher
         self._seen_tasks = Tasks(self._client, name)
         self._container_client = SwarmContainerClient(
-            self._client, self._known_nodes, self._seen_tasks, launcher, settings, self._in_thread
+            self._client, self._fencing, self._seen_tasks, launcher, settings, self._in_thread
         )  # fmt: skip
         await self._look_at_swarm()
         await self._recover(requests, self._container_client)
-        watcher = Watcher(self._table, self._seen_tasks, self._known_nodes, self._in_thread)
+        watcher = Watcher(self._table, self._seen_tasks, self._nodes, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._container_client
         self._keep("remove services", partial(watcher.sweep, self._container_client))
-        self._keep("answer paused nodes", watcher.resolve_paused)
-        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
-        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
-        self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
+        self._keep("answer paused nodes", partial(self._fencing.keep_resolving, self._live_ids))
+        self._keep_house()
 
     def _admits(self, peer: str) -> bool:
         """True if the relays accept this address: of a node, or of a container on this node."""
         local = network_at(CONTAINER_BRIDGE)
-        return self._known_nodes.has_address(peer) or (local is not None and ip_address(peer) in local)
+        return self._nodes.has_address(peer) or (local is not None and ip_address(peer) in local)
 
     def _check_folder_layout(self) -> None:
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
         before = SafePath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
-        if is_known or not before.is_folder() or self._outside.exists():
+        if is_known or not before.is_folder() or self._attempts_folder.exists():
             return
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every node could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.parent}/installation {self._folder}/ && "
-            f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
+            f"mv {before} {self._attempts_folder} ({docs_page('operate/swarm')})"
         )
 
     def _settle_soon(self, run: Run) -> None:
         self._spawn(self._settle(run))
 
-    async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
-        await self._release_all()
+    async def _before_disconnect(self) -> None:
         if self._sweeps is not None:
             with suppress(EngineFailure):  # the rest is found at the next start
                 await self._sweeps.sweep(at_once=True)
-        await self._images.close()
-        self._relays.close()
-        await self._client.close()
-        self._unpacker.close()
-        self._tasks.close()
 
     async def _look_at_swarm(self) -> None:
         """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
-        await self._known_nodes.poll()  # the caller looks at all running attempts
+        await self._nodes.poll()  # the caller looks at all running attempts
         for service in await self._client.services(installation_filter(self._installation)):
             self._container_client.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
@@ -224,7 +203,7 @@ class SwarmEngine(ContainerEngine):
         for run in self._table:
             self._settle_soon(run)
 
-    async def _clear(self, housekeeper: Housekeeper) -> None:
+    async def _clear(self) -> None:
         """Remove our services whose attempt is forgotten or was never written to disk, and unused networks.
 
         A crash between two steps leaves such services. Raises EngineFailure.
@@ -234,23 +213,20 @@ class SwarmEngine(ContainerEngine):
             if attempt not in self._table.runs and not self._container_client.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
-        await self._networks.clear_unused(housekeeper.has_runs_of)
-        await self._launcher.clear(self._is_live)
+        await self._networks.clear_unused(self._has_runs_of)
+        await self._launcher.deliveries.clear(lambda attempt_id: attempt_id in self._live_ids())
 
-    def _is_live(self, attempt_id: str) -> bool:
-        run = self._table.runs.get(attempt_id)
-        return run is not None and run.status.phase is not Phase.ENDED
+    def _live_ids(self) -> set[str]:
+        return {run.id for run in self._table.live()}
 
     # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt, as far as agents report it."""
         running = {run.id: run.request.allocation.node for run in self._table if run.is_running}
-        asked = [
-            (agents, node) for node in sorted(set(running.values())) if (agents := self._known_nodes.agent_of(node))
-        ]
+        asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._nodes.agent_of(node))]
         answers = await asyncio.gather(
-            *(agents.measure(self._known_nodes.id_of(node)) for agents, node in asked), return_exceptions=True
+            *(agents.measure(self._nodes.id_of(node)) for agents, node in asked), return_exceptions=True
         )
         found = []
         for (_, node), answer in zip(asked, answers, strict=True):
@@ -263,20 +239,20 @@ class SwarmEngine(ContainerEngine):
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Owners of these processes of the control plane's node."""
-        own_node = self._known_nodes.by_id.get(self._own_node_id)
-        agents = self._known_nodes.agent_of(own_node.name) if own_node is not None else None
+        own_node = self._nodes.by_id.get(self._own_node_id)
+        agents = self._nodes.agent_of(own_node.name) if own_node is not None else None
         return [] if own_node is None or agents is None else await agents.owners(own_node.id, pids)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command through the agent of its node, because only that reaches its container."""
         node = run.request.allocation.node
-        agents = self._known_nodes.agent_of(node)
+        agents = self._nodes.agent_of(node)
         if agents is None:
             why = (
                 f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
             )
             raise EngineFailure(f"nothing can be run beside {run.id}: its node {node} {why}", retryable=True)
-        return await agents.exec(self._known_nodes.id_of(node), run.id, command, terminal)
+        return await agents.exec(self._nodes.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
 
@@ -285,10 +261,6 @@ class SwarmEngine(ContainerEngine):
     ) -> None:
         """Pull its image to one node, or to all that take work."""
         await self._launcher.ensure_image(environment, node, on_progress)
-
-    async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
-        return self._images.statuses()
 
 
 def _attempt_of(service: Json) -> str:

@@ -1,4 +1,4 @@
-"""Creates the service of an attempt: image, folders, network, GPU shares, description.
+"""Creates the service of an attempt: image, folders, the tenant's network, GPU shares, description.
 
 Used by `container_client`. Everything here may be repeated after a crash: an existing service of the attempt is found
 by its label, and the entry in its container runs the command only once (entry.sh).
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import IPv4Network
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
@@ -20,97 +21,115 @@ from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
-from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.attempt_backend import Run
+from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter
-from commonage.engines.containers.daemon.errors import DaemonRefused
 from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.networks import TenantNetworks
 from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.control_folder import Owner
+from commonage.engines.containers.files.mounts import check_mount_sources
 from commonage.engines.containers.files.prepare import ContainerDefaults, ourselves, prepare_files, prepare_folders
-from commonage.engines.containers.program.program import PORT, ContainerNetwork, Program, program_of
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.rundir.table import InThread
+from commonage.engines.containers.lifecycle import StartLimiter
+from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.translate import ContainerContext, service_names, service_spec
+from commonage.engines.swarm.translate import ContainerContext, network_config, service_names, service_spec
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import ShareAssignment
+
+
+class Networks(TenantNetworks):
+    """Overlays. `address` is this node's, by which containers of all nodes reach it."""
+
+    # Each node also has an address in each.
+    _prefix = 22
+    _setting = "swarm_networks"
+
+    def __init__(self, client: Client, installation: str, settings: SwarmSettings, address: str) -> None:
+        super().__init__(client, installation, settings.networks)
+        self._swarm = client
+        self._encrypted = settings.encrypted
+        self._address = address
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        return network_config(self._installation, tenant, subnet, encrypted=self._encrypted)
+
+    def _gateway(self, found: Json) -> str:
+        return self._address
+
+    def _subnet(self, found: Json) -> IPv4Network | None:
+        """Containers reach this node by their own node's address; and Swarm assigns a new network's own range later."""
+        return None
+
+    async def _taken(self) -> list[IPv4Network]:
+        """Swarm accepts any range, and with overlapping networks its tasks wait forever."""
+        taken = await super()._taken()
+        for network in await self._swarm.overlays():
+            for part in (network.get("IPAM") or {}).get("Config") or ():
+                if part.get("Subnet") and ":" not in part["Subnet"]:
+                    taken.append(IPv4Network(part["Subnet"], strict=False))
+        return taken
+
 
 _AT_ONCE = 32
 _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Dependencies of a launcher."""
-
+@dataclass(eq=False)
+class Launcher:
+    defaults: ContainerDefaults
+    settings: SwarmSettings
     client: Client
-    node_tracker: NodeTracker
+    nodes: NodeTracker
     deliveries: SwarmFiles
     images: Images
     networks: Networks
     start_limiter: StartLimiter
     in_thread: InThread
-
-
-class Launcher:
-    """Creates services."""
-
-    def __init__(self, defaults: ContainerDefaults, settings: SwarmSettings, dependencies: Dependencies) -> None:
-        self._defaults = defaults
-        self._settings = settings
-        self._client, self._known_nodes, self._deliveries = (
-            dependencies.client,
-            dependencies.node_tracker,
-            dependencies.deliveries,
-        )
-        self._images, self._networks = dependencies.images, dependencies.networks
-        self._start_limiter, self._in_thread = dependencies.start_limiter, dependencies.in_thread
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
-        self._owner = ourselves()
-        self._creating: dict[str, asyncio.Task[str]] = {}
+    _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _owner: Owner = field(default_factory=ourselves)
+    _creating: dict[str, asyncio.Task[str]] = field(default_factory=dict)
 
     async def open(self) -> None:
-        """Create the objects that every attempt needs. Raises EngineFailure."""
         try:
-            await self._in_thread(partial(self._defaults.workspaces.make_folder, parents=True))
+            await self.in_thread(partial(self.defaults.workspaces.make_folder, parents=True))
         except OSError as error:
-            raise EngineFailure(f"the folder {self._defaults.workspaces} cannot be made: {error.strerror}") from error
-        await self._deliveries.entry()
+            raise EngineFailure(f"the folder {self.defaults.workspaces} cannot be made: {error.strerror}") from error
+        await self.deliveries.entry()
 
     # --- images -------------------------------------------------------------------------------------------------
 
     async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
-        names = self._known_nodes.nodes_with_agents() if node is None else [node]
-        swarm_nodes = [self._known_nodes.swarm_node(name) for name in names]
+        names = self.nodes.nodes_with_agents() if node is None else [node]
+        swarm_nodes = [self.nodes.swarm_node(name) for name in names]
 
         async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
-                await self._images.ensure_local(image, on_progress)
+                await self.images.ensure_local(image, on_progress)
             await asyncio.gather(*(self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes))
 
-        await self._images.ensure(environment, on_progress, have)
+        await self.images.ensure(environment, on_progress, have)
 
     async def _fetch(self, swarm_node: SwarmNode, image: str, on_progress: OnProgress) -> None:
-        agents = self._known_nodes.agent_of(swarm_node.name)
+        agents = self.nodes.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
                 await agents.pull(swarm_node.id, image, on_progress)
             return
-        account = self._settings.account
-        if swarm_node.name in self._known_nodes.agent_reports and account is not None and account.is_for(image):
+        account = self.settings.account
+        if swarm_node.name in self.nodes.agent_reports and account is not None and account.is_for(image):
             raise AgentUnreachable(
                 f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer"
             )
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
-        await self._client.image(image)
+        await self.client.image(image)
 
     @contextmanager
     def _talking_to(self, swarm_node: SwarmNode) -> Iterator[None]:
@@ -118,7 +137,7 @@ class Launcher:
         try:
             yield
         except EngineFailure as error:
-            agents = self._known_nodes.agents
+            agents = self.nodes.agents
             linked = agents is not None and any(
                 one.node_id == swarm_node.id and one.connected for one in agents.agent_reports()
             )
@@ -134,10 +153,10 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         request = run.request
-        swarm_node = self._known_nodes.swarm_node(request.allocation.node)
+        swarm_node = self.nodes.swarm_node(request.allocation.node)
         await self.ensure_image(request.environment, swarm_node.name, on_progress)
-        await prepare_files(run, self._defaults, self._owner, on_progress)
-        await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
+        await prepare_files(run, self.defaults, self._owner, on_progress)
+        await self.start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
         async with self._at_once:
             try:
                 return await self._prepare_and_create(run, swarm_node, on_progress)
@@ -145,34 +164,34 @@ class Launcher:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
-            self._networks.forget(request.tenant)
-            self._deliveries.forget_configs()
+            self.networks.forget(request.tenant)
+            self.deliveries.forget_configs()
             return await self._prepare_and_create(run, swarm_node, on_progress)
 
     async def _prepare_and_create(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
-        network = await self._networks.of(run.request.tenant)
+        network = await self.networks.of(run.request.tenant)
         held = await self._enforce(run.request, swarm_node)
-        gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
-        inside = ContainerNetwork(gateway, frozenset(self._settings.reaches), run.port or PORT)
-        program = program_of(run.request, inside, self._defaults.shared, held)
-        workspace = await self._in_thread(partial(self._prepare_folders, run, program))
+        gateway = self.nodes.gateway_of(swarm_node.name) or network.gateway
+        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), run.port or PORT)
+        program = program_of(run.request, inside, self.defaults.shared, held)
+        workspace = await self.in_thread(partial(self._prepare_folders, run, program))
         context = ContainerContext(
-            installation=self._defaults.installation,
+            installation=self.defaults.installation,
             # By its name, which shows that it is ours: a caller that may pass any id could pass the node's own network.
             network=network.name,
             folders=AttemptFolders(workspace, str(run.control_folder.path), str(run.folder.log)),
-            entry=await self._deliveries.entry(),
-            injected=await self._deliveries.injected(run.request),
-            secrets=await self._deliveries.secrets(run.id, program.secrets),
+            entry=await self.deliveries.entry(),
+            injected=await self.deliveries.injected(run.request),
+            secrets=await self.deliveries.secrets(run.id, program.secrets),
             user=(self._owner.uid, self._owner.gid),
             node=swarm_node.id,
             declares_vram=swarm_node.vram_mib is not None,
-            volume_quota=self._known_nodes.bounds_volumes(swarm_node.name),
+            volume_quota=self.nodes.bounds_volumes(swarm_node.name),
             port=run.port,
         )
-        spec: Json = service_spec(run.request, program, context, self._settings)
+        spec: Json = service_spec(run.request, program, context, self.settings)
         with self._talking_to(swarm_node):
-            spec = await mount_through_agent(spec, run.id, program, self._known_nodes, swarm_node)
+            spec = await mount_through_agent(spec, run.id, program, self.nodes, swarm_node)
         on_progress(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create_service(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
@@ -181,7 +200,7 @@ class Launcher:
 
     async def _create_service(self, request: StartRequest, spec: Json) -> str:
         for name in service_names(request):
-            created = await self._client.create_service({**spec, "Name": name})
+            created = await self.client.create_service({**spec, "Name": name})
             if created is not None:
                 return created
             if known := await self._services_of(request.attempt_id):
@@ -189,30 +208,26 @@ class Launcher:
         raise EngineFailure(f"the services {' and '.join(service_names(request))} are there already, and not ours")
 
     async def _services_of(self, attempt_id: str) -> Sequence[str]:
-        labels = installation_filter(self._defaults.installation), f"{LABEL}.attempt={attempt_id}"
-        return [str(one["ID"]) for one in await self._client.services(*labels)]
-
-    async def clear(self, is_live: Callable[[str], bool]) -> None:
-        """Remove the Swarm's objects of attempts that do not live. Raises EngineFailure."""
-        await self._deliveries.clear(is_live)
+        labels = installation_filter(self.defaults.installation), f"{LABEL}.attempt={attempt_id}"
+        return [str(one["ID"]) for one in await self.client.services(*labels)]
 
     async def remove_secrets(self, run: Run) -> None:
         """Remove the secrets of an attempt whose service is gone; a failure is left for `clear`."""
         if run.request.secrets:
             with suppress(EngineFailure):
-                await self._deliveries.remove_secrets(run.id)
+                await self.deliveries.remove_secrets(run.id)
 
     async def remove(self, attempt_id: str) -> None:
         """Remove every service of the attempt, also one in creation. Raises EngineFailure."""
         if (creating := self._creating.get(attempt_id)) is not None:
             await asyncio.wait([creating])
         for service in await self._services_of(attempt_id):
-            await self._client.remove_service(service)
+            await self.client.remove_service(service)
 
     async def _enforce(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not request.allocation.shares:
             return {}
-        agents = self._known_nodes.agent_of(swarm_node.name)
+        agents = self.nodes.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.enforce(
@@ -223,8 +238,8 @@ class Launcher:
         raise AgentUnreachable(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 
     def _prepare_folders(self, run: Run, program: Program) -> str:
-        check_mount_sources(run.request, self._settings.mounts)
-        return str(prepare_folders(run, program, self._defaults, self._owner))
+        check_mount_sources(run.request, self.settings.mounts)
+        return str(prepare_folders(run, program, self.defaults, self._owner))
 
 
 async def mount_through_agent(
@@ -257,6 +272,5 @@ async def mount_through_agent(
 
 
 def _names(binds: Sequence[Json], program: Program) -> list[str]:
-    """The name of each mount on the node."""
-    known = {program.home: "workspace", control_folder.INSIDE: "box", control_folder.LOG_INSIDE: "log"}
+    known = {program.home: "workspace", control_folder.INSIDE: control_folder.NAME, control_folder.LOG_INSIDE: "log"}
     return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

@@ -1,9 +1,15 @@
-"""Maps Swarm's description of a task to its status and its end. Used by `container_client`."""
+"""Tasks of our services, and what Swarm's description of a task means: its status and its end.
+
+One call reads all tasks. Swarm's events do not include tasks, so the Swarm is polled: often while a change is expected,
+else every few seconds. The control folders of attempts show changes first.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commonage.domain.reasons import Reason
@@ -25,12 +31,12 @@ from commonage.domain.reasons.attempts import (
     WaitingForSwarm,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL, instant
-from commonage.engines.containers.daemon.errors import failure_of
-from commonage.engines.containers.files.control_folder import Claim, End
+from commonage.engines.containers.daemon.connection import Json, failure_of
+from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter, instant
+from commonage.engines.containers.files.control_folder import End, StartDecision
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.rundir.runs import Exit
+from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.translate import vram_of
 
 _log = logging.getLogger(__name__)
@@ -50,7 +56,7 @@ class EndContext:
     """Context for reading an end: the control folder, and whether we ended it. `node` is its node."""
 
     node: str
-    claim: Claim
+    decision: StartDecision
     restarted: bool
     end: End | None
     could_not_write: bool
@@ -84,7 +90,6 @@ def ended_by_itself(task: Json) -> bool:
 
 
 def runs(task: Json) -> bool:
-    """True while Swarm reports it running."""
     return state_of(task) == "running"
 
 
@@ -94,7 +99,6 @@ def is_refused_room(task: Json) -> bool:
 
 
 def waiting_reason(task: Json, request: StartRequest, *, declares_vram: bool) -> Reason:
-    """Why a task that does not run yet is waiting."""
     node = request.allocation.node
     if not is_refused_room(task):
         return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)
@@ -120,13 +124,13 @@ def end_of(task: Json, context: EndContext) -> Exit:
     ended_at = changed_at(task) or context.now
     status = task["Status"]
     code = int((status.get("ContainerStatus") or {}).get("ExitCode", 0))
-    if context.claim is Claim.NEVER:
+    if context.decision is StartDecision.FORBIDDEN:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
-    if context.claim is Claim.NOBODY and state_of(task) != "complete":
+    if context.decision is StartDecision.UNDECIDED and state_of(task) != "complete":
         return _never_started(task, code, context.node, ended_at)
     if context.restarted:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
-    if context.end is not None and (context.stop_requested or context.end.oom or not context.end.outside):
+    if context.end is not None and (context.stop_requested or context.end.oom or not context.end.signalled):
         return Exit(context.end.code, None, ended_at, context.end.oom and context.end.code != 0)
     if context.stop_requested or (context.could_not_write and ended_by_itself(task)):
         return Exit(code, None, ended_at)
@@ -151,3 +155,43 @@ def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
     _log.warning("a container could not be started on %s: %s", node, failure)
     why = ContainerStartFailed(node=node, error=failure.message)
     return Exit(None if failure.is_retryable else code or 1, why, ended_at)
+
+
+class Tasks:
+    """Tasks of one installation's services: the first of each, because no second one runs its command."""
+
+    def __init__(self, client: Client, installation: str) -> None:
+        self._client = client
+        self._label = installation_filter(installation)
+        self._tasks: Mapping[str, Json] = {}
+        self._asked_at = float("-inf")
+        self.refresh_requested = asyncio.Event()
+
+    def of(self, attempt_id: str) -> Json | None:
+        """The task of an attempt; None if it had none at the last query."""
+        return self._tasks.get(attempt_id)
+
+    def is_newer_than(self, moment: float) -> bool:
+        """True if Swarm was queried after this moment, by the loop's time."""
+        return self._asked_at > moment
+
+    def refresh_soon(self) -> None:
+        """Query soon, because a change is expected."""
+        self.refresh_requested.set()
+
+    def forget(self, attempt_id: str) -> None:
+        self._tasks = {attempt: task for attempt, task in self._tasks.items() if attempt != attempt_id}
+
+    async def ask(self) -> set[str]:
+        """Query all; return the attempts whose task has changed. Raises EngineFailure."""
+        began = asyncio.get_running_loop().time()
+        found: dict[str, Json] = {}
+        for task in sorted(await self._client.tasks(self._label), key=lambda one: str(one["CreatedAt"])):
+            found.setdefault(attempt_of(task), task)
+        before = self._tasks
+        self._tasks, self._asked_at = found, began
+        return {one for one in found.keys() | before.keys() if _version(found.get(one)) != _version(before.get(one))}
+
+
+def _version(task: Json | None) -> object:
+    return None if task is None else (task["ID"], task["Version"]["Index"])

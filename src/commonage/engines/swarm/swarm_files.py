@@ -18,8 +18,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
 from commonage.engines.containers.files.control_folder import script_of
-from commonage.engines.containers.files.injected import files_of
-from commonage.engines.containers.files.prepare import ENTRY
+from commonage.engines.containers.files.prepare import ENTRY, files_of
 from commonage.engines.swarm.client import Client
 
 ENTRY_INSIDE = "/run/commonage/entry"
@@ -48,7 +47,6 @@ class SwarmFiles:
         self._configs: dict[str, Delivery] = {}
 
     async def entry(self) -> Delivery:
-        """The config with the entry."""
         return await self._config("entry", ENTRY)
 
     async def injected(self, request: StartRequest) -> list[tuple[Delivery, str]]:

@@ -28,8 +28,8 @@ from commonage.engines.containers.daemon.descriptions import (
     own_mounts,
     requested_mounts,
 )
-from commonage.engines.containers.program.program import Program
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.containers.program import Program
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.swarm_files import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
 
 VRAM = "VRAM"

@@ -6,15 +6,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.run import Run, Table
-from commonage.engines.rundir.table import InThread
+from commonage.engines.containers.attempt_backend import Run, Table
+from commonage.engines.rundir.tasks import InThread
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.tasks import Tasks
+from commonage.engines.swarm.statuses import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
 # Control folders show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.
@@ -29,16 +31,19 @@ _SWEEP_S = 1.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Watcher:
     """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
-    def __init__(self, table: Table, tasks: Tasks, node_tracker: NodeTracker, in_thread: InThread) -> None:
-        self._table = table
-        self._tasks = tasks
-        self._known_nodes = node_tracker
-        self._in_thread = in_thread
-        self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
-        self._endings: dict[str, float] = {}  # when the control folder of a running attempt first showed an end
+    table: Table
+    tasks: Tasks
+    nodes: NodeTracker
+    in_thread: InThread
+    _nodes_at: float = -inf
+    _tasks_at: float = -inf
+    _hurry_at: float = -inf
+    _again_at: float = -inf
+    _endings: dict[str, float] = field(default_factory=dict)  # when a running attempt's control folder showed an end
 
     async def sweep(self, container_client: SwarmContainerClient, iterations: Iterations) -> None:
         """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
@@ -46,57 +51,47 @@ class Watcher:
             with iterations.rest():
                 await asyncio.sleep(_SWEEP_S)
             try:
-                await container_client.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
+                await container_client.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self.table))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
-
-    async def resolve_paused(self, iterations: Iterations) -> None:
-        """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
-        while True:
-            with iterations.rest():
-                await asyncio.sleep(_NODES_S)
-            await self._known_nodes.resolve_paused(
-                {run.id for run in self._table if run.status.phase is not Phase.ENDED}
-            )
 
     async def keep(
         self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
     ) -> None:
-        """Watch until cancelled."""
         while True:
             try:
-                if self._known_nodes.fault:
+                if self.nodes.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._known_nodes.mark_reachable()
+                    self.nodes.note_fault("")
                 pause = await self._poll(settle)
             except EngineFailure as error:
-                if not self._known_nodes.fault:
+                if not self.nodes.fault:
                     _log.error("%s", error)
-                self._known_nodes.mark_unreachable(str(error))
+                self.nodes.note_fault(str(error))
                 pause = _AWAY_S
             with iterations.rest(), suppress(TimeoutError):
-                await asyncio.wait_for(self._tasks.refresh_requested.wait(), pause)
+                await asyncio.wait_for(self.tasks.refresh_requested.wait(), pause)
 
     async def _poll(self, settle: Callable[[Run], None]) -> float:
         """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
-        live = [run for run in self._table if run.status.phase is not Phase.ENDED]
-        began, ended = await self._in_thread(lambda: _changes_in_control_folders(live))
+        live = self.table.live()
+        began, ended = await self.in_thread(lambda: _changes_in_control_folders(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}
         # The contents of a control folder are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._nodes_at:
-            if await self._known_nodes.poll():
+            if await self.nodes.poll():
                 moved |= {run.id for run in live}
             self._nodes_at = now() + _NODES_S
-        if self._tasks.refresh_requested.is_set() or ending:
+        if self.tasks.refresh_requested.is_set() or ending:
             self._tasks_at = min(self._tasks_at, self._hurry_at)
-        self._tasks.refresh_requested.clear()
+        self.tasks.refresh_requested.clear()
         if now() >= self._tasks_at:
             started = now()
-            moved |= await self._tasks.ask()
+            moved |= await self.tasks.ask()
             cost = now() - started
             self._hurry_at = now() + cost * _HURRY_FACTOR
             self._tasks_at = now() + max(_pause(live, ending), cost * _COST_FACTOR)

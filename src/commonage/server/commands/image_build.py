@@ -11,7 +11,7 @@ import click
 
 from commonage.cli.connection import Server, calls_server
 from commonage.domain.images import ImageName, parse_image_name
-from commonage.engines.process.environments.uv import Progress
+from commonage.engines.process.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
 from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists
 from commonage.images.package_sources import has_packages, package_sources

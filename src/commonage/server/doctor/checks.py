@@ -21,9 +21,9 @@ import httpx2
 from commonage.domain.errors import CommonageError, Conflict, EngineFailure
 from commonage.domain.requests import format_memory
 from commonage.domain.volumes import VolumeKind
-from commonage.engines.containers.daemon.admin_mounts import parse_mount
-from commonage.engines.containers.files.path_checks import check_path_is_trusted
-from commonage.engines.docker.doctor import examine_daemon
+from commonage.engines.containers.files.mounts import check_path_is_trusted
+from commonage.engines.docker.daemon import examine_daemon
+from commonage.engines.settings import parse_mount
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
 from commonage.messages import text, texts

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import format_cpus, parse_cpus, parse_duration, parse_memory
-from commonage.engines.containers.daemon.admin_mounts import parse_mount
+from commonage.engines.settings import parse_mount
 
 _ZERO = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")
 _MIN_PREFIX = 22  # has room for two networks

@@ -106,7 +106,7 @@ async def test_secrets_are_not_in_the_containers_description(rig: DockerRig, doc
     assert "open-up" not in described
     folder = rig.data / "docker" / "runs" / request.attempt_id
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert not (folder / "box" / "secrets").exists()
+    assert not (folder / "control" / "secrets").exists()
     await (await rig.engine()).stop(request.attempt_id, 0)
     await rig.phase(request.attempt_id, Phase.ENDED)
     await (await rig.engine()).forget(request.attempt_id)

@@ -113,7 +113,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
 
 async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:
     request = await rig.started(rig.start_request(replace(FOREVER, on_term_exit=7)))
-    (rig.data / "docker" / "runs" / request.attempt_id / "box" / "claim").unlink()
+    (rig.data / "docker" / "runs" / request.attempt_id / "control" / "claim").unlink()
     await (await rig.engine()).stop(request.attempt_id, 60)
     assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 7
 

@@ -21,9 +21,9 @@ from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.processes import boot_id, send, spawn_shim
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import RunFolder, Runs
 from commonage.engines.rundir.workspaces import folder_name
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import KILLED, Behaviour
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig
@@ -106,7 +106,7 @@ async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path
 async def test_its_loops_are_named(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         names = [iterations.name for iterations in (await rig.engine()).loops()]
-    assert names == ["process: limit logs", "process: watch memory", "process: clean up"]
+    assert names == ["process: watch memory", "process: limit logs", "process: clean up"]
 
 
 @pytest.mark.anyio
@@ -143,9 +143,9 @@ def reap_all(pids: list[int]) -> None:
 async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         request = await rig.started(rig.start_request(FOREVER))
-        claim = RunFolder(tmp_path / "runs" / request.attempt_id).claim()
-        assert claim is not None
-        send([claim.pid], signal.SIGKILL)
+        runner = RunFolder(tmp_path / "runs" / request.attempt_id).runner()
+        assert runner is not None
+        send([runner.pid], signal.SIGKILL)
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED)
@@ -262,7 +262,7 @@ async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.engines.process.housekeeping.PAUSE_S", 0.1)
+    monkeypatch.setattr("commonage.engines.process.run.MEMORY_PAUSE_S", 0.1)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         hog = (sys.executable, "-c", "import time; x = b'x' * 80_000_000; time.sleep(60)")
         end = await rig.ended(rig.start_request(FOREVER, command=hog, memory_mib=64))

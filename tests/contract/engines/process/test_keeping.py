@@ -11,8 +11,8 @@ import pytest
 from tests.contract.engines.rigs import ProcessRig, process_rig
 
 from commonage.domain.errors import NotFound
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -104,7 +104,7 @@ def test_an_attempt_is_remembered_longer_than_its_log(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_the_engine_removes_them_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.engines.process.housekeeping.OLD_LOGS_PAUSE_S", 0.05)
+    monkeypatch.setattr("commonage.engines.rundir.runs_engine.CLEAN_PAUSE_S", 0.05)
     async with process_rig(tmp_path, HERE) as rig:
         requests = [rig.start_request(Behaviour(prints=("here",))) for _ in range(2)]
         for request in requests:

@@ -14,8 +14,8 @@ from tests.contract.engines.rigs import ProcessRig
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Share
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import ProcessSettings
 from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced

@@ -19,11 +19,11 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Program
 from commonage.engines.process.warm import sessions as warm
 from commonage.engines.process.warm.sessions import PROGRAM, WarmSessions
 from commonage.engines.rundir.runs import RunFolder
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
@@ -88,9 +88,9 @@ def name_of(pid: int) -> str:
 
 
 def keeper_of(data: Path, request: StartRequest) -> int:
-    claim = RunFolder(data / "runs" / request.attempt_id).claim()
-    assert claim is not None
-    return claim.pid
+    runner = RunFolder(data / "runs" / request.attempt_id).runner()
+    assert runner is not None
+    return runner.pid
 
 
 def is_forked(data: Path, request: StartRequest) -> bool:

@@ -24,7 +24,7 @@ from commonage.domain.reasons.nodes import (
 )
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.settings import Mount
 from commonage.engines.swarm.statuses import attempt_of, state_of
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -98,7 +98,7 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
     rig.agents.stuck.add("worker3")
     request = await rig.started(at(rig.start_request(FOREVER), "worker3"))
     # It does not hear its control folder any more, as on a node that does not see the shared folder.
-    (rig.data / "swarm/attempts" / request.attempt_id / "box/stop").unlink()
+    (rig.data / "swarm/attempts" / request.attempt_id / "control/stop").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
 
@@ -268,7 +268,7 @@ async def test_swarm_is_told_the_node_and_asked_for_no_virtual_address(rig: Swar
 
 _LIES = """
 import os, signal, sys, time
-control_folder = "/run/commonage/box/"
+control_folder = "/run/commonage/control/"
 os.utime(control_folder + "claim", (9e9, 9e9))
 if os.fork() == 0:
     os.setsid()
@@ -287,7 +287,7 @@ while True:
 async def test_a_program_cannot_forge_its_times_or_lose_its_grace_period(rig: SwarmRig) -> None:
     request = await rig.started(rig.start_request(FOREVER, command=("python3", "-c", _LIES)))
     running = await rig.phase(request.attempt_id, Phase.RUNNING)
-    (rig.data / "swarm" / "attempts" / request.attempt_id / "box" / "claim").unlink()
+    (rig.data / "swarm" / "attempts" / request.attempt_id / "control" / "claim").unlink()
     await (await rig.engine()).stop(request.attempt_id, 60)
     end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code == 7, "it was asked to end, and ended in its own way"
@@ -316,7 +316,7 @@ async def test_kills_an_attempt_that_cannot_be_asked_to_end(tmp_path: Path, swar
         deaf = (
             "sh",
             "-c",
-            "rm -r /run/commonage/box/stop; mkdir /run/commonage/box/stop; echo here; exec sleep 300",
+            "rm -r /run/commonage/control/stop; mkdir /run/commonage/control/stop; echo here; exec sleep 300",
         )
         request = await rig.started(rig.start_request(FOREVER, command=deaf))
         await (await rig.engine()).stop(request.attempt_id, 0)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    for name in ("workspaces/ada", "attempts/w-1/box", "elsewhere"):
+    for name in ("workspaces/ada", "attempts/w-1/control", "elsewhere"):
         (tmp_path / "shared" / name).mkdir(parents=True)
     (tmp_path / "shared/attempts/w-1/log").write_text("said\n")
     (tmp_path / "shared/workspaces/ada/mine").write_text("mine")
@@ -34,7 +34,7 @@ def mounts(tmp_path: Path, shared: Path) -> Iterator[Mounts]:
 
 def sources(shared: Path) -> list[tuple[str, str]]:
     mine = shared / "attempts/w-1"
-    return [("workspace", f"{shared}/workspaces/ada"), ("box", f"{mine}/box"), ("log", f"{mine}/log")]
+    return [("workspace", f"{shared}/workspaces/ada"), ("control", f"{mine}/control"), ("log", f"{mine}/log")]
 
 
 def is_mounted(folder: Path) -> bool:
@@ -45,7 +45,7 @@ def is_mounted(folder: Path) -> bool:
 
 def test_mount_stays_when_its_path_becomes_a_link(mounts: Mounts, shared: Path, tmp_path: Path) -> None:
     places = mounts.mount("w-1", sources(shared))
-    assert places == tuple(str(tmp_path / "mounts" / "w-1" / name) for name in ("workspace", "box", "log"))
+    assert places == tuple(str(tmp_path / "mounts" / "w-1" / name) for name in ("workspace", "control", "log"))
     (shared / "workspaces/ada").rename(shared / "workspaces/moved")
     (shared / "workspaces/ada").symlink_to(shared / "elsewhere")
     assert os.listdir(places[0]) == ["mine"]
@@ -76,9 +76,9 @@ def test_mount_and_remove_are_idempotent(mounts: Mounts, shared: Path, tmp_path:
 
 def test_replaced_folder_is_mounted_again(mounts: Mounts, shared: Path) -> None:
     mounts.mount("w-1", sources(shared))
-    (shared / "attempts/w-1/box").rename(shared / "attempts/w-1/old")
-    (shared / "attempts/w-1/box").mkdir()
-    (shared / "attempts/w-1/box/new").touch()
+    (shared / "attempts/w-1/control").rename(shared / "attempts/w-1/old")
+    (shared / "attempts/w-1/control").mkdir()
+    (shared / "attempts/w-1/control/new").touch()
     assert os.listdir(mounts.mount("w-1", sources(shared))[1]) == ["new"]
 
 
@@ -106,7 +106,7 @@ def test_refuses_relative_paths_and_dot_dot(mounts: Mounts, shared: Path, path: 
         mounts.mount("w-1", [("volume-0", path.format(shared=shared))])
 
 
-@pytest.mark.parametrize(("attempt", "name"), [("../w", "box"), ("w-1", "../box"), ("", "box"), ("w-1", "a/b")])
+@pytest.mark.parametrize(("attempt", "name"), [("../w", "log"), ("w-1", "../log"), ("", "log"), ("w-1", "a/b")])
 def test_refuses_names_that_lead_out_of_the_root(mounts: Mounts, shared: Path, attempt: str, name: str) -> None:
     with pytest.raises(EngineFailure, match="named"):
         mounts.mount(attempt, [(name, str(shared))])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation
@@ -23,14 +23,16 @@ from commonage.engines.containers.attempt_backend import (
     ContainerState,
     Ended,
     NodeGone,
+    Run,
     Running,
     Signal,
     Unreachable,
 )
+from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
+from commonage.engines.settings import ContainerSettings
 from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio
@@ -48,9 +50,6 @@ class FakeContainerClient:
         self.released: list[str] = []
         self.started_at: float | None = None
         self.over: Exit | None = None
-
-    def check(self, request: StartRequest) -> None:
-        """Anything may run."""
 
     def node_of(self, request: StartRequest) -> str:
         return request.allocation.node
@@ -89,25 +88,17 @@ class FakeContainerClient:
 
 
 class Engine(ContainerEngine):
-    """As an engine is that hears nothing by itself."""
-
     def __init__(self, folder: Path, container_client: FakeContainerClient) -> None:
-        super().__init__("site", "fake", folder, max_log_mib=512)
+        super().__init__("site", "fake", folder, ContainerSettings(), Connection("unix:///nowhere"))
         self.fakes = container_client
 
     async def open(self) -> None:
         await self._recover(await self._load_requests(), self.fakes)
 
-    async def close(self) -> None:
-        await self._release_all()
-        self._tasks.close()
-
     async def hear(self) -> None:
-        """Something became of each."""
         await self._settle_all()
 
     async def phase(self, is_so: Callable[[Status], bool]) -> Status:
-        """The status of the one attempt once it is so."""
         for _ in range(1000):
             (found,) = await self.statuses()
             if is_so(found):
@@ -349,7 +340,7 @@ async def test_running_attempt_is_stopped_despite_forged_claim(
 ) -> None:
     await engine.start(request())
     await engine.phase(is_running)
-    os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
+    os.unlink(tmp_path / "runs" / "w-1" / "control" / "claim")
     await engine.stop("w-1", 60)
     for _ in range(1000):
         if container_client.over is not None:
@@ -358,7 +349,7 @@ async def test_running_attempt_is_stopped_despite_forged_claim(
     await engine.hear()
     end = await engine.phase(has_ended)
     assert (end.exit_code, container_client.signals) == (7, ["SIGTERM"])
-    assert engine._table.runs["w-1"].control_folder.claim() is Claim.NOBODY
+    assert engine._table.runs["w-1"].control_folder.decision() is StartDecision.UNDECIDED
 
 
 async def test_stop_waits_for_disk_space_to_forbid_start(

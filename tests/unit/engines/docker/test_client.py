@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from commonage.engines.containers.daemon.errors import DaemonUnreachable
+from commonage.engines.containers.daemon.connection import DaemonUnreachable
 from commonage.engines.docker.client import Client
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from commonage.domain.reasons.nodes import EngineNotAnswering
-from commonage.engines.containers.daemon.errors import DaemonUnreachable
+from commonage.engines.containers.daemon.connection import DaemonUnreachable
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.rundir.tasks import Tasks
+from commonage.engines.settings import DockerSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -4,22 +4,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount, parse_mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker.translate import ContainerContext, container_config
+from commonage.engines.settings import DockerSettings, Mount, parse_mount
 
-AROUND = ContainerContext("0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
+AROUND = ContainerContext(
+    "0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/control", "/r/log"), "/injected", "0:0"
+)
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    """The container of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     return container_config(stop, program, context, "entry", DockerSettings(**settings))
@@ -70,7 +70,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
     }
     home = next(target for target in found if target.startswith("/home/"))
     assert found[home] == ("/w/ada", False)
-    assert found["/run/commonage/box"] == ("/r/box", False)
+    assert found["/run/commonage/control"] == ("/r/control", False)
     assert found["/data"] == (f"/srv/lab/{home.removeprefix('/home/')}", True)
     assert found["/scratch"] == ("/scratch", False)
 

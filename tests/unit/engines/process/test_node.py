@@ -4,7 +4,7 @@ import platform
 from pathlib import Path
 
 from commonage.engines.process.node import report_node
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 
 
 def test_labels_of_the_admin_join_those_of_the_node(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from commonage.domain.nodes import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.ports import PortRange
+from commonage.engines.process.node import PortRange
 from commonage.engines.rundir.runs import Exit, Runs
 from commonage.files.safe_path import SafePath
 
@@ -68,12 +68,12 @@ def test_after_the_end_the_secrets_are_gone_but_the_request_is_there(runs: Runs)
 
 def test_only_one_claim_holds(runs: Runs) -> None:
     folder = runs.create(REQUEST, None)
-    assert folder.claim() is None
+    assert folder.runner() is None
     assert folder.forbid_start()
     assert not folder.forbid_start()
-    claim = folder.claim()
-    assert claim is not None
-    assert claim.is_never
+    runner = folder.runner()
+    assert runner is not None
+    assert runner.is_forbidden
 
 
 def test_claim_fails_on_full_disk(runs: Runs) -> None:
@@ -93,11 +93,11 @@ def test_claim_fails_on_full_disk(runs: Runs) -> None:
 def test_claim_identifies_one_process(runs: Runs) -> None:
     folder = runs.create(REQUEST, None)
     (folder.path / "pid").write_text("12 3456 boot\n")
-    claim = folder.claim()
-    assert claim is not None
-    assert (claim.pid, claim.began, claim.boot_id, claim.is_never) == (12, 3456, "boot", False)
+    runner = folder.runner()
+    assert runner is not None
+    assert (runner.pid, runner.began, runner.boot_id, runner.is_forbidden) == (12, 3456, "boot", False)
     (folder.path / "pid").write_text("12")
-    assert folder.claim() is None
+    assert folder.runner() is None
 
 
 def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:

@@ -14,11 +14,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.reasons.nodes import NotInSwarm, SwarmNodeDown
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.attempt_backend import Ended
-from commonage.engines.containers.files.control_folder import Claim, Owner
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.attempt_backend import Ended, Run
+from commonage.engines.containers.files.control_folder import Owner, StartDecision
 from commonage.engines.rundir.runs import Exit
-from commonage.engines.swarm import container_client
+from commonage.engines.swarm.nodes import fencing
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
@@ -43,14 +42,13 @@ class Lost:
         self.scene.node_tracker.swarm_nodes = swarm_nodes_of([node] if there else [])
         self.scene.node_tracker.by_id = {one.id: one for one in self.scene.node_tracker.swarm_nodes.values()}
         self.run: Run = self.scene.run()
-        self.run.control_folder.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
+        self.run.control_folder.make({}, replace(OWNER, host_uid=self.run.folder.path.stat().st_uid), stop=True)
 
     async def _fence(self, _node: str, attempts: Collection[str]) -> Collection[str]:
         self.fenced += attempts
         return list(attempts) if self.ends else []
 
     def runs(self) -> None:
-        """It began, and was seen."""
         (self.run.control_folder.path / "claim").write_text("ran\n")
         self.run.status = replace(self.run.status, phase=Phase.RUNNING)
 
@@ -73,7 +71,7 @@ class Lost:
 @pytest.fixture(autouse=True)
 def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wish on a node that is gone is not waited for."""
-    monkeypatch.setattr(container_client, "_HEARD_S", 0.0)
+    monkeypatch.setattr(fencing, "REACTS_WITHIN_S", 0.0)
 
 
 @pytest.mark.parametrize("agent", [True, False])
@@ -87,7 +85,7 @@ async def test_running_attempt_is_fenced_then_lost(tmp_path: Path, agent: bool, 
     assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
     assert lost.stop == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
-    assert lost.run.control_folder.claim() is Claim.RAN
+    assert lost.run.control_folder.decision() is StartDecision.STARTED
 
 
 @pytest.mark.parametrize("seen_running", [True, False])
@@ -99,7 +97,7 @@ async def test_started_attempt_is_not_given_up_while_it_may_run(tmp_path: Path, 
     for _ in range(2):
         with pytest.raises(EngineFailure, match="it is being ended on worker1 first"):
             await lost.end()
-    assert lost.run.control_folder.claim() is Claim.RAN
+    assert lost.run.control_folder.decision() is StartDecision.STARTED
     lost.ends = True
     end = await lost.end()
     assert (end.code, end.reason) == (None, WHY)
@@ -127,7 +125,7 @@ async def test_unstarted_attempt_is_given_up_without_agent(tmp_path: Path) -> No
     assert seen.started_at is None
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY)
-    assert (lost.fenced, lost.stop, lost.run.control_folder.claim()) == ([], "none", Claim.NEVER)
+    assert (lost.fenced, lost.stop, lost.run.control_folder.decision()) == ([], "none", StartDecision.FORBIDDEN)
 
 
 async def test_attempt_that_ended_before_keeps_its_exit_code(tmp_path: Path) -> None:

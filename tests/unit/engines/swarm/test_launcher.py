@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.errors import EngineFailure
@@ -23,24 +23,24 @@ from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.reasons.nodes import AgentTooOld, NoAgent, NodeTakesNoWork
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.attempt_backend import Running
-from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable
+from commonage.engines.containers.attempt_backend import Run, Running
+from commonage.engines.containers.daemon import networks
+from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, Json
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers.lifecycle import StartLimiter
 from commonage.engines.containers.status_reader import StatusReader
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.launcher import Dependencies, Launcher
+from commonage.engines.swarm.launcher import Launcher, Networks
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.statuses import Tasks
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.tasks import Tasks
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
@@ -174,8 +174,6 @@ class FakeNetworks:
 
 
 class Scene:
-    """Launcher and hands over one Swarm of one node."""
-
     def __init__(self, folder: Path, account: RegistryAccount | None = None) -> None:
         self.swarm, self.agents = FakeSwarm(), FakeAgents()
         client: Any = self.swarm
@@ -187,24 +185,27 @@ class Scene:
         self.hear()
         defaults = ContainerDefaults("0123456789abcdef", SafePath(folder) / "workspaces", {}, 1, is_local=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
-        dependencies = Dependencies(
-            client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
-            networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
+        self.launcher = Launcher(
+            defaults, settings, client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"),
+            Images(client, "site", "missing", account), networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
-        self.launcher = Launcher(defaults, settings, dependencies)
         self.tasks = Tasks(client, "0123456789abcdef")
+        self.fencing = Fencing(self.node_tracker, asyncio.to_thread)
         self.container_client = SwarmContainerClient(
-            client, self.node_tracker, self.tasks, self.launcher, settings, asyncio.to_thread
+            client,
+            Fencing(self.node_tracker, asyncio.to_thread),
+            self.tasks,
+            self.launcher,
+            settings,
+            asyncio.to_thread,
         )
         self._runs = Runs(folder / "runs", SafePath(folder) / "shared")
         self._runs.open()
 
     def hear(self) -> None:
-        """As the engine does every second."""
         self.node_tracker.agent_reports = {one.node: one for one in self.agents.agent_reports()}
 
     def run(self, **changes: Any) -> Run:
-        """A new attempt."""
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
         allocation = Allocation(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
         stop: StartRequest = request(
@@ -292,7 +293,7 @@ async def test_unplaceable_service_is_given_back(scene: Scene, monkeypatch: pyte
     waits = await status_reader.inspect(run)
     assert isinstance(waits, Status)
     assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
-    monkeypatch.setattr(scene.container_client, "_room_timeout_s", -1.0)
+    monkeypatch.setattr(scene.container_client, "settings", SwarmSettings(room_timeout_s=-1.0))
     end = await status_reader.inspect(run)
     assert isinstance(end, Status)
     assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
@@ -418,7 +419,7 @@ async def test_leftovers_of_a_crash_are_removed(scene: Scene) -> None:
     labels = {"commonage.installation": "0123456789abcdef"}
     await scene.swarm.create_delivery("configs", {"Name": "of an older version", "Labels": labels, "Data": ""})
     await scene.swarm.create_delivery("secrets", {"Name": "another's", "Labels": {}, "Data": ""})
-    await scene.launcher.clear(lambda attempt: attempt == "w-2")
+    await scene.launcher.deliveries.clear(lambda attempt: attempt == "w-2")
     assert list(delivered(scene, "configs")) == [entry.id]
     left = [spec["Labels"].get("commonage.attempt") for spec in delivered(scene, "secrets").values()]
     assert left == ["w-2", None]
@@ -442,10 +443,10 @@ async def test_docker_gets_paths_mounted_by_agent(scene: Scene) -> None:
     mine = "/run/commonage/attempts/w-1"
     assert binds == {
         "/home/ada": f"{mine}/workspace",
-        "/run/commonage/box": f"{mine}/box",
+        "/run/commonage/control": f"{mine}/control",
         "/run/commonage/log": f"{mine}/log",
     }
-    assert dict(scene.agents.mount_through_agent["w-1"])["box"] == str(run.control_folder.path)
+    assert dict(scene.agents.mount_through_agent["w-1"])["control"] == str(run.control_folder.path)
     await scene.container_client.release(run)
     assert scene.agents.mount_through_agent == {}
 
@@ -472,3 +473,30 @@ async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
     }
     [report] = scene.node_tracker.reports()
     assert report.faults[0] == AgentTooOld()
+
+
+class FakeNetworkManager:
+    """Makes networks, and does not say yet what addresses they have."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+
+    async def create_network(self, config: Mapping[str, Any]) -> str:
+        self.made.append({**config, "Id": f"id-{len(self.made)}", "IPAM": {"Driver": "default", "Config": None}})
+        return str(self.made[-1]["Id"])
+
+    async def network(self, network: str) -> Mapping[str, Any] | None:
+        return next((one for one in self.made if one["Id"] == network), None)
+
+    async def networks(self, label: str) -> Sequence[Mapping[str, Any]]:
+        return self.made
+
+    async def overlays(self) -> Sequence[Mapping[str, Any]]:
+        return []
+
+
+async def test_a_network_that_has_no_addresses_yet_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "networks_here", list)
+    swarm: Any = FakeNetworkManager()
+    found = await Networks(swarm, "0123456789abcdef", SwarmSettings(), "10.0.0.1").of("lab")
+    assert (found.id, found.gateway) == ("id-0", "10.0.0.1")

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.reasons import attempts
-from commonage.engines.containers.files.control_folder import Claim, End
+from commonage.engines.containers.files.control_folder import End, StartDecision
 from commonage.engines.swarm.statuses import (
     EndContext,
     attempt_of,
@@ -20,7 +20,7 @@ from commonage.engines.swarm.statuses import (
     waiting_reason,
 )
 
-ABOUT = EndContext("worker1", Claim.RAN, False, None, False, False, 2000.0)
+ABOUT = EndContext("worker1", StartDecision.STARTED, False, None, False, False, 2000.0)
 
 
 def task(state: str, *, code: int | None = None, err: str = "") -> dict[str, Any]:
@@ -30,8 +30,8 @@ def task(state: str, *, code: int | None = None, err: str = "") -> dict[str, Any
     return {"ID": "t", "ServiceID": "id-0", "Status": status, "Spec": spec}
 
 
-def said(code: int, *, oom: bool = False, outside: bool = False) -> End:
-    return End(code, oom, outside, 700.0)
+def said(code: int, *, oom: bool = False, signalled: bool = False) -> End:
+    return End(code, oom, signalled, 700.0)
 
 
 def test_a_task_says_whose_it_is_and_whether_it_runs() -> None:
@@ -62,8 +62,8 @@ def test_oom_is_recognized() -> None:
     ("state", "code", "change"),
     [
         ("failed", 137, {}),  # the whole container was killed: the entry could not leave word
-        ("failed", 143, {"end": said(143, outside=True)}),
-        ("complete", 0, {"end": said(0, outside=True)}),
+        ("failed", 143, {"end": said(143, signalled=True)}),
+        ("complete", 0, {"end": said(0, signalled=True)}),
         ("shutdown", 0, {}),
         ("failed", 3, {"restarted": True}),
     ],
@@ -77,7 +77,7 @@ def test_externally_ended_attempt_is_lost(state: str, code: int, change: dict[st
 def test_stopped_attempt_is_not_lost() -> None:
     stop_requested = replace(ABOUT, stop_requested=True)
     assert end_of(task("failed", code=137), stop_requested).code == 137
-    assert end_of(task("failed", code=143), replace(stop_requested, end=said(143, outside=True))).code == 143
+    assert end_of(task("failed", code=143), replace(stop_requested, end=said(143, signalled=True))).code == 143
 
 
 def test_full_disk_keeps_exit_code() -> None:
@@ -85,7 +85,7 @@ def test_full_disk_keeps_exit_code() -> None:
 
 
 def test_unstarted_task_has_its_reason() -> None:
-    never = replace(ABOUT, claim=Claim.NOBODY)
+    never = replace(ABOUT, decision=StartDecision.UNDECIDED)
     missing = end_of(task("rejected", err="invalid mount: bind source path does not exist: /srv/site/x"), never)
     assert missing.code is None, "the folder may be mounted elsewhere, or again"
     assert missing.reason == attempts.SharedFolderNotMounted(node="worker1", path="/srv/site/x")
@@ -106,7 +106,7 @@ def test_unstarted_task_has_its_reason() -> None:
     assert (overlaps.code, "not yet removed a network" in overlaps.reason.error) == (None, True), "soon it will have"
     gone = end_of(task("shutdown"), never)
     assert gone.code is None
-    early = end_of(task("failed", code=143), replace(ABOUT, claim=Claim.NEVER))
+    early = end_of(task("failed", code=143), replace(ABOUT, decision=StartDecision.FORBIDDEN))
     assert (early.code, early.reason) == (143, attempts.StoppedBeforeStart())
 
 

@@ -5,16 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.agent.containers.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.containers.program import ContainerNetwork, program_of
+from commonage.engines.settings import Mount, SwarmSettings
 from commonage.engines.swarm.swarm_files import Delivery
 from commonage.engines.swarm.translate import (
     ContainerContext,
@@ -27,7 +26,7 @@ from commonage.engines.swarm.translate import (
 AROUND = ContainerContext(
     "0123456789abcdef",
     "commonage-net",
-    AttemptFolders("/w/ada", "/r/box", "/r/log"),
+    AttemptFolders("/w/ada", "/r/control", "/r/log"),
     Delivery("config-1", "commonage-01234567-entry"),
     (0, 0),
     "node-id",
@@ -37,7 +36,6 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    """The service of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
     return service_spec(stop, program, context, SwarmSettings(**settings))

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 
 from commonage.domain.iterations import Iterations
-from commonage.engines.containers.run import Run, Table
+from commonage.engines.containers.attempt_backend import Run, Table
 from commonage.engines.swarm.watcher import Watcher
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ async def test_recovered_swarm_is_refreshed(tmp_path: Path) -> None:
     async def is_back() -> None:
         back.set()
 
-    scene.node_tracker.mark_unreachable("the Docker daemon does not answer")
+    scene.node_tracker.note_fault("the Docker daemon does not answer")
     await scene.node_tracker.refresh()
     watcher, iterations = (
         Watcher(Table(), scene.tasks, scene.node_tracker, asyncio.to_thread),

@@ -1,8 +1,7 @@
 """Parts of a container description that all engines share, in terms of Docker's API. Pure.
 
-A container is root inside at most, with few capabilities; it sees its owner's workspace, its control folder and its
-log, and what
-the admin and its request mount.
+A container is root inside at most, with few capabilities. It sees its owner's workspace, its control folder, its log,
+and what the admin and its request mount.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from typing import Any
 
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import folder_name
-from commonage.engines.containers.daemon.admin_mounts import Mount, source_of
-from commonage.engines.containers.files import control_folder, injected
-from commonage.engines.containers.files.volume_mounts import bind_options, docker_mounts
-from commonage.engines.containers.program.program import Program
+from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.mounts import bind_options, docker_mounts, source_of
+from commonage.engines.containers.files.prepare import INJECTED_INSIDE, folders_of
+from commonage.engines.containers.program import Program
+from commonage.engines.settings import Mount
 
 LABEL = "commonage"
 MIB = 1024 * 1024
@@ -43,7 +43,6 @@ class AttemptFolders:
 
 
 def network_name(installation: str, tenant: str) -> str:
-    """Name of a tenant's network."""
     return f"commonage-{installation[:8]}-{folder_name(tenant)}"
 
 
@@ -53,12 +52,10 @@ def installation_filter(installation: str) -> str:
 
 
 def network_labels(installation: str, tenant: str) -> dict[str, str]:
-    """Labels of a tenant's network."""
     return {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant}
 
 
 def labels(request: StartRequest, installation: str) -> dict[str, str]:
-    """Labels of an attempt's container."""
     said = {
         "installation": installation,
         "attempt": request.attempt_id,
@@ -72,12 +69,10 @@ def labels(request: StartRequest, installation: str) -> dict[str, str]:
 
 
 def host_name(request: StartRequest) -> str:
-    """Host name of the container."""
     return request.workload_id.lower()[-12:]
 
 
 def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
-    """A bind mount of a folder or file of the node."""
     mode = {"ReadOnly": not writable, "BindOptions": bind_options(writable)}
     return {"Type": "bind", "Source": source, "Target": target, **mode}
 
@@ -93,10 +88,9 @@ def own_mounts(folders: AttemptFolders, program: Program) -> list[dict[str, Any]
 
 
 def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:
-    """Mounts of our files that it reads, which lie in `place`."""
     return [
-        bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
-        for folder in injected.folders_of(request)
+        bind(f"{place}/{folder.name}", f"{INJECTED_INSIDE}/{folder.name}", writable=False)
+        for folder in folders_of(request)
     ]
 
 

@@ -17,8 +17,8 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.connection import Connection
-from commonage.engines.containers.image_pulls import progress_of
-from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.engines.containers.daemon.info import progress_of
+from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
 from commonage.ports.registry import RegistryAccount
 
@@ -47,13 +47,12 @@ class Images:
         self._fetches = SingleFlight[None]()
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
     async def ensure(self, environment: Environment, on_progress: OnProgress, have: EnsureImage | None = None) -> None:
         """Make the image of the environment available, here or by `have`.
 
-        Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
+        Raises EngineFailure, with the environment's name, if that fails. Unreachable is passed on unchanged: ask again.
         """
         name = environment.name
 
@@ -109,12 +108,10 @@ class Images:
                 on_progress(*progress_of(image, message, layers))
 
     async def close(self) -> None:
-        """Cancel pulls in progress."""
         await self._fetches.close()
 
 
 def _image_of(environment: Environment) -> str:
-    """The image's name. Raises EngineFailure for an environment without one."""
     if environment.image:
         return environment.image
     has = "a list of requirements, but " if environment.requirements else ""

@@ -1,19 +1,30 @@
-"""Tenants' networks: one each, created when it is first needed, removed when unused. Base of the engines' networks."""
+"""Tenants' networks: one each, created when it is first needed, removed when unused. Base of the engines' networks.
+
+Also the relays by which containers reach the hub and the control plane, which listen on this node's loopback only. At
+an address that containers reach, the relays listen on the ports of the hub and the control plane. Every connection
+leads to the workload gateway (`server.web.workload_gateway`), which serves the API of both and nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_address
+from pathlib import Path
+from socket import AddressFamily
 from typing import Any
 
+import psutil
+
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.addresses import networks_here
-from commonage.engines.containers.daemon.connection import Connection, Json
+from commonage.engines.containers.daemon.connection import Connection, DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.errors import DaemonRefused
+from commonage.link.forwarding import CHUNK, MAX_PER_PEER, Admits, Forwarder, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +76,9 @@ class TenantNetworks:
         """Ranges that our networks must not overlap. The daemon itself only checks its own."""
         return await asyncio.to_thread(networks_here)
 
-    async def _on_added(self, network: Network) -> None:
-        """It was created, or exists again."""
+    async def _on_added(self, network: Network) -> None: ...
 
-    def _on_removed(self, network: Network) -> None:
-        """It no longer exists."""
+    def _on_removed(self, network: Network) -> None: ...
 
     async def open(self) -> None:
         """Take over existing networks. Raises EngineFailure."""
@@ -135,15 +144,12 @@ class TenantNetworks:
         there = {str(found["Id"]) for found in await self._client.networks(installation_filter(self._installation))}
         for tenant, network in list(self._known.items()):
             if network.id not in there:
-                self._drop(tenant)
+                self.forget(tenant)
             else:
                 await self._on_added(network)
 
     def forget(self, tenant: str) -> None:
-        """Forget a network that was reported removed: it is created again when it is next needed."""
-        self._drop(tenant)
-
-    def _drop(self, tenant: str) -> None:
+        """Forget a network that no longer exists: it is created again when it is next needed."""
         network = self._known.pop(tenant, None)
         if network is not None:
             self._on_removed(network)
@@ -159,7 +165,7 @@ class TenantNetworks:
             tenant = _tenant_of(found)
             async with self._making[tenant]:
                 if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):
-                    self._drop(tenant)
+                    self.forget(tenant)
                     removed += 1
         return removed
 
@@ -185,3 +191,76 @@ def _ipv4_config(found: Json) -> dict[str, Any]:
         if ":" not in config["Subnet"]:
             return config
     raise EngineFailure(f"the network {found['Name']} has no IPv4 address")
+
+
+_OF_CONTAINERS = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo")
+
+
+def addresses_here() -> list[str]:
+    """IP addresses that others can reach: none of the loopback, of bridges, or of point-to-point links."""
+    found = []
+    for interface, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family in (AddressFamily.AF_INET, AddressFamily.AF_INET6) and not _OF_CONTAINERS.fullmatch(
+                interface
+            ):
+                address = ip_address(one.address.partition("%")[0])
+                if not address.is_link_local and not address.is_loopback:
+                    found.append(str(address))
+    return found
+
+
+def network_at(interface: str) -> IPv4Network | None:
+    """The IPv4 network of this interface; None if it has none, or does not exist."""
+    for one in psutil.net_if_addrs().get(interface, ()):
+        if one.family is AddressFamily.AF_INET and one.netmask:
+            return IPv4Network((one.address, one.netmask), strict=False)
+    return None
+
+
+def networks_here(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
+    """IPv4 networks that this computer has an address in or a route to; default routes are excluded."""
+    found = []
+    for addresses in psutil.net_if_addrs().values():
+        for one in addresses:
+            if one.family is AddressFamily.AF_INET and one.netmask:
+                found.append(IPv4Network((one.address, one.netmask), strict=False))
+    for line in table.read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
+        if mask:
+            found.append(IPv4Network((destination, mask.bit_count())))
+    return found
+
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = "127.0.0.1"
+
+
+class Relays:
+    """The relays of all networks. Containers connect to `ports`; `gateway_port` is the workload gateway's.
+
+    Each address may have at most `max_per_peer` open connections.
+    """
+
+    def __init__(self, ports: Collection[int], gateway_port: int, max_per_peer: int = MAX_PER_PEER) -> None:
+        self._ports = tuple(ports)
+        self._gateway_port = gateway_port
+        self._forwarder = Forwarder("relay for containers", self._open_gateway, max_per_peer=max_per_peer)
+
+    async def open_at(self, address: str, admits: Admits) -> None:
+        """Listen on this address for the peers that `admits` accepts. Idempotent; a failure is logged."""
+        for port in self._ports:
+            try:
+                await self._forwarder.listen(address, port, admits)
+            except OSError as error:
+                _log.warning("containers cannot reach port %d of this machine at %s: %s", port, address, error)
+
+    def close_at(self, address: str) -> None:
+        self._forwarder.stop_at(address)
+
+    def close(self) -> None:
+        self._forwarder.close()
+
+    async def _open_gateway(self) -> Streams:
+        return await asyncio.open_connection(_LOOPBACK, self._gateway_port, limit=CHUNK)

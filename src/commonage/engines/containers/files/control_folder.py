@@ -1,15 +1,14 @@
 """The control folder: lets the server and the entry script in a container (entry.sh) exchange files.
 
-    box/claim    decides who acts first: the entry ("ran"), or a stop before the start ("never")
+    control/claim decides who acts first: the entry ("ran"), or a stop before the start ("forbidden")
         again    the entry was run a second time, and refused
         secrets  secret variables, which the entry removes; only on the control plane's node
         stop     only if containers run on other nodes: requests the end of the command ("term", "kill")
         end      only there: how the command ended ("137 oom")
 
-Its name on disk is `box`. Besides the workspace and the log it is the only path of the control plane that a container
-can write to. A process in the container may do anything in it and harms only itself: no link is followed, and no
-content that could harm the server is trusted. If containers run on other nodes, root on those may change it too. Used
-by engines, in threads.
+Besides the workspace and the log it is the only path of the control plane that a container can write to. A process in
+the container may do anything in it and harms only itself: no link is followed, and no content that could harm the
+server is trusted. If containers run on other nodes, root on those may change it too. Used by engines, in threads.
 """
 
 from __future__ import annotations
@@ -25,58 +24,57 @@ from typing import Literal
 
 from commonage.files.safe_path import SafePath
 
-INSIDE = "/run/commonage/box"
+NAME = "control"
+"""Its name on disk."""
+INSIDE = f"/run/commonage/{NAME}"
 """Path of the control folder in the container."""
 LOG_INSIDE = "/run/commonage/log"
 """Path of the log file in the container."""
 
-_NEVER = b"never"
+_FORBIDDEN = b"forbidden"
 _MAX = 16
 _NO_STOP = b"none\n"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_END = re.compile(rb"(\d{1,3})( oom)?( outside)?\n")
+_END = re.compile(rb"(\d{1,3})( oom)?( signalled)?\n")
 
 
-class Claim(Enum):
-    """The party that decided whether the command runs."""
+class StartDecision(Enum):
+    """Whether the command runs: the entry started it, or a stop before that forbade it."""
 
-    NOBODY = "nobody"
-    RAN = "ran"
-    NEVER = "never"
+    UNDECIDED = "undecided"
+    STARTED = "started"
+    FORBIDDEN = "forbidden"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Owner of files for a container: the user inside, and its id outside (different with user namespaces)."""
+    """Owner of files for a container: the user inside, and its id on the host (different with user namespaces)."""
 
     uid: int
     gid: int
-    outside_uid: int
-    outside_gid: int
+    host_uid: int
+    host_gid: int
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """How the command ended: its code, and when.
 
-    `oom`: the kernel killed one of its processes for lack of memory. `outside`: another party had sent it a signal.
+    `oom`: the kernel killed one of its processes for lack of memory. `signalled`: another party had sent it a signal.
     """
 
     code: int
     oom: bool
-    outside: bool
+    signalled: bool
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFolder:
-    """One attempt's control folder."""
-
     place: SafePath
 
     @property
     def path(self) -> Path:
-        """Its path as given, for mounting."""
         return self.place.path
 
     def make(self, secrets: Mapping[str, str], owner: Owner, *, stop: bool = False) -> None:
@@ -87,7 +85,7 @@ class ControlFolder:
             with suppress(FileExistsError):
                 # As long as the longest wish, so that writing one takes no more disk space.
                 _write(self.place / "stop", _NO_STOP, os.O_CREAT | os.O_EXCL)
-        if secrets and self.claim() is Claim.NOBODY:
+        if secrets and self.decision() is StartDecision.UNDECIDED:
             self._write_secrets(script_of(secrets).encode(), owner)
 
     def _write_secrets(self, content: bytes, owner: Owner) -> None:
@@ -97,14 +95,13 @@ class ControlFolder:
         give(new, owner)
         new.move(self.place / "secrets")  # atomic: the entry may run already
 
-    def claim(self) -> Claim:
-        """Return the party that decided."""
+    def decision(self) -> StartDecision:
         try:
-            return Claim.NEVER if (self.place / "claim").read(_MAX) == _NEVER else Claim.RAN
+            return StartDecision.FORBIDDEN if (self.place / "claim").read(_MAX) == _FORBIDDEN else StartDecision.STARTED
         except FileNotFoundError:
-            return Claim.NOBODY
+            return StartDecision.UNDECIDED
         except OSError:  # replaced by something else, so a process inside was at work
-            return Claim.RAN
+            return StartDecision.STARTED
 
     def forbid_start(self) -> bool:
         """Ensure that the command never runs. False if it runs, or ran, or that is unknown. Raises OSError."""
@@ -113,13 +110,13 @@ class ControlFolder:
             self._have_folder()
             descriptor = claim.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
-            return self.claim() is Claim.NEVER
+            return self.decision() is StartDecision.FORBIDDEN
         except NotADirectoryError:  # a link replaced the control folder, and the command may have run
             return False
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(_NEVER)
-        except OSError:  # a half-written claim would say that the command ran
+                file.write(_FORBIDDEN)
+        except OSError:  # a half-written file would say that the command ran
             claim.remove()
             raise
         return True
@@ -143,7 +140,7 @@ class ControlFolder:
             found = (self.place / "claim").stat()
         except OSError:
             return None
-        return found.st_mtime if self.claim() is Claim.RAN else None
+        return found.st_mtime if self.decision() is StartDecision.STARTED else None
 
     def end(self) -> End | None:
         """Return how the command ended, as the entry saw it; None before the end, or if the entry could not tell.
@@ -177,8 +174,8 @@ class ControlFolder:
 
 def give(place: SafePath, owner: Owner) -> None:
     """Change the owner to the user inside, if that is not the server's own user."""
-    if owner.outside_uid != os.geteuid():
-        place.chown(owner.outside_uid, owner.outside_gid)
+    if owner.host_uid != os.geteuid():
+        place.chown(owner.host_uid, owner.host_gid)
 
 
 def _write(place: SafePath, content: bytes, flags: int = 0) -> None:

@@ -1,17 +1,18 @@
 # The first program in each of our containers; runs the attempt's command, at most once. $1 and on: the command.
-# A daemon asked to start a container that has ended would run it again. So the creator of `claim` in the box, which is
-# a folder of the control plane, decides: this script, that the command runs now; or a stop, that it must never run.
+# A daemon asked to start a container that has ended would run it again. So the creator of `claim` in the control
+# folder, which belongs to the control plane, decides: this script, that the command runs now; or a stop, that it must
+# never run.
 # In braces, so that the shell has read all of it before it begins.
 {
-  box=/run/commonage/box
+  control=/run/commonage/control
   exec >>/run/commonage/log 2>&1
   set -C
-  if ! { echo ran >"$box/claim"; } 2>/dev/null; then
-    { : >"$box/again"; } 2>/dev/null
+  if ! { echo ran >"$control/claim"; } 2>/dev/null; then
+    { : >"$control/again"; } 2>/dev/null
     exit 143
   fi
   set +C
-  if [ -f "$box/stop" ]; then
+  if [ -f "$control/stop" ]; then
     # The control plane has no daemon on this node: it writes its request to this file, which is polled every
     # second. The polling process is no child of the command, and starts before the secrets exist.
     (
@@ -20,7 +21,7 @@
         trap '' HUP INT QUIT TERM USR1 USR2
         while sleep 1 && kill -0 "$$"; do
           stop=
-          read -r stop <"$box/stop"
+          read -r stop <"$control/stop"
           command=
           read -r command rest <"/proc/$$/task/$$/children"
           case "$stop$asked" in
@@ -32,28 +33,28 @@
     )
   fi
   # Secrets come in a file, not in the container's description, which every user of the daemon can read. On a Swarm the
-  # Swarm delivers it, like this script: other nodes can write to the box, so nothing in it is run.
+  # Swarm delivers it, like this script: other nodes can write to the control folder, so nothing in it is run.
   if [ "$0" = /run/commonage/entry ]; then
     [ ! -f /run/commonage/secrets ] || . /run/commonage/secrets
-  elif [ -f "$box/secrets" ]; then
-    . "$box/secrets"
-    rm -f "$box/secrets"
+  elif [ -f "$control/secrets" ]; then
+    . "$control/secrets"
+    rm -f "$control/secrets"
   fi
   # Adds the folders mounted here to the search paths (injected.py), and keeps the values of the image or the user.
   [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
   [ ! -d /run/commonage/jupyter ] ||
     export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
-  if ! [ -f "$box/stop" ]; then
-    unset box
+  if ! [ -f "$control/stop" ]; then
+    unset control
     exec "$@"
   fi
   # Swarm does not report whether the kernel killed it for lack of memory either, so the script stays to detect that. A
   # signal for the command must not end the script: Docker's init sends it to both (TINI_KILL_PROCESS_GROUP).
-  outside=
+  signalled=
   trap : HUP USR1 USR2
-  trap "outside=' outside'" INT QUIT TERM
+  trap "signalled=' signalled'" INT QUIT TERM
   (
-    unset box
+    unset control
     exec "$@"
   )
   code=$?
@@ -65,6 +66,6 @@
       [ "$what" != oom_kill ] || [ "$count" = 0 ] || oom=' oom'
     done <"$memory"
   fi
-  echo "$code$oom$outside" 2>/dev/null >"$box/end"
+  echo "$code$oom$signalled" 2>/dev/null >"$control/end"
   exit "$code"
 }

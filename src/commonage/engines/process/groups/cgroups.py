@@ -53,7 +53,6 @@ class Cgroups:
         self.notes = tuple(_notes(self.limits_memory, self.limits_cpu))
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
-        """Create its groups and set its limits. Returns the files by which processes join."""
         try:
             for place in self._hierarchies:
                 folder = place.folder / attempt_id
@@ -67,7 +66,6 @@ class Cgroups:
         return self.joins(attempt_id)
 
     def joins(self, attempt_id: str) -> list[str]:
-        """The files by which its processes join."""
         return [str(place.folder / attempt_id / "cgroup.procs") for place in self._hierarchies]
 
     def _limits(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
@@ -121,7 +119,6 @@ class Cgroups:
         return not _pids(folders[0])
 
     def was_oom(self, attempt_id: str) -> bool:
-        """By the kernel's own count."""
         place = self._by.get("memory")
         if place is None:
             return False
@@ -129,7 +126,6 @@ class Cgroups:
         return _figure(place.folder / attempt_id / name, "oom_kill") > 0
 
     def use(self, attempt_id: str) -> Use | None:
-        """By the kernel's own accounting."""
         pids = self.pids(attempt_id)
         if not pids:
             return None
@@ -153,7 +149,6 @@ class Cgroups:
         return LastUse(_cpu_s(cpu, attempt_id), peak_mib)
 
     def remove(self, attempt_id: str) -> bool:
-        """Remove its groups; the kernel refuses while they have processes."""
         for place in self._hierarchies:
             try:
                 (place.folder / attempt_id).rmdir()

@@ -33,27 +33,21 @@ class Groups(Protocol):
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
         """Prepare for an attempt; return the cgroup.procs files to join. Raises EngineFailure."""
-        ...
 
     def joins(self, attempt_id: str) -> list[str]:
         """The cgroup.procs files of a running attempt, which its exec commands must also join."""
-        ...
 
     def pids(self, attempt_id: str) -> list[int]:
         """All its processes, except the shim."""
-        ...
 
     def kill(self, attempt_id: str) -> bool:
         """Send SIGKILL to all its processes. False if some are still there, which a later call may find gone."""
-        ...
 
     def was_oom(self, attempt_id: str) -> bool:
         """True if the kernel killed one of its processes for lack of memory."""
-        ...
 
     def use(self, attempt_id: str) -> Use | None:
         """Its usage; None if it has no processes."""
-        ...
 
     def last_use(self, attempt_id: str) -> LastUse | None:
         """Its total usage; None if that is unknown once its processes are gone."""
@@ -61,7 +55,6 @@ class Groups(Protocol):
 
     def remove(self, attempt_id: str) -> bool:
         """Remove everything after its last process ended. False if one is still there."""
-        ...
 
     def close(self) -> None:
         """Stop; attempts that run stay limited."""

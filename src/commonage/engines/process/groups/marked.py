@@ -1,4 +1,4 @@
-"""Processes of an attempt by the mark in their environment: used if there are no control groups.
+"""Processes of an attempt by the mark in their environment, if there are no control groups; owners of processes.
 
 Weaker in all ways, and reported as such: a process that clears its environment escapes, and the kernel does not limit
 memory and CPU. Memory is the sum over the processes. Called in threads by the engine.
@@ -10,26 +10,28 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from commonage.domain.statuses import ProcessOwner
 from commonage.engines.process.groups.groups import Groups, Use
-from commonage.engines.process.processes import Stat, send, stat_of
+from commonage.engines.process.processes import send
+from commonage.engines.rundir.proc import ProcessInfo, process_info, variable_of
+from commonage.engines.rundir.programs import ATTEMPT_MARK
 
-_MARK = b"COMMONAGE_ATTEMPT_ID="
 _SHIM_MARK = b"shim.sh"
 FRESH_S = 0.05
 """Seconds for which a scan of all processes is reused."""
 _KILL_ROUNDS = 20
 _KILL_PAUSE_S = 0.02
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Known(NamedTuple):
     """A process when it was read: its attempt ("": none of ours), and whether it is the shim of it."""
 
-    stat: Stat
+    began: int
+    session: int
     attempt: str
     is_shim: bool
 
@@ -50,22 +52,18 @@ class MarkedProcesses(Groups):
         self._known: dict[int, _Known] = {}
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
-        """Nothing to prepare."""
         return []
 
     def joins(self, attempt_id: str) -> list[str]:
-        """Nothing to join."""
         return []
 
     def pids(self, attempt_id: str) -> list[int]:
-        """Processes that carry its mark."""
         with self._lock:
             if time.monotonic() - self._looked_at > FRESH_S:
-                self._process_info()
+                self._scan()
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
-        """SIGKILL to all, repeatedly until none is left."""
         for _ in range(_KILL_ROUNDS):
             self._looked_at = 0.0
             pids = self.pids(attempt_id)
@@ -82,62 +80,75 @@ class MarkedProcesses(Groups):
     def use(self, attempt_id: str) -> Use | None:
         """Sum over its processes; memory that they share is counted once for each."""
         pids = self.pids(attempt_id)
-        figures = [found for pid in pids if (found := _figures(pid))]
-        if not figures:
+        processes = [info for pid in pids if (info := process_info(pid))]
+        if not processes:
             return None
-        return Use(sum(cpu for cpu, _ in figures), sum(rss for _, rss in figures) // 1024**2, tuple(pids))
+        resident = sum(info.resident_bytes for info in processes)
+        return Use(sum(info.cpu_s for info in processes), resident // 1024**2, tuple(pids))
 
     def remove(self, attempt_id: str) -> bool:
-        """True once none is left."""
         return not self.pids(attempt_id)
 
-    def _process_info(self) -> None:
+    def _scan(self) -> None:
         """Scan all processes of the node; only new ones are read."""
         known: dict[int, _Known] = {}
         sessions: dict[int, str] = {}
         for entry in os.scandir("/proc"):
             pid = int(entry.name) if entry.name.isdigit() else 0
-            stat = stat_of(pid) if pid else None
-            if stat is None:
+            info = process_info(pid) if pid else None
+            if info is None:
                 continue
             before = self._known.get(pid)
             # A process between fork and exec still carries its parent's environment: only a mark found is final.
-            found = before if before and before.stat == stat and before.attempt else _look_into(pid, stat)
+            is_same = before and before.attempt and (before.began, before.session) == (info.began, info.session)
+            found = before if before and is_same else _look_into(pid, info)
             known[pid] = found
             if found.is_shim:
-                sessions[stat.session] = found.attempt
+                sessions[info.session] = found.attempt
         # A process that cleared its environment, but stayed in the session that its shim leads.
         for pid, found in known.items():
-            if not found.attempt and found.stat.session in sessions:
-                known[pid] = found._replace(attempt=sessions[found.stat.session])
+            if not found.attempt and found.session in sessions:
+                known[pid] = found._replace(attempt=sessions[found.session])
         self._known = known
         self._looked_at = time.monotonic()
 
 
-def mark_of(pid: int) -> str | None:
-    """The attempt whose mark this process carries; None without one, if it is gone, or if it is another user's."""
-    stat = stat_of(pid)
-    return (_look_into(pid, stat).attempt or None) if stat is not None else None
-
-
-def _look_into(pid: int, stat: Stat) -> _Known:
+def _look_into(pid: int, info: ProcessInfo) -> _Known:
+    attempt = variable_of(pid, ATTEMPT_MARK)
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-        start = 0 if environment.startswith(_MARK) else environment.find(b"\0" + _MARK) + 1
-        if start == 0 and not environment.startswith(_MARK):
-            return _Known(stat, "", False)
-        is_shim = stat.session == pid and _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
+        is_shim = bool(attempt) and info.session == pid and _SHIM_MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # gone, or another user's
-        return _Known(stat, "", False)
-    attempt = environment[start + len(_MARK) :].partition(b"\0")[0].decode("ascii", "replace")
-    return _Known(stat, attempt, is_shim)
+        return _Known(info.began, info.session, "", False)
+    return _Known(info.began, info.session, attempt, is_shim)
 
 
-def _figures(pid: int) -> tuple[float, int] | None:
-    """CPU seconds and resident bytes of a process; None if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * _PAGE
+_MAX_ANCESTORS = 64
+
+
+def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) -> list[ProcessOwner]:
+    """Owners of the processes that still run, by pid; `attempts` are all that run here.
+
+    First the attempt's grouping is used (its control groups, or the mark in the environment); then descent from a
+    process of an attempt; last the mark, which also a process carries that moved out of its group.
+    """
+    held = {pid: attempt for attempt in attempts for pid in groups.pids(attempt)} if pids else {}
+    found = []
+    for pid in sorted(set(pids)):
+        info = process_info(pid)
+        if info is not None:
+            owner = held.get(pid) or _of_ancestor(info.parent, held) or variable_of(pid, ATTEMPT_MARK) or None
+            found.append(ProcessOwner(pid, owner, info.name, info.started_at))
+    return found
+
+
+def _of_ancestor(pid: int, held: dict[int, str]) -> str | None:
+    for _ in range(_MAX_ANCESTORS):
+        if pid <= 1:
+            return None
+        if pid in held:
+            return held[pid]
+        info = process_info(pid)
+        if info is None:
+            return None
+        pid = info.parent
+    return None

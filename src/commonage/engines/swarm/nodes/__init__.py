@@ -1,5 +1,5 @@
 """Nodes of a Swarm: state, reports, partition detection, fencing, membership.
 
 A node is lost when the Swarm marks it as down. `partition_detector.py` decides when its attempts certainly run no more.
-`NodeTracker.fence_attempt` ends them by the node's agent before they start elsewhere.
+`fencing.py` ends them by the node's agent before they start elsewhere.
 """

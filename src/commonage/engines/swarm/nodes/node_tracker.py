@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from ipaddress import IPv4Address
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
+from commonage.domain.reasons.attempts import WaitingForAgent
 from commonage.domain.reasons.nodes import (
     AgentTooOld,
-    FencedByAgent,
-    MayStillRun,
     NoAgent,
     NodeTakesNoWork,
     NotInSwarm,
@@ -42,7 +37,8 @@ class AgentUnreachable(Unreachable):
 class NodeTracker:
     """The nodes of the site.
 
-    `without_agents`: nodes without an agent take work, too.
+    `without_agents`: nodes without an agent take work, too. `waits`: the down nodes whose attempts must not start
+    elsewhere yet.
     """
 
     def __init__(self, client: Client, agents: Agents | None, *, without_agents: bool = False) -> None:
@@ -54,9 +50,7 @@ class NodeTracker:
         self.agent_reports: Mapping[str, AgentReport] = {}
         self._fault = ""
         self._partition_detector = PartitionDetector(agents)
-        self._waits: Mapping[str, Wait] = {}
-        self._ending: dict[str, str] = {}
-        self._given_up: set[str] = set()
+        self.waits: Mapping[str, Wait] = {}
         self._neighbors_of: tuple[tuple[str, str], ...] = ()
         self._changed = False
 
@@ -65,12 +59,7 @@ class NodeTracker:
         """Why the Swarm does not answer its watcher; empty while it does."""
         return self._fault
 
-    def mark_reachable(self) -> None:
-        """Record that the Swarm answers its watcher."""
-        self._fault = ""
-
-    def mark_unreachable(self, why: str) -> None:
-        """Record that the Swarm does not answer its watcher."""
+    def note_fault(self, why: str) -> None:
         self._fault = why
 
     async def poll(self) -> bool:
@@ -87,19 +76,16 @@ class NodeTracker:
         waits = await self._partition_detector.waits(swarm_nodes, agent_report)
         now, before = (
             (swarm_nodes, _watched_fields(agent_report), waits),
-            (self.swarm_nodes, _watched_fields(self.agent_reports), self._waits),
+            (self.swarm_nodes, _watched_fields(self.agent_reports), self.waits),
         )
         self._changed = self._changed or now != before
-        self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, agent_report, waits
+        self.swarm_nodes, self.agent_reports, self.waits = swarm_nodes, agent_report, waits
         self.by_id = {one.id: one for one in swarm_nodes.values()}
-        self._ending = {
-            one: node for one, node in self._ending.items() if node in swarm_nodes and swarm_nodes[node].is_down
-        }
         self._set_neighbors()
 
     def _set_neighbors(self) -> None:
         """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
-        found = neighbors_of(self.swarm_nodes, self.agent_reports, self._waits)
+        found = neighbors_of(self.swarm_nodes, self.agent_reports, self.waits)
         self._partition_detector.record_neighbors(tuple(name for name, _ in found))
         if self.agents is not None and found != self._neighbors_of:
             self.agents.set_neighbors(found)
@@ -140,81 +126,12 @@ class NodeTracker:
         )
 
     def is_down(self, node_id: str) -> bool:
-        """True once the Swarm has marked this node as down."""
         swarm_node = self.by_id.get(node_id)
         return swarm_node is not None and swarm_node.is_down
 
-    def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
-        """Why the attempts of this node must be given up; None while they need not be."""
-        swarm_node = self.by_id.get(node_id)
-        if swarm_node is None and node_id:
-            return NodeLost(node=node, cause=NotInSwarm(node=node, nodes=tuple(sorted(self.swarm_nodes))))
-        if self.was_fenced(attempt_id, node):
-            return NodeLost(node=node, cause=FencedByAgent())
-        if swarm_node is not None and swarm_node.is_down and node not in self._waits:
-            return NodeLost(node=node, cause=SwarmNodeDown(error=swarm_node.why_down))
-        return None
-
-    def was_fenced(self, attempt_id: str, node: str) -> bool:
-        """True if the node's agent ended it, because the daemon there could not."""
-        agent_report = self.agent_reports.get(node)
-        return agent_report is not None and attempt_id in agent_report.fenced
-
-    async def fence_attempt(self, attempt_id: str, node: str) -> bool:
-        """Have the node's agent end the attempt before it is given up. If the agent is away, the attempt is paused by
-        now.
-
-        Returns False for a node that left the Swarm, because its state is unknown. Raises EngineFailure while the
-        attempt may run there: it must not start elsewhere yet.
-        """
-        agents = self.agent_of(node)
-        if self.was_fenced(attempt_id, node):
-            return True
-        if agents is None:
-            if node in self._waits:  # its link was lost since
-                raise EngineFailure(MayStillRun(node=node, cause=self._waits[node].why), retryable=True)
-            self._given_up.add(attempt_id)
-            return node in self.swarm_nodes
-        self._ending[attempt_id] = node
-        try:
-            gone = await agents.fence(self.id_of(node), [attempt_id])
-        except EngineFailure as error:
-            raise EngineFailure(
-                f"it is being ended on {node} first: {error.message}", retryable=True, native=error.native
-            ) from error
-        if attempt_id not in gone:
-            raise EngineFailure(f"it is being ended on {node} first: its processes do not end", retryable=True)
-        self._ending.pop(attempt_id, None)
-        return True
-
-    async def resolve_paused(self, live: Collection[str]) -> None:
-        """Tell agents that paused attempts while cut off whether each continues or must end, as it may run elsewhere.
-
-        `live` are the attempts that have not ended. An attempt that was given up does not continue, even before that is
-        written to disk.
-        """
-        self._given_up &= set(live)
-        if not self._fault:
-            paused = [name for name, one in self.agent_reports.items() if one.paused]
-            await asyncio.gather(*(self._resolve_paused_on(name, self.agent_reports[name], live) for name in paused))
-
-    async def _resolve_paused_on(self, name: str, agent_report: AgentReport, live: Collection[str]) -> None:
-        agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
-        if agents is None or swarm_node is None:
-            return
-        over = [one for one in agent_report.paused if one not in live]
-        going = [
-            one for one in agent_report.paused if one in live and one not in self._given_up and not swarm_node.is_down
-        ]
-        with suppress(EngineFailure):  # it reports its paused attempts again
-            if going:
-                await agents.unpause(agent_report.node_id, going)
-            if over:
-                await agents.fence(agent_report.node_id, over)
-
-    def reports(self) -> list[NodeReport]:
-        """Current report of each node."""
-        waits = {**dict.fromkeys(self._ending.values(), ENDING_FIRST), **self._waits}
+    def reports(self, being_fenced: Collection[str] = ()) -> list[NodeReport]:
+        """`being_fenced` are the nodes whose attempts are being ended before they start elsewhere."""
+        waits = {**dict.fromkeys(being_fenced, ENDING_FIRST), **self.waits}
         return [
             report_of(swarm_node, self.agent_reports.get(name), waits.get(name), self.why_unmounted(name))
             for name, swarm_node in sorted(self.swarm_nodes.items())
@@ -231,7 +148,6 @@ class NodeTracker:
         return None if self._without_agents or len(self.swarm_nodes) == 1 else NoAgent()
 
     def notes(self) -> tuple[str, ...]:
-        """Notes about the nodes for an admin, in sentences."""
         return notes_on(self.swarm_nodes, self.agent_reports)
 
     @property
@@ -251,7 +167,6 @@ class NodeTracker:
         return bounded, tuple(one for one in working if one not in bounded)
 
     def nodes_with_agents(self) -> list[str]:
-        """Nodes that take work and whose agents answer."""
         return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
 

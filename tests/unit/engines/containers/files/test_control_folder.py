@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commonage.engines.containers.files import control_folder as box_module
-from commonage.engines.containers.files.control_folder import Claim, ControlFolder, Owner, can_export, script_of
+from commonage.engines.containers.files.control_folder import ControlFolder, Owner, StartDecision, can_export, script_of
 from commonage.files.safe_path import SafePath
 
 ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
@@ -20,7 +20,7 @@ ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
 
 @pytest.fixture
 def control_folder(tmp_path: Path) -> ControlFolder:
-    control_folder = ControlFolder(SafePath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "control")
     control_folder.make({"KEY": "it's\n$HOME"}, ME)
     return control_folder
 
@@ -30,7 +30,7 @@ def enter(control_folder: ControlFolder, *command: str) -> tuple[int, str]:
     log = control_folder.path.parent / "log"
     script = (
         ENTRY.read_text()
-        .replace("/run/commonage/box", str(control_folder.path))
+        .replace("/run/commonage/control", str(control_folder.path))
         .replace("/run/commonage/log", str(log))
     )
     code = subprocess.run(["sh", "-c", script, "commonage", *command], check=False).returncode
@@ -39,7 +39,7 @@ def enter(control_folder: ControlFolder, *command: str) -> tuple[int, str]:
 
 def test_the_entry_runs_its_command_once(control_folder: ControlFolder) -> None:
     assert enter(control_folder, "sh", "-c", "echo $KEY; exit 7") == (7, "it's $HOME\n")
-    assert control_folder.claim() is Claim.RAN
+    assert control_folder.decision() is StartDecision.STARTED
     assert not (control_folder.path / "secrets").exists()
     assert enter(control_folder, "echo", "twice") == (143, "it's $HOME\n")
     assert control_folder.was_restarted()
@@ -73,7 +73,7 @@ def test_search_paths_are_unchanged_without_mounts(
 def test_forbidden_command_does_not_run(control_folder: ControlFolder) -> None:
     assert control_folder.forbid_start()
     assert enter(control_folder, "echo", "here") == (143, "")
-    assert control_folder.claim() is Claim.NEVER
+    assert control_folder.decision() is StartDecision.FORBIDDEN
     assert control_folder.forbid_start(), "asked again, it is still so"
 
 
@@ -106,7 +106,7 @@ def test_replaced_claim_is_not_followed(control_folder: ControlFolder, tmp_path:
     {"link": lambda: place.symlink_to(tmp_path / "never"), "pipe": lambda: os.mkfifo(place), "folder": place.mkdir}[
         kind
     ]()
-    assert control_folder.claim() is Claim.RAN
+    assert control_folder.decision() is StartDecision.STARTED
     assert not control_folder.forbid_start()
 
 
@@ -121,7 +121,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
 @pytest.fixture
 def asked(tmp_path: Path) -> ControlFolder:
     """A control folder with a wish."""
-    control_folder = ControlFolder(SafePath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "control")
     control_folder.make({"KEY": "x"}, ME, stop=True)
     return control_folder
 
@@ -131,7 +131,7 @@ def started(control_folder: ControlFolder, *command: str) -> subprocess.Popen[by
     log = control_folder.path.parent / "log"
     script = (
         ENTRY.read_text()
-        .replace("/run/commonage/box", str(control_folder.path))
+        .replace("/run/commonage/control", str(control_folder.path))
         .replace("/run/commonage/log", str(log))
     )
     running = subprocess.Popen(["sh", "-c", script, "commonage", *command], start_new_session=True)
@@ -151,7 +151,7 @@ def test_stop_ends_command_and_end_is_recorded(asked: ControlFolder) -> None:
     assert running.wait(20) == 7
     end = asked.end()
     assert end is not None
-    assert (end.code, end.oom, end.outside) == (7, False, False)
+    assert (end.code, end.oom, end.signalled) == (7, False, False)
 
 
 def test_command_that_ignores_term_is_killed(asked: ControlFolder) -> None:
@@ -167,7 +167,7 @@ def test_external_signal_is_recorded(asked: ControlFolder) -> None:
     assert running.wait(20) == 0
     end = asked.end()
     assert end is not None
-    assert end.outside
+    assert end.signalled
 
 
 def test_started_command_can_be_interrupted(asked: ControlFolder, heeding: None) -> None:
@@ -197,13 +197,13 @@ def test_replaced_end_file_is_no_end(asked: ControlFolder, tmp_path: Path) -> No
 
 
 def test_on_a_swarm_nothing_in_the_box_is_run(tmp_path: Path) -> None:
-    control_folder = ControlFolder(SafePath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "control")
     control_folder.make({}, ME)
     (control_folder.path / "secrets").write_text("echo the attacker; KEY=none; export KEY\n")
     entry, log = tmp_path / "entry", tmp_path / "log"
     (tmp_path / "secrets").write_text(script_of({"KEY": "mine"}))
     text = ENTRY.read_text()
-    for name in ("entry", "box", "log", "secrets"):
+    for name in ("entry", "control", "log", "secrets"):
         text = text.replace(f"/run/commonage/{name}", str(tmp_path / name))
     entry.write_text(text)
     subprocess.run(["sh", entry, "sh", "-c", "echo $KEY"], check=True)
@@ -213,7 +213,7 @@ def test_on_a_swarm_nothing_in_the_box_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_link", [True, False])
 def test_replaced_control_folder_changes_nothing(tmp_path: Path, is_link: bool) -> None:
     (tmp_path / "elsewhere").mkdir()
-    control_folder = ControlFolder(SafePath(tmp_path) / "attempt" / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "attempt" / "control")
     if is_link:
         (tmp_path / "attempt").symlink_to(tmp_path / "elsewhere")
     assert control_folder.forbid_start() is not is_link, "what was removed is made again, so that the attempt can end"

@@ -24,6 +24,7 @@ from commonage.domain.reasons.nodes import (
     WaitingForPause,
 )
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.ports.agents import PARTITIONED_AFTER_S, AgentReport, Agents
 
@@ -40,6 +41,7 @@ class Site:
         self.broken = ""
         self.neighbors_of: list[tuple[tuple[str, str], ...]] = []
         self.node_tracker = NodeTracker(cast(Client, self), cast(Agents, self))
+        self.fencing = Fencing(self.node_tracker, asyncio.to_thread)
 
     def agent(self, name: str, **more: Any) -> AgentReport:
         return replace(agent_report(name, **more), monotonic_at=time.monotonic())
@@ -74,10 +76,10 @@ class Site:
         return asyncio.run(self.node_tracker.poll())
 
     def why(self) -> NodeLost | None:
-        return self.node_tracker.why_lost("b-1", "2", "b")
+        return self.fencing.why_lost("b-1", "2", "b")
 
     def faults(self) -> tuple[Reason, ...]:
-        return self.node_tracker.reports()[1].faults
+        return self.node_tracker.reports(self.fencing.nodes_being_fenced())[1].faults
 
 
 def test_connected_agent_must_confirm_fencing() -> None:
@@ -87,15 +89,15 @@ def test_connected_agent_must_confirm_fencing() -> None:
     assert site.poll()
     assert site.why() == NodeLost(node="b", cause=SwarmNodeDown(error="heartbeat failure"))
     with pytest.raises(EngineFailure, match="being ended on b first: its processes do not end") as caught:
-        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+        asyncio.run(site.fencing.fence_attempt("b-1", "b"))
     assert caught.value.is_retryable
     assert EndingWorkloads() in site.faults()
     site.broken = "the agent of b did not answer within 30 s"
     with pytest.raises(EngineFailure, match="did not answer within 30 s"):
-        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+        asyncio.run(site.fencing.fence_attempt("b-1", "b"))
     site.broken = ""
     site.ends.add("b-1")
-    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+    assert asyncio.run(site.fencing.fence_attempt("b-1", "b"))
     assert EndingWorkloads() not in site.faults()
 
 
@@ -108,14 +110,14 @@ def test_silent_agent_is_retried() -> None:
     assert not site.poll(), "nothing is new"
     assert WaitingForPause() in site.faults()
     with pytest.raises(EngineFailure) as caught:  # its link was lost meanwhile
-        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+        asyncio.run(site.fencing.fence_attempt("b-1", "b"))
     assert caught.value.reason == MayStillRun(node="b", cause=WaitingForPause())
     site.record_neighbors[1] = replace(
         site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
     )
     assert site.poll(), "that it is over now is news"
     assert isinstance(site.why(), NodeLost)
-    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b")), "it stands still, or ended"
+    assert asyncio.run(site.fencing.fence_attempt("b-1", "b")), "it stands still, or ended"
 
 
 def test_paused_attempt_continues_unless_it_may_run_elsewhere() -> None:
@@ -127,19 +129,19 @@ def test_paused_attempt_continues_unless_it_may_run_elsewhere() -> None:
         site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
     )
     site.poll()
-    asyncio.run(site.node_tracker.fence_attempt("b-2", "b"))
+    asyncio.run(site.fencing.fence_attempt("b-2", "b"))
     site.record_neighbors[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
     site.poll()
-    asyncio.run(site.node_tracker.resolve_paused({"b-1", "b-2"}))
+    asyncio.run(site.fencing.resolve_paused({"b-1", "b-2"}))
     assert (site.fenced, site.going) == (["b-3"], []), "the Swarm has not seen it again"
     site.found[1] = node("b", "2")
     site.poll()
-    asyncio.run(site.node_tracker.resolve_paused({"b-1", "b-2"}))
+    asyncio.run(site.fencing.resolve_paused({"b-1", "b-2"}))
     assert site.going == ["b-1"], "b-2 is about to begin elsewhere"
-    asyncio.run(site.node_tracker.resolve_paused({"b-1"}))
+    asyncio.run(site.fencing.resolve_paused({"b-1"}))
     assert site.fenced == ["b-3", "b-3", "b-2", "b-3"]
     site.broken = "its link is lost"
-    asyncio.run(site.node_tracker.resolve_paused({"b-1"}))  # and again once it says so again
+    asyncio.run(site.fencing.resolve_paused({"b-1"}))  # and again once it says so again
 
 
 def test_attempt_fenced_by_agent_ends_at_once() -> None:
@@ -147,7 +149,7 @@ def test_attempt_fenced_by_agent_ends_at_once() -> None:
     site.lose(connected=False, fenced=("b-1",))
     site.poll()
     assert site.why() == NodeLost(node="b", cause=FencedByAgent())
-    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+    assert asyncio.run(site.fencing.fence_attempt("b-1", "b"))
 
 
 def test_node_without_agent_is_given_up_by_admin_only() -> None:
@@ -157,7 +159,7 @@ def test_node_without_agent_is_given_up_by_admin_only() -> None:
     site.poll()
     assert site.why() is None
     with pytest.raises(EngineFailure) as caught:
-        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
+        asyncio.run(site.fencing.fence_attempt("b-1", "b"))
     assert caught.value.reason == MayStillRun(node="b", cause=MayRunWithoutAgent(node="b"))
     assert site.node_tracker.reports()[1].gone
     assert not site.node_tracker.has_agents
@@ -165,7 +167,7 @@ def test_node_without_agent_is_given_up_by_admin_only() -> None:
     site.found.pop()  # it was taken out of the Swarm
     site.poll()
     assert site.why() == NodeLost(node="b", cause=NotInSwarm(node="b", nodes=("a",)))
-    assert not asyncio.run(site.node_tracker.fence_attempt("b-1", "b")), "nobody can tell"
+    assert not asyncio.run(site.fencing.fence_attempt("b-1", "b")), "nobody can tell"
 
 
 def test_changes_are_kept_for_next_poll() -> None:

@@ -22,14 +22,13 @@ from commonage.domain.reasons.nodes import (
     SwarmNodeNotActive,
     SwarmNodeNotReady,
 )
-from commonage.engines.containers.daemon.checks import MAY_GAIN, may_gain
+from commonage.engines.containers.daemon.info import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes.swarm_nodes import Wait, notes_on, report_of, swarm_nodes_of
 from commonage.ports.agents import AgentReport
 
 
 def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[str, Any]:
-    """As Swarm tells of one."""
     vram = [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": 24576}}]
     return {
         "ID": id,

@@ -1,0 +1,179 @@
+"""Python environments of a process site: created on first use, under a name derived from their contents.
+
+    environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
+    environments/<name>-<digest>/.sessions   its time stamp is the last start of a session in it
+    environments/<name>-<digest>.lock
+
+It is built in place, because its scripts contain the absolute path of their interpreter. A folder without
+`.ready` was left by a crash, and is built again. uv itself holds the lock, so that no second build runs next
+to one that outlived its control plane. Used by the engine only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
+from commonage.domain.statuses import StartRequest
+from commonage.engines.process.uv import Step, make_environment
+from commonage.engines.rundir.tasks import SingleFlight
+from commonage.ports.agents import OnProgress
+
+_READY = ".ready"
+_SESSIONS = ".sessions"
+_LATELY_S = 14 * 24 * 3600
+_LOCK_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEnvironment:
+    """A ready Python environment: the folder of its programs, and its root if it is a virtual one."""
+
+    programs: Path
+    root: Path | None
+
+    def remembered(self, request: StartRequest) -> StartRequest:
+        """The request with this environment: its interpreter replaces the list that it was created from."""
+        if not request.environment.requirements:
+            return request
+        here = replace(request.environment, requirements=(), python=str(self.programs / "python"))
+        return replace(request, environment=here)
+
+
+@lru_cache(maxsize=256)
+def digest_of(requirements: tuple[str, ...], python: str = sys.version) -> str:
+    """Twelve characters that differ if the declared list or the interpreter does."""
+    return hashlib.sha256("\0".join((python, *requirements)).encode()).hexdigest()[:12]
+
+
+class Environments:
+    """All environments below `root`. `variables` are uv's."""
+
+    def __init__(self, root: Path, site: str, variables: Mapping[str, str]) -> None:
+        self._root = root
+        self._site = site
+        self._variables = variables
+        self._builds = SingleFlight[PythonEnvironment]()
+        self._statuses: dict[str, EnvironmentStatus] = {}
+
+    def open(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        for marker in self._root.glob(f"*/{_READY}"):
+            name = marker.read_text(encoding="utf-8").strip()
+            self._stands(name, EnvironmentState.READY)
+
+    async def close(self) -> None:
+        """Cancel builds in progress; the next use builds them."""
+        await self._builds.close()
+
+    def statuses(self) -> list[EnvironmentStatus]:
+        return list(self._statuses.values())
+
+    def note_session(self, place: PythonEnvironment) -> None:
+        """Record that sessions run in it, or soon will, so that it is kept ready for them."""
+        if place.root is not None and place.root.parent == self._root:
+            with suppress(OSError):  # only costs a second if it fails
+                (place.root / _SESSIONS).touch()
+
+    def used_by_sessions(self, now: float) -> list[Path]:
+        """Program folders of ready environments in which a session was started in the last two weeks."""
+        markers = sorted(self._root.glob(f"*/{_SESSIONS}"))
+        fresh = [marker.parent for marker in markers if now - marker.stat().st_mtime < _LATELY_S]
+        return [folder / "bin" for folder in fresh if (folder / _READY).exists()]
+
+    def ready(self, environment: Environment) -> PythonEnvironment | None:
+        """Return the environment if it is ready.
+
+        None if it must be built first. Raises EngineFailure if it can never be built.
+        """
+        if environment.python is not None:
+            return self._existing(environment, Path(environment.python))
+        if environment.image is not None and not environment.requirements:
+            raise EngineFailure(
+                f"environment {environment.name} is a container image; this site runs plain processes only"
+            )
+        folder = self._folder(environment)
+        if not (folder / _READY).exists():
+            return None
+        self._stands(environment.name, EnvironmentState.READY)
+        return PythonEnvironment(folder / "bin", folder)
+
+    async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonEnvironment:
+        """Return the environment, building it if needed.
+
+        Calls `on_progress` with its progress. Raises EngineFailure; the next call tries again.
+        """
+        place = self.ready(environment)
+        if place is not None:
+            return place
+        folder = self._folder(environment)
+        return await self._builds.do(folder.name, partial(self._build, environment, folder), on_progress)
+
+    async def _build(self, environment: Environment, folder: Path, on_progress: OnProgress) -> PythonEnvironment:
+        name = environment.name
+
+        def tell(step: str, progress: float | None) -> None:
+            preparing = PreparingEnvironment(environment=name, step=step)
+            self._stands(name, EnvironmentState.BUILDING, preparing, progress)
+            on_progress(preparing, progress)
+
+        lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            await self._lock(lock, tell)
+            if not (folder / _READY).exists():
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await make_environment(folder, environment.requirements, self._variables, lock, tell)
+                (folder / _READY).write_text(name + "\n", encoding="utf-8")
+        except EngineFailure as error:
+            raise self._failed(name, error.message, retryable=True) from error
+        except OSError as error:
+            raise self._failed(name, f"in {folder}: {error.strerror}", retryable=True) from error
+        finally:
+            os.close(lock)
+        self._stands(name, EnvironmentState.READY)
+        return PythonEnvironment(folder / "bin", folder)
+
+    async def _lock(self, descriptor: int, tell: Step) -> None:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell("waiting for a build that began earlier", None)
+                await asyncio.sleep(_LOCK_POLL_S)
+            else:
+                return
+
+    def _existing(self, environment: Environment, python: Path) -> PythonEnvironment:
+        if not os.access(python, os.X_OK):
+            raise self._failed(environment.name, f"it needs {python}, which is not a program here", retryable=False)
+        self._stands(environment.name, EnvironmentState.READY)
+        root = python.parent.parent
+        return PythonEnvironment(python.parent, root if (root / "pyvenv.cfg").exists() else None)
+
+    def _folder(self, environment: Environment) -> Path:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]
+        return self._root / f"{name}-{digest_of(environment.requirements)}"
+
+    def _failed(self, name: str, error: str, *, retryable: bool) -> EngineFailure:
+        why = EnvironmentFailed(environment=name, error=error)
+        self._stands(name, EnvironmentState.FAILED, why)
+        return EngineFailure(why, retryable=retryable)
+
+    def _stands(
+        self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
+    ) -> None:
+        self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)

@@ -1,1 +1,0 @@
-"""Python environments of a process site, built with uv."""

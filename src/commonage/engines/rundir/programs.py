@@ -1,0 +1,91 @@
+"""What every program of a workload gets on all engines: its variables, the command of a session, the shell of an exec.
+
+Standard library only, because agents use it too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.statuses import StartRequest
+from commonage.domain.workloads import Kind
+from commonage.ports.execs import NotRunning
+
+ATTEMPT_MARK = "COMMONAGE_ATTEMPT_ID"
+"""Variable that marks all processes of an attempt."""
+MARK = "COMMONAGE_EXEC"
+"""Variable that marks all processes of an exec command; its value is unique per command."""
+GRACE_S = 1.0
+"""Seconds between the request to end (SIGHUP) and SIGKILL."""
+KILLED = 137
+
+SHELL = """
+if [ "$#" -eq 0 ]; then
+  if command -v bash >/dev/null 2>&1; then set -- bash; else set -- sh; fi
+fi
+exec "$@"
+"""
+"""End of the /bin/sh -c script that starts a command. Its arguments are the command; without any it starts a shell."""
+
+NAME = "commonage exec"
+"""Name under which that shell reports a command that is not found."""
+
+
+def new_mark() -> str:
+    return secrets.token_hex(12)
+
+
+def not_running(attempt_id: str) -> NotRunning:
+    return NotRunning(f"{attempt_id[:100]} does not run, so that nothing can run beside it")
+
+
+_SHELL = 'exec "${SHELL:-$(command -v bash || command -v sh)}"'
+_TERMINALS = json.dumps({"shell_command": ["/bin/sh", "-c", _SHELL]})
+
+SESSION_COMMAND = (
+    "jupyterhub-singleuser",
+    # Sessions run as the server's own user, or as root in a container; Jupyter's refusal to run as root protects
+    # nobody.
+    "--allow-root",
+    # Deletes files for good: a trash folder that no page shows would fill the home, and a full disk would stay full.
+    "--FileContentsManager.delete_to_trash=False",
+    # Otherwise Jupyter starts `sh -l`, whose PATH is the system's: without the environment's own programs.
+    f"--ServerApp.terminado_settings={_TERMINALS}",
+)
+
+
+def command_of(request: StartRequest, session_command: tuple[str, ...] = SESSION_COMMAND) -> tuple[str, ...]:
+    """Raises EngineFailure if there is nothing to run."""
+    command = request.command or (session_command if request.kind is Kind.SESSION else ())
+    if not command:
+        raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
+    return command
+
+
+def id_variables(request: StartRequest) -> dict[str, str]:
+    """Variables that only the server may set."""
+    return {
+        ATTEMPT_MARK: request.attempt_id,
+        "COMMONAGE_WORKLOAD_ID": request.workload_id,
+        "COMMONAGE_USER": request.owner,
+        "COMMONAGE_TENANT": request.tenant,
+    }
+
+
+def default_variables(request: StartRequest, home: str, port: int | None) -> dict[str, str]:
+    """Our variables, which the environment and the owner may replace."""
+    cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
+    variables = {
+        "HOME": home,
+        "USER": request.owner,
+        "LOGNAME": request.owner,
+        # A log is read while it is written.
+        "PYTHONUNBUFFERED": "1",
+        # Libraries start as many threads as the node has cores, and would wait for each other when the cores are busy
+        # or there is a quota.
+        "OMP_NUM_THREADS": cores,
+        "PYTHON_CPU_COUNT": cores,
+    }
+    return variables if port is None else variables | {"COMMONAGE_PORT": str(port)}

@@ -1,0 +1,133 @@
+"""Settings of the engines, and the syntax of the folders that the admin mounts into every container.
+
+Filled by bootstrap; nothing is read from the environment here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from commonage.domain.errors import InvalidInput
+from commonage.ports.registry import RegistryAccount
+
+# Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
+_SECRET_PLACES = ("/", "/var", "/var/lib")
+_SECRET_FOLDERS = ("/run", "/var/run", "/var/lib/docker", "/var/lib/containerd", "/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of this node that every container gets. `{user}` and `{tenant}` in `source` name the attempt's owner."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+def parse_mount(text: str) -> Mount:
+    """Parse `/host/folder:/folder` or `…:rw`; read-only by default. Raises InvalidInput."""
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not (source.startswith("/") and target.startswith("/")) or mode not in ("", "ro", "rw"):
+        raise InvalidInput(
+            f"{text!r} is not a mount; it is written /folder/here:/folder/inside or …:rw", field="mounts"
+        )
+    plain = PurePosixPath("/" + source.lstrip("/"))  # pathlib would keep two leading slashes
+    secret = str(plain) in _SECRET_PLACES or any(plain.is_relative_to(folder) for folder in _SECRET_FOLDERS)
+    if ".." in plain.parts or secret:
+        raise InvalidInput(f"{source} cannot be given to containers: it leads to the Docker daemon, and so to root")
+    if str(PurePosixPath(target)) in ("/", "/home") or PurePosixPath(target).is_relative_to("/run/commonage"):
+        raise InvalidInput(f"nothing can be mounted at {target}: that place is taken")
+    return Mount(source, target, mode == "rw")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of every engine.
+
+    `cpu_hold`: requested CPUs are a weight (`share`) or a limit (`quota`). `processes_max`: limit of processes and
+    threads of one attempt. `max_log_mib`: disk limit of one log. `bundle_max_mib`: limit of the unpacked files of a
+    job. `disk_low_mib`: with less free space the node reports a fault. `keep_logs_days`, `keep_logs_mib`: retention of
+    the logs of forgotten attempts.
+    """
+
+    cpu_hold: Literal["share", "quota"] = "share"
+    processes_max: int = 4096
+    max_log_mib: int = 512
+    bundle_max_mib: int = 2048
+    disk_low_mib: int = 256
+    keep_logs_days: int = 90
+    keep_logs_mib: int = 20 * 1024
+
+
+@dataclass(frozen=True)
+class LocalNodeSettings(EngineSettings):
+    """Description of an engine's single node. None: the host's name, and the detected cores and memory."""
+
+    node_name: str | None = None
+    cpus_milli: int | None = None
+    memory_mib: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessSettings(LocalNodeSettings):
+    """Settings of one process engine; every default is meant to be right for a single node.
+
+    `first_port`..`last_port`: ports of sessions and services, below the kernel's range
+    for outgoing connections. `cgroups`: whether control groups may be used. `warm_sessions`: fork sessions from a
+    preloaded parent, which takes about 130 MiB for each environment.
+    """
+
+    first_port: int = 20_000
+    last_port: int = 29_999
+    cgroups: bool = True
+    warm_sessions: bool = True
+
+
+@dataclass(frozen=True)
+class ContainerSettings(EngineSettings):
+    """Settings of engines with a Docker daemon.
+
+    `url`: address of the daemon, in a Swarm of a manager on the control plane's node. `pull`: whether a missing image
+    is pulled. `reaches`: loopback ports of the hub and the control plane, which containers reach by the gateway of
+    their network. `gateway_port`: loopback port of the workload gateway, which serves these connections. `account`:
+    credentials for the site's registry. `networks`: address range of the tenants' networks.
+    """
+
+    url: str = "unix:///var/run/docker.sock"
+    pull: Literal["missing", "never"] = "missing"
+    reaches: tuple[int, ...] = ()
+    gateway_port: int = 0
+    account: RegistryAccount | None = None
+    mounts: tuple[Mount, ...] = ()
+    networks: str = "10.213.0.0/16"
+
+
+@dataclass(frozen=True)
+class DockerSettings(ContainerSettings, LocalNodeSettings):
+    """Settings of one Docker engine."""
+
+
+@dataclass(frozen=True)
+class SwarmSettings(ContainerSettings):
+    """Settings of one Swarm engine; Swarm reserves the CPUs if they are a limit.
+
+    `address`: by which containers reach the ports of `reaches` (None: this node's address in the Swarm). `encrypted`:
+    the traffic of the tenants' networks between nodes is encrypted. `ports`: first and last port of the nodes for
+    sessions and services; `sources`: addresses or networks that may connect to them, in addition to this node.
+    `without_agents`: nodes without an agent take work too; then root on any node can redirect mounts there.
+    `room_timeout_s`: how long an attempt that Swarm finds no room for waits before it returns to the scheduler.
+    `grace_s`: seconds between SIGTERM and SIGKILL when Swarm itself ends a container.
+    """
+
+    networks: str = "10.214.0.0/16"
+    address: str | None = None
+    encrypted: bool = False
+    ports: tuple[int, int] = (20000, 29999)
+    sources: tuple[str, ...] = ()
+    without_agents: bool = False
+    room_timeout_s: float = 60.0
+    grace_s: int = 10
