@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.contract.engines.rigs import DockerRig, SwarmRig
 
-from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.settings import Mount
 from commonage.testing.behaviour import Behaviour
 
 SESAME = (("SESAME", "open-up"),)
