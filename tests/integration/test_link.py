@@ -23,6 +23,7 @@ from commonage.agent.partition import is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
+from commonage.domain.reasons.engines import PrivilegesMayBeGained
 from commonage.domain.reasons.nodes import DaemonNotRunning, RemovedFromSite
 from commonage.domain.statuses import Measurement
 from commonage.link import messages
@@ -404,7 +405,9 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     await first.open("127.0.0.1", 0)
     node = Node(site.config())
     device = factories.device()
-    node.report = Report(1, NodeReport(NODE, 4000, 8000, (device,)), fenced=("a-1",), notices=("hot",))
+    node.report = Report(
+        1, NodeReport(NODE, 4000, 8000, (device,)), fenced=("a-1",), notices=(PrivilegesMayBeGained(),)
+    )
     async with node:
         await site.connected()
         port = first.port
@@ -418,7 +421,7 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     await third.open("127.0.0.1", port)
     [report] = third.agent_reports()
     assert (report.connected, report.report.devices, report.fenced) == (False, (device,), ("a-1",))
-    assert report.notices == ("hot",)
+    assert report.notices == (PrivilegesMayBeGained(),)
     await third.revoke(NODE)
     await third.close()
     memory.write_text("{ half")

@@ -117,8 +117,8 @@ def test_homes_follow_their_users_and_volumes_are_their_own(site: SwarmSite) -> 
 
 
 def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
-    notes = {one.name: (one.place, one.notes) for one in site.client("ada").volumes().items}
-    assert notes["results"] == ("/volumes/results", ["its size is not bounded here"])
+    notes = {one.name: (one.place, [note.code for note in one.notes]) for one in site.client("ada").volumes().items}
+    assert notes["results"] == ("/volumes/results", ["VolumeSizeNotEnforced"])
     assert notes["datasets"] == ("/volumes/datasets", [])
     assert "Nothing holds the size of results on " in site.server.output
 

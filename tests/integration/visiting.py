@@ -109,7 +109,7 @@ def nodes(token: str) -> dict[str, dict[str, object]]:
             one.name: {
                 "state": one.state,
                 "reason": " ".join(each.message for each in one.reasons),
-                "notes": one.notes,
+                "notes": [note.message for note in one.notes],
                 "devices": len(one.devices),
             }
             for one in client.nodes()

@@ -30,8 +30,9 @@ from commonage.agent.node import Node
 from commonage.agent.partition import SWARM_PORT, PartitionMonitor, is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import PrivilegesMayBeGained
 from commonage.domain.statuses import ProcessOwner
-from commonage.engines.containers.daemon.info import MAY_GAIN, may_gain, services_fault, swarm_faults
+from commonage.engines.containers.daemon.info import may_gain, services_fault, swarm_faults
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.link import messages
 from commonage.link.connection import Connection, MessageHandlers, RequestHandler
@@ -230,7 +231,7 @@ class Agent:
             samples=snapshot.samples,
             owners=snapshot.owners,
             neighbors=self._partition.neighbors,
-            notices=(MAY_GAIN,) if self._containers.may_gain else (),
+            notices=(PrivilegesMayBeGained(),) if self._containers.may_gain else (),
             bounds_volumes=self._bounds_volumes,
             gateway=self._gateway.address,
             mounts=True,

@@ -265,7 +265,7 @@ def _print_volumes(volumes: VolumeList) -> None:
             "ro, rw" if each.writable and each.kind != "scratch" else "rw" if each.writable else "ro",
             "" if each.size_mib is None else output.memory(each.size_mib),
             output.text(each.place),
-            output.text("; ".join([*notes, *each.notes])),
+            output.text("; ".join([*notes, *(note.message for note in each.notes)])),
         )
     if volumes.items:
         output.console().print(table)

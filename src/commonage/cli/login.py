@@ -71,7 +71,7 @@ def info(server: Server, as_json: bool) -> None:
     if about.simulated_gpus:
         click.echo("GPUs are simulated: nothing is computed on them.")
     for note in about.notes:
-        click.echo(f"- {note}")
+        click.echo(f"- {note.message}")
 
 
 @click.command

@@ -124,4 +124,4 @@ class Capabilities:
     mounts: bool = False
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # messages for an admin
+    notes: tuple[Reason, ...] = ()  # for an admin

@@ -96,7 +96,7 @@ class Report:
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
     neighbors: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
+    notices: tuple[Reason, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
     bounds_volumes: bool = False
     gateway: str = ""

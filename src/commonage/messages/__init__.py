@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
-from commonage.messages import attempts, devices, nodes, notes, refusals, waiting
+from commonage.messages import attempts, devices, engines, nodes, notes, refusals, waiting
 from commonage.messages.template import Params, Texts
 
-TEXTS: Texts = {**waiting.TEXTS, **refusals.TEXTS, **attempts.TEXTS, **nodes.TEXTS, **devices.TEXTS, **notes.TEXTS}
+_FAMILIES = (waiting, refusals, attempts, nodes, devices, engines, notes)
+TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 
 
 def text(reason: Reason) -> str:

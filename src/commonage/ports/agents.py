@@ -64,7 +64,7 @@ class AgentReport:
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
     neighbors: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
+    notices: tuple[Reason, ...] = ()
     bounds_volumes: bool = False
     mounts: bool = False
     gateway: str = ""

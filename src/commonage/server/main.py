@@ -32,6 +32,7 @@ from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
+from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of
 from commonage.server.configure import without_image
@@ -324,7 +325,7 @@ def _notes(settings: Settings, components: Components) -> list[str]:
             f"docker_image for built-in ones, `image` for others, or push an image ({docs_page('operate/images')})."
         )
     notes.append(components.devices.said)
-    notes += [note for engine in control.node_views.capabilities() for note in engine.notes]
+    notes += [text(note) for engine in control.node_views.capabilities() for note in engine.notes]
     return [*notes, *control.volumes.warnings()]
 
 

@@ -53,7 +53,7 @@ class VolumeOut(BaseModel):
         default_factory=list, description="Nodes that enforce its size; empty if it has no size limit."
     )
     unbounded_on: list[str] = Field(default_factory=list, description="Nodes that do not enforce its size.")
-    notes: list[str] = Field(description="Limitations on this installation.")
+    notes: list[ReasonOut] = Field(description="Limitations on this installation.")
 
 
 class HomeOut(BaseModel):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import PlainText, Strict
 
 ScopeName = Literal[
@@ -25,7 +26,7 @@ class InfoOut(BaseModel):
     engines: list[str]
     counts: dict[str, int] = Field(description="Number of live workloads in each state.")
     queue_length: int
-    notes: list[str]
+    notes: list[ReasonOut]
 
 
 class HealthOut(BaseModel):

@@ -101,7 +101,7 @@ class NodeOut(BaseModel):
     labels: dict[str, str] = Field(
         default_factory=dict, description="Its labels, which the field `on` of a workload can require."
     )
-    notes: list[str]
+    notes: list[ReasonOut]
     leave_by: float | None = Field(
         None, description="For a drained node: when all remaining workloads must leave, in unix seconds."
     )

@@ -21,6 +21,7 @@ from tests.contract.harness.swarm import MANAGER, Swarm, swarm_of
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Share
+from commonage.domain.reasons.engines import NodeNotice, PrivilegesMayBeGained
 from commonage.domain.reasons.nodes import AgentNotAnswering
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.link.agent_connections import AgentConnections
@@ -214,11 +215,11 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     both, swap = (_held(container["Id"], name) for name in ("memory.memsw.limit_in_bytes", "memory.swap.max"))
     assert both == many.allocation.memory_mib * MIB or swap == 0
     # This Swarm's daemons were not told to forbid it.
-    notice = "worker1: its containers may gain privileges"
+    notice = NodeNotice(node="worker1", cause=PrivilegesMayBeGained())
 
     async def is_noticed() -> bool:
         await engine.nodes()
-        return any(note.startswith(notice) for note in engine.capabilities().notes)
+        return notice in engine.capabilities().notes
 
     await rig.until(is_noticed, "that containers may gain privileges")
     assert engine.capabilities().isolates_users

@@ -142,13 +142,13 @@ def test_the_form_offers_volumes() -> None:
     one |= {"tenants": [], "place": "", "notes": []}
     volumes = [
         {**one, "name": "datasets", "title": "Data <sets>", "writable": False},
-        {**one, "name": "results", "writable": True, "notes": ["bounded on a; not bounded on b"]},
+        {**one, "name": "results", "writable": True, "notes": [reason("Enforced on a, not on b.")]},
         {**one, "name": "scratch", "writable": True, "kind": "scratch"},
         {**one, "name": "system", "writable": False, "always": True},
     ]
     form = render_form(offer(volumes=volumes), {"volumes": "datasets:ro,results:rw"})
     assert "Data &lt;sets&gt;" in form
-    assert "bounded on a; not bounded on b</span></label>" in form
+    assert "Enforced on a, not on b.</span></label>" in form
     assert '<option value="datasets:ro" selected>' in form
     assert '<option value="results:rw" selected>' in form
     assert 'value="datasets:rw"' not in form

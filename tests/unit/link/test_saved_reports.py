@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons.engines import PrivilegesMayBeGained
 from commonage.domain.statuses import ProcessOwner
 from commonage.link import saved_reports
 from commonage.ports.agents import AgentReport
@@ -14,7 +15,7 @@ from commonage.testing import factories
 
 SAID = AgentReport(
     "gpu-1", NodeReport("gpu-1", 4000, 8000, (factories.device(),)), 1000.5, 12.5, True,
-    fenced=("a-1",), neighbors=("gpu-1", "gpu-2"), notices=("hot",), bounds_volumes=True,
+    fenced=("a-1",), neighbors=("gpu-1", "gpu-2"), notices=(PrivilegesMayBeGained(),), bounds_volumes=True,
 )  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def _home_out(view: HomeView | None) -> HomeOut | None:
 
 def volume_out(view: VolumeView) -> VolumeOut:
     """A volume that the caller may mount; `tenants` are those of the caller that may use it."""
-    return fill(VolumeOut, view, view.volume, in_memory=view.volume.memory)
+    notes = [reason(note) for note in view.notes]
+    return fill(VolumeOut, view, view.volume, in_memory=view.volume.memory, notes=notes)
 
 
 BUNDLES_PATH = "/bundles"

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage import __version__
+from commonage.api.fill import reason
 from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, expiry, problems, read_json
 from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
 from commonage.domain.principals import Principal, Scope
@@ -37,7 +38,7 @@ async def info(request: Request) -> InfoOut:
         engines=[one.name for one in capabilities],
         counts=by_state(control.queries.live_counts()),
         queue_length=control.queries.queue_length(),
-        notes=[note for one in capabilities for note in one.notes],
+        notes=[reason(note) for one in capabilities for note in one.notes],
     )
 
 

@@ -127,6 +127,7 @@ def node_out(view: NodeView, principal: Principal) -> NodeOut:
         view.node,
         view.node.report,
         reasons=[reason(one) for one in reasons_for(view.node, principal)],
+        notes=[reason(note) for note in view.notes],
         devices=[device_out(one) for one in view.devices],
         labels=dict(view.node.report.labels),
     )

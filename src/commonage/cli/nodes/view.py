@@ -44,7 +44,7 @@ def node_notes(nodes: Sequence[NodeOut]) -> list[str]:
         for device in node.devices
         for process in device.unattributed
     ]
-    return list(dict.fromkeys([*reasons, *unattributed, *(note for node in nodes for note in node.notes)]))
+    return list(dict.fromkeys([*reasons, *unattributed, *(note.message for node in nodes for note in node.notes)]))
 
 
 def _process_text(process: UnattributedProcessOut) -> str:
@@ -85,7 +85,7 @@ def print_node(node: NodeOut) -> None:
             if value:
                 screen.print(f"  {label:<12} {value}")
     for note in node.notes:
-        click.echo(f"Note: {note}")
+        click.echo(f"Note: {note.message}")
 
 
 def faults(node: NodeOut) -> list[str]:

@@ -16,6 +16,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
 from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.statuses import Capabilities
@@ -25,8 +26,6 @@ from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.grid import Grid
 from commonage.wire.hub import docs_page
 
-_LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
-_NO_SIZE = "its size is not bounded here"
 _MAX_NAMED = 4
 
 
@@ -40,7 +39,7 @@ class VolumeView:
     volume: Volume
     tenants: tuple[str, ...]
     place: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
 
@@ -62,8 +61,10 @@ class Volumes:
             if tenants or principal.is_admin:
                 bounded, unbounded = _nodes(volume, engines)
                 is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
-                notes = (*([_LINK] if is_readonly_link else []), *_size_notes(bounded, unbounded))
-                found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
+                notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
+                if unbounded:
+                    notes.append(VolumeSizeNotEnforced(nodes=unbounded, enforced_on=bounded))
+                found.append(VolumeView(volume, tenants, _place(volume, mounted), tuple(notes), bounded, unbounded))
         return found
 
     def warnings(self) -> Sequence[str]:
@@ -96,12 +97,6 @@ def _nodes(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, 
         bounded += [*one.bounded_on, *(one.unbounded_on if in_memory else ())]
         unbounded += () if in_memory else one.unbounded_on
     return tuple(sorted(bounded)), tuple(sorted(unbounded))
-
-
-def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[str]:
-    if not unbounded:
-        return []
-    return [f"bounded on {_named(bounded)}; not bounded on {_named(unbounded)}" if bounded else _NO_SIZE]
 
 
 def _named(nodes: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.watchdog import Watchdog
 from commonage.domain.explanations import Holder
 from commonage.domain.nodes import Device, Node
+from commonage.domain.reasons import Reason
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.statuses import Capabilities
 from commonage.ports.devices import DeviceSample
@@ -40,7 +41,7 @@ class NodeView:
     free_memory_mib: int
     devices: tuple[DeviceView, ...]
     workloads: int
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
 
 class NodeViews:

@@ -2,6 +2,7 @@
 
 from commonage.domain.reasons import attempts as attempts
 from commonage.domain.reasons import devices as devices
+from commonage.domain.reasons import engines as engines
 from commonage.domain.reasons import nodes as nodes
 from commonage.domain.reasons import notes as notes
 from commonage.domain.reasons import refusals as refusals

@@ -12,7 +12,9 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
-from commonage.domain.reasons.nodes import EngineNotAnswering
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import DockerInUse, NoLiveRestore, SwapNotLimited, UsersMapped, UsersNotMapped
+from commonage.domain.reasons.nodes import DaemonWithoutSeccomp, EngineNotAnswering
 from commonage.domain.statuses import Capabilities
 from commonage.engines.containers.daemon.info import (
     BY_UUID,
@@ -116,25 +118,18 @@ def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
+def notes_of(info: Mapping[str, Any]) -> tuple[Reason, ...]:
     options = " ".join(info.get("SecurityOptions") or ())
-    notes = [f"Docker {info.get('ServerVersion', '?')}, storage {info.get('Driver', '?')}."]
-    if "name=userns" in options:
-        notes.append("The daemon maps users: root in a container is nobody on this machine.")
-    else:
-        notes.append(
-            "The daemon does not map users: root in a container is this machine's root, with hardly any capability. "
-            'Set "userns-remap": "default" in /etc/docker/daemon.json to have that barrier, too.'
-        )
+    notes: list[Reason] = [
+        DockerInUse(version=str(info.get("ServerVersion", "?")), storage=str(info.get("Driver", "?")))
+    ]
+    notes.append(UsersMapped() if "name=userns" in options else UsersNotMapped())
     if "name=seccomp" not in options:
-        notes.append("The daemon has no seccomp profile: containers may make any system call.")
+        notes.append(DaemonWithoutSeccomp())
     if not info.get("LiveRestoreEnabled"):
-        notes.append(
-            'When the daemon is restarted, all workloads end and are queued again. Set "live-restore": true in '
-            "/etc/docker/daemon.json to have them go on."
-        )
+        notes.append(NoLiveRestore())
     if not info.get("SwapLimit", True):
-        notes.append("The kernel does not limit swap: a workload may take as much again there as it has memory.")
+        notes.append(SwapNotLimited())
     return tuple(notes)
 
 

@@ -25,6 +25,7 @@ from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import UnpackingFiles
+from commonage.domain.reasons.engines import NotIsolated
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.environments import Environments, PythonEnvironment
@@ -33,7 +34,7 @@ from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.groups.marked import MarkedProcesses, owners_of
 from commonage.engines.process.launcher import Launcher, NotStarted, ShimRunning
-from commonage.engines.process.node import NOT_ISOLATED, PortRange, report_node
+from commonage.engines.process.node import PortRange, report_node
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
 from commonage.engines.process.run import Run, end_run, enforce_memory
 from commonage.engines.process.translate import shared_variables
@@ -91,7 +92,7 @@ class ProcessEngine(RunsEngine[Run]):
             limits_memory=self._groups.limits_memory,
             limits_cpu=self._groups.limits_cpu,
             unbounded_on=(node_name(self._settings),),
-            notes=(NOT_ISOLATED, *self._groups.notes),
+            notes=(NotIsolated(), *self._groups.notes),
         )
 
     async def nodes(self) -> Sequence[NodeReport]:

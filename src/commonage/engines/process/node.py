@@ -15,10 +15,6 @@ from commonage.engines.settings import ProcessSettings
 from commonage.ports.devices import Devices
 
 _MIB = 1024 * 1024
-NOT_ISOLATED = (
-    "Workloads run as plain processes under the server's own account: people are kept apart by agreement only and "
-    "can read and stop each other's work. Use a container engine where they do not trust each other."
-)
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

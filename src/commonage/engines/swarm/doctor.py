@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import NodeLossNoticed, PrivilegesMayBeGained, SwapNotLimited, SwarmInUse
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.info import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
+from commonage.engines.containers.daemon.info import DaemonSummary, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import AgentReport
@@ -47,13 +49,14 @@ def examined(
         f"one that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s; {folder} must be mounted on all"
     )
     here = str(info.get("Name", "the manager"))
-    faults = tuple((here, fault) for fault in swarm_faults(info))
-    gains = {name for name, one in agent_reports.items() if name in swarm_nodes and MAY_GAIN in one.notices}
+    notice = PrivilegesMayBeGained()
+    gains = {name for name, report in agent_reports.items() if name in swarm_nodes and notice in report.notices}
     gains |= {here} if may_gain(info) else set()
-    advice = [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
-    if heartbeat_s > _SLOW_S:
-        advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
-    return DaemonSummary(said, "; ".join([*advice, *_of_nodes(swarm_nodes, agent_reports)]), faults)
+    conditions: list[tuple[str, Reason]] = [(here, fault) for fault in swarm_faults(info)]
+    conditions += [(name, notice) for name in sorted(gains)]
+    sooner = "notice lost nodes sooner: docker swarm update --dispatcher-heartbeat 2s"
+    advice = [sooner] if heartbeat_s > _SLOW_S else []
+    return DaemonSummary(said, "; ".join([*advice, *_of_nodes(swarm_nodes, agent_reports)]), tuple(conditions))
 
 
 def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]) -> Iterator[str]:
@@ -81,12 +84,11 @@ def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, 
         )
 
 
-def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[str, ...]:
-    notes = [
-        f"Docker {info.get('ServerVersion', '?')}, a Swarm. All nodes must see {folder} under this path.",
-        f"A node that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s"
-        + ("; `docker swarm update --dispatcher-heartbeat 2s` makes that six." if heartbeat_s > _SLOW_S else "."),
+def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[Reason, ...]:
+    notes: list[Reason] = [
+        SwarmInUse(version=str(info.get("ServerVersion", "?")), folder=str(folder)),
+        NodeLossNoticed(after_s=_HEARTBEATS * heartbeat_s, is_slow=heartbeat_s > _SLOW_S),
     ]
     if not info.get("SwapLimit", True):
-        notes.append("The kernel does not limit swap: a workload may take as much again there as it has memory.")
+        notes.append(SwapNotLimited())
     return tuple(notes)

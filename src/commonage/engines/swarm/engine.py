@@ -82,7 +82,7 @@ class SwarmEngine(ContainerEngine):
         self._nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
         self._fencing = Fencing(self._nodes, self._in_thread)
         self._sweeps: SwarmContainerClient | None = None
-        self._notes: tuple[str, ...] = ()
+        self._notes: tuple[Reason, ...] = ()
         self._own_node_id = ""
 
     # --- the port: capabilities ------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def _docker(settings: Settings) -> Outcome:
     if settings.docker_image is None:
         advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
         return _note(found.said, advice)
-    advice = " ".join([*(f"{node}: {text(fault)}" for node, fault in found.faults), found.advice]).strip()
+    advice = " ".join([*(f"{node}: {text(condition)}" for node, condition in found.conditions), found.advice]).strip()
     return Outcome("note" if advice else "ok", found.said, advice)
 
 

@@ -17,6 +17,7 @@ from commonage.domain.images import Environment, EnvironmentState, EnvironmentSt
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart
+from commonage.domain.reasons.engines import NotIsolated
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
@@ -160,7 +161,7 @@ class FakeEngine(Engine):
         return self._site
 
     def capabilities(self) -> Capabilities:
-        notes = ("Nothing is really run.",)
+        notes = (NotIsolated(),)
         return Capabilities("fake", limits_memory=True, limits_cpu=True, mounts=True, notes=notes)
 
     async def open(self) -> None:

@@ -23,6 +23,7 @@ from tests.contract.harness.dockerd import Dockerd, dockerd_with_image, minimal_
 
 from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import StartFailed
+from commonage.domain.reasons.engines import UsersMapped
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -196,7 +197,7 @@ def mapping(tmp_path: Path) -> Iterator[Dockerd]:
 
 async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_path: Path, mapping: Dockerd) -> None:
     async with docker_rig(tmp_path / "data", mapping) as rig:
-        assert any("nobody on this machine" in note for note in (await rig.engine()).capabilities().notes)
+        assert UsersMapped() in (await rig.engine()).capabilities().notes
         _pack(tmp_path / "bundle.tar.gz")
         files = str(tmp_path / "bundle.tar.gz")
         script = "id -u; cat train.py; echo; touch $HOME/new && echo $SESAME"

@@ -19,6 +19,7 @@ from commonage.catalogue import builtin_environments
 from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
+from commonage.domain.reasons.engines import ControlGroupsMissing
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.processes import boot_id, send, spawn_shim
 from commonage.engines.rundir.runs import RunFolder, Runs
@@ -268,7 +269,7 @@ async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monk
         end = await rig.ended(rig.start_request(FOREVER, command=hog, memory_mib=64))
         assert end.oom
         assert end.exit_code == KILLED
-        assert any("watched" in note for note in (await rig.engine()).capabilities().notes)
+        assert ControlGroupsMissing() in (await rig.engine()).capabilities().notes
 
 
 BUSY_OWNER = """

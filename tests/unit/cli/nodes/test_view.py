@@ -26,7 +26,8 @@ def reason(code: str, message: str) -> dict[str, Any]:
 def node_with(*devices: dict[str, Any]) -> NodeOut:
     return NodeOut(
         name="gpu-1", site="here", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
-        free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
+        free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0,
+        notes=[reason("NotIsolated", "mind the gap")],
         labels={"zone": "basement"},
         devices=[DeviceOut(**PLAIN | fields) for fields in devices],
     )  # fmt: skip

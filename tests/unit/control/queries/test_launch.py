@@ -12,6 +12,8 @@ from tests.unit.control.world import ANN
 from commonage.control.queries.launch import Volumes, check_mountable
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
 from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
 
@@ -19,7 +21,6 @@ DATASETS = Volume("datasets", source="/srv/datasets")
 RESULTS = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=1024)
 SCRATCH = Volume("scratch", kind=VolumeKind.SCRATCH, writable=True, size_mib=1024)
 QUICK = Volume("quick", kind=VolumeKind.SCRATCH, writable=True, size_mib=64, memory=True)
-NO_SIZE = "its size is not bounded here"
 
 
 @dataclass
@@ -27,13 +28,14 @@ class Case:
     """What an engine can do, the notes on each volume, and whose sizes the admin is told of."""
 
     engine: Capabilities
-    notes: dict[str, tuple[str, ...]]
+    notes: dict[str, tuple[Reason, ...]]
     loose: str
 
 
-LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
-SOME = "bounded on gpu-1, gpu-2; not bounded on worker3"
+NO_SIZE = VolumeSizeNotEnforced(nodes=("a", "b"))
+SOME = VolumeSizeNotEnforced(nodes=("worker3",), enforced_on=("gpu-1", "gpu-2"))
 ABC = tuple("abcdefg")
+NO_SIZE_HERE = VolumeSizeNotEnforced(nodes=("here",))
 CASES = [
     Case(Capabilities("docker", mounts=True, bounded_on=("here",)), {}, ""),
     Case(
@@ -48,12 +50,12 @@ CASES = [
     ),
     Case(
         Capabilities("swarm-many", mounts=True, bounded_on=ABC[:5], unbounded_on=ABC[1:]),
-        dict.fromkeys(("results", "scratch"), ("bounded on a, b, c, d, e; not bounded on b, c, d, e and 2 more",)),
+        dict.fromkeys(("results", "scratch"), (VolumeSizeNotEnforced(nodes=ABC[1:], enforced_on=ABC[:5]),)),
         "results, scratch on b, c, d, e and 2 more, so",
     ),
     Case(
         Capabilities("process", unbounded_on=("here",)),
-        {"datasets": (LINK,), "results": (NO_SIZE,), "scratch": (NO_SIZE,), "quick": (NO_SIZE,)},
+        {"datasets": (VolumeIsLink(),), **dict.fromkeys(("results", "scratch", "quick"), (NO_SIZE_HERE,))},
         "results, scratch, quick on here, so",
     ),
 ]

@@ -7,6 +7,8 @@ import pytest
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
+from commonage.domain.reasons.engines import NoLiveRestore, UsersMapped, UsersNotMapped
+from commonage.domain.reasons.nodes import DaemonWithoutSeccomp
 from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, failure_of, translated
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.info import progress_of
@@ -143,11 +145,9 @@ def test_a_daemon_that_maps_users_is_known_and_one_that_does_not_says_what_to_do
     mapped = {"SecurityOptions": ["name=userns", "name=seccomp,profile=default"], "DockerRootDir": "/d/100000.100001"}
     assert remapped_root(mapped) == (100000, 100001)
     assert remapped_root({"SecurityOptions": [], "DockerRootDir": "/d/100000.100001"}) is None
-    assert any("nobody on this machine" in note for note in notes_of(mapped))
+    assert UsersMapped() in notes_of(mapped)
     notes = notes_of({})
-    assert any("userns-remap" in note for note in notes)
-    assert any("no seccomp" in note for note in notes)
-    assert any("live-restore" in note for note in notes)
+    assert {UsersNotMapped(), DaemonWithoutSeccomp(), NoLiveRestore()} <= set(notes)
 
 
 def test_the_doctor_names_what_there_is_and_what_to_do() -> None:

@@ -44,7 +44,7 @@ async def test_volume_shows_nodes_that_enforce_its_size(
     results = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=8)
     node_pool: Any = SimpleNamespace(capabilities=lambda: [engine])
     monkeypatch.setattr(portal.control, "volumes", Volumes(node_pool, ControlSettings(volumes=(results,))))
-    assert "bounded on gpu-1; not bounded on worker3</span></label>" in (await ann.get("launch")).text
+    assert "Its size is enforced on gpu-1, not on worker3.</span></label>" in (await ann.get("launch")).text
 
 
 async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Portal, ann: Person) -> None:

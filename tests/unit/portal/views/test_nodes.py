@@ -20,6 +20,7 @@ from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.reasons.devices import FatalXid, PersistenceModeOff, Remedy, RootRequired
+from commonage.domain.reasons.engines import NodesWithoutAgent
 from commonage.domain.reasons.nodes import DrainedBy, EngineNotAnswering, NeedsRepair
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind
@@ -132,10 +133,10 @@ async def test_users_are_notified_of_sessions_ended_by_node_loss(
 async def test_site_notes_are_shown_once(portal: Portal, ann: Person) -> None:
     assert len(portal.control.node_views.all()) > 1
     (capabilities,) = portal.control.node_views.capabilities()
-    portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
+    portal.engine.capabilities = lambda: replace(capabilities, notes=(NodesWithoutAgent(nodes=("gpu-2",)),))  # type: ignore[method-assign]  # as an engine's change with its nodes
     page = (await ann.get("nodes")).text
-    assert page.count("gpu-2 has no agent") == 1
-    assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Node gpu-")
+    assert page.count("gpu-2 without an agent") == 1
+    assert page.index("Environments") > page.index("gpu-2 without an agent") > page.rindex("Node gpu-")
 
 
 async def test_faulty_node_is_not_shown_as_draining(portal: Portal, ann: Person, root: Person) -> None:

@@ -24,18 +24,13 @@ from commonage.domain.reasons.nodes import DaemonMapsUsers, DaemonWithoutSeccomp
 
 @dataclass(frozen=True, slots=True)
 class DaemonSummary:
-    """Summary of a daemon for an admin; `advice` is empty if no action is needed. `faults`: those of nodes, by name."""
+    """Summary of a daemon for an admin; `advice` is empty if no action is needed. `conditions`: of nodes, by name."""
 
     said: str
     advice: str
-    faults: tuple[tuple[str, Reason], ...] = ()
+    conditions: tuple[tuple[str, Reason], ...] = ()
 
 
-MAY_GAIN = (
-    "its containers may gain privileges, by a set-user-ID program say (no-new-privileges is off): run `commonage node "
-    'join` for it again, or set "no-new-privileges": true in /etc/docker/daemon.json there and restart Docker'
-)
-"""Services of a Swarm cannot set it, so the node's daemon must be configured."""
 _SAYS_SO_SINCE = 25
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import CpuNotLimited, MemoryNotLimited
 from commonage.domain.statuses import LastUse
 from commonage.engines.process.groups.groups import Use
 from commonage.engines.process.processes import send
@@ -230,11 +232,11 @@ def _try_write(path: Path, value: str) -> bool:
     return True
 
 
-def _notes(limits_memory: bool, limits_cpu: bool) -> Iterator[str]:
+def _notes(limits_memory: bool, limits_cpu: bool) -> Iterator[Reason]:
     if not limits_memory:
-        yield "The kernel does not let us limit memory by control groups: it is watched instead."
+        yield MemoryNotLimited()
     if not limits_cpu:
-        yield "The kernel does not let us limit CPU by control groups: requests are counted, not held."
+        yield CpuNotLimited()
 
 
 def find_cgroups(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import LastUse
 
 
@@ -29,7 +30,7 @@ class Groups(Protocol):
 
     limits_memory: bool
     limits_cpu: bool
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
         """Prepare for an attempt; return the cgroup.procs files to join. Raises EngineFailure."""

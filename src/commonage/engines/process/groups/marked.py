@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.engines import ControlGroupsMissing
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.process.groups.groups import Groups, Use
 from commonage.engines.process.processes import send
@@ -41,10 +43,7 @@ class MarkedProcesses(Groups):
 
     limits_memory = False
     limits_cpu = False
-    notes: tuple[str, ...] = (
-        "There are no control groups here that we may use: memory is watched every few seconds instead of limited, "
-        "CPU is counted but not held, and a process that clears its environment can outlive its workload.",
-    )
+    notes: tuple[Reason, ...] = (ControlGroupsMissing(),)
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

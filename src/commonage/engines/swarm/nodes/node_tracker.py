@@ -147,7 +147,7 @@ class NodeTracker:
             return None if agent_report.mounts else AgentTooOld()
         return None if self._without_agents or len(self.swarm_nodes) == 1 else NoAgent()
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Reason, ...]:
         return notes_on(self.swarm_nodes, self.agent_reports)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import GpuNotDeclared
+from commonage.domain.reasons.engines import NodeNotice, NodesWithoutAgent, PlainHttpToHub
 from commonage.domain.reasons.nodes import (
     AgentNotAnswering,
     HostNameChanged,
@@ -197,21 +198,15 @@ def plain_http_on(agent_report: Mapping[str, AgentReport]) -> list[str]:
     return sorted(name for name, one in agent_report.items() if one.connected and not one.gateway)
 
 
-def notes_on(swarm_nodes: Mapping[str, SwarmNode], agent_report: Mapping[str, AgentReport]) -> tuple[str, ...]:
-    """Notes about these nodes for an admin, in sentences."""
+def notes_on(swarm_nodes: Mapping[str, SwarmNode], agent_report: Mapping[str, AgentReport]) -> tuple[Reason, ...]:
+    """Notes about these nodes for an admin."""
     without = sorted(name for name, one in swarm_nodes.items() if name not in agent_report and one.mismatch is None)
-    notes = [f"{name}: {notice}." for name, one in sorted(agent_report.items()) for notice in one.notices]
+    notes: list[Reason] = [
+        NodeNotice(node=name, cause=notice) for name, one in sorted(agent_report.items()) for notice in one.notices
+    ]
     if without:
-        notes.append(
-            f"{', '.join(without)} without an agent: no work runs there unless swarm_without_agents allows it. Then "
-            "containers reach the node, the site and other tenants' ports, everybody on the site's network reaches "
-            "their ports, their tokens cross it in the clear, no GPUs are known, and nothing is measured. "
-            "`commonage node join` gives a node its agent."
-        )
+        notes.append(NodesWithoutAgent(nodes=tuple(without)))
     in_the_clear = plain_http_on(agent_report)
     if in_the_clear:
-        notes.append(
-            f"{', '.join(in_the_clear)}: containers reach the hub by plain HTTP over the site's network, and everybody "
-            "there reaches their ports, as the agent is of an earlier version; run `commonage node join` again."
-        )
+        notes.append(PlainHttpToHub(nodes=tuple(in_the_clear)))
     return tuple(notes)

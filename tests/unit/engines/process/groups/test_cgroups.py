@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from commonage.domain.reasons.engines import MemoryNotLimited
 from commonage.engines.process.groups import cgroups
 from commonage.engines.process.groups.cgroups import Cgroups, find_cgroups
 
@@ -175,7 +176,7 @@ def test_controllers_mounted_together_are_joined_once(tmp_path: Path) -> None:
     groups = found(tmp_path)
     assert not groups.limits_memory
     assert groups.limits_cpu
-    assert "memory" in groups.notes[0]
+    assert groups.notes == (MemoryNotLimited(),)
     assert groups.make("a-1", 1000, 64) == [str(folder / "cgroup.procs")]
 
 

@@ -14,6 +14,7 @@ from tests.unit.engines.swarm.nodes.test_swarm_nodes import agent_report, node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.engines import NodesWithoutAgent
 from commonage.domain.reasons.nodes import (
     EndingWorkloads,
     FencedByAgent,
@@ -163,7 +164,7 @@ def test_node_without_agent_is_given_up_by_admin_only() -> None:
     assert caught.value.reason == MayStillRun(node="b", cause=MayRunWithoutAgent(node="b"))
     assert site.node_tracker.reports()[1].gone
     assert not site.node_tracker.has_agents
-    assert "b without an agent" in "; ".join(site.node_tracker.notes())
+    assert NodesWithoutAgent(nodes=("b",)) in site.node_tracker.notes()
     site.found.pop()  # it was taken out of the Swarm
     site.poll()
     assert site.why() == NodeLost(node="b", cause=NotInSwarm(node="b", nodes=("a",)))

@@ -7,6 +7,14 @@ from typing import Any
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import GpuNotDeclared
+from commonage.domain.reasons.engines import (
+    NodeLossNoticed,
+    NodeNotice,
+    NodesWithoutAgent,
+    PlainHttpToHub,
+    PrivilegesMayBeGained,
+    SwapNotLimited,
+)
 from commonage.domain.reasons.nodes import (
     AgentNotAnswering,
     DaemonMapsUsers,
@@ -22,7 +30,7 @@ from commonage.domain.reasons.nodes import (
     SwarmNodeNotActive,
     SwarmNodeNotReady,
 )
-from commonage.engines.containers.daemon.info import MAY_GAIN, may_gain
+from commonage.engines.containers.daemon.info import may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes.swarm_nodes import Wait, notes_on, report_of, swarm_nodes_of
 from commonage.ports.agents import AgentReport
@@ -170,9 +178,9 @@ def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
 def test_an_admin_is_told_of_nodes_without_an_agent_and_what_their_agents_notice() -> None:
     swarm_nodes = swarm_nodes_of([node(name, name) for name in "abc"])
     assert notes_on({"a": swarm_nodes["a"]}, {"a": agent_report("a")}) == ()
-    noticed, without = notes_on(swarm_nodes, {"a": agent_report("a", notices=("its containers may gain privileges",))})
-    assert noticed == "a: its containers may gain privileges."
-    assert without.startswith("b, c without an agent: no work runs there unless")
+    gains = PrivilegesMayBeGained()
+    notes = notes_on(swarm_nodes, {"a": agent_report("a", notices=(gains,))})
+    assert notes == (NodeNotice(node="a", cause=gains), NodesWithoutAgent(nodes=("b", "c")))
 
 
 def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None:
@@ -181,8 +189,8 @@ def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None
         "b": agent_report("b", gateway=""),
         "c": agent_report("c", gateway="", connected=False),
     }
-    [note] = notes_on(swarm_nodes_of([node(name, name) for name in "abc"]), told)
-    assert note.startswith("b: containers reach the hub by plain HTTP")
+    notes = notes_on(swarm_nodes_of([node(name, name) for name in "abc"]), told)
+    assert notes == (PlainHttpToHub(nodes=("b",)),)
     info = {"ServerVersion": "26.1", "SecurityOptions": ["name=seccomp,profile=default"]}
     advice = examined(info, [node("a"), node("b", "n2")], 2.0, Path("/srv/site"), told).advice
     assert "b with an agent of an earlier version, so that containers there reach the hub by plain HTTP" in advice
@@ -198,31 +206,31 @@ def test_the_doctor_says_what_would_be_better() -> None:
     assert "--dispatcher-heartbeat 2s" in found.advice
     assert "a without an agent, so without work, firewall" in found.advice
     assert "b with GPUs, but no VRAM declared" in found.advice
-    assert found.faults == ()
+    assert found.conditions == ()
     told = {"a": agent_report("a")}
     assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""
     unfit = {**info, "Name": "hub", "SecurityOptions": ["name=userns"]}
-    faults = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).faults
+    faults = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).conditions
     assert faults == (("hub", DaemonMapsUsers()), ("hub", DaemonWithoutSeccomp()))
-    notes = " ".join(notes_of(info, 5.0, Path("/srv/site")))
-    assert "after 15 s" in notes
-    assert "does not limit swap" in notes
+    _, loss, swap = notes_of(info, 5.0, Path("/srv/site"))
+    assert loss == NodeLossNoticed(after_s=15.0, is_slow=True)
+    assert swap == SwapNotLimited()
 
 
 def test_the_doctor_names_nodes_whose_containers_may_gain_privileges() -> None:
-    def advice(version: str, *options: str, **told: tuple[str, ...]) -> str:
+    gains = PrivilegesMayBeGained()
+
+    def gaining(version: str, *options: str, **told: tuple[Reason, ...]) -> list[str]:
         info = {"Name": "hub", "ServerVersion": version, "SecurityOptions": ["name=seccomp,profile=default", *options]}
         nodes = [node(name, f"id-{name}") for name in ("hub", "a", "b")]
         said = {name: agent_report(name, notices=told.get(name, ())) for name in ("hub", "a", "b", "gone")}
-        return examined(info, nodes, 2.0, Path("/srv/site"), said).advice
+        return [name for name, why in examined(info, nodes, 2.0, Path("/srv/site"), said).conditions if why == gains]
 
-    assert advice("20.10.24") == "", "it does not say"
-    found = advice("20.10.24", a=(MAY_GAIN,), gone=(MAY_GAIN,))
-    assert found == f"a: {MAY_GAIN}"
-    assert "commonage node join" in found and '"no-new-privileges": true in /etc/docker/daemon.json' in found
-    assert advice("28.1.1", hub=(MAY_GAIN,)) == f"hub: {MAY_GAIN}", "said once"
-    assert advice("28.1.1", b=(MAY_GAIN,)) == f"b: {MAY_GAIN}; hub: {MAY_GAIN}"
-    assert advice("28.1.1", "name=no-new-privileges") == ""
+    assert gaining("20.10.24") == [], "it does not say"
+    assert gaining("20.10.24", a=(gains,), gone=(gains,)) == ["a"]
+    assert gaining("28.1.1", hub=(gains,)) == ["hub"], "said once"
+    assert gaining("28.1.1", b=(gains,)) == ["b", "hub"]
+    assert gaining("28.1.1", "name=no-new-privileges") == []
 
 
 def test_privilege_gain_is_reported_or_unknown() -> None:
