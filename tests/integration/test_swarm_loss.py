@@ -208,6 +208,10 @@ def none_ran_twice(found: Loss) -> None:
     assert min(found.gaps()) > 0, "the second attempt began before the first had ended"
 
 
+async def test_jobs_of_a_node_whose_daemon_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+    none_ran_twice(await lose_a_node(swarm, tmp_path))
+
+
 async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
     """Nobody can tell it from here to end them: it does so by itself, before they begin again."""
     (tmp_path / "data").mkdir()
