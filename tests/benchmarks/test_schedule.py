@@ -1,4 +1,4 @@
-"""The benchmark of the planner."""
+"""The benchmark of the scheduler."""
 
 import json
 

@@ -1,7 +1,7 @@
 """Reservations: capacity for a tenant in a time window. Admins create and delete them; they expire at their end.
 
 The planner keeps the capacity free (scheduler/backfill/reservations.py); this module manages the declarations. Each
-change is written, and then passed to the planner as its new rules.
+change is written, and then passed to the scheduler as its new rules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reserved:
 @dataclass(slots=True)
 class Reservations:
     """All reservations that are not over. `chance` returns a random integer below its argument. `on_rules` is called
-    with the planner's rules whenever they change.
+    with the scheduler's rules whenever they change.
     """
 
     store: Store

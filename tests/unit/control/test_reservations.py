@@ -1,4 +1,4 @@
-"""Reservations: who may make them, what speaks against one, that the planner hears of each, and that they end."""
+"""Reservations: who may make them, what speaks against one, that the scheduler hears of each, and that they end."""
 
 from typing import Any
 

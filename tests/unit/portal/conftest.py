@@ -107,7 +107,7 @@ def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
 
 
 def _settled(workload: Workload, portal: Portal) -> bool:
-    """It runs, has ended, or the planner has said why it waits."""
+    """It runs, has ended, or the scheduler has said why it waits."""
     if workload.state is State.QUEUED:
         return portal.control.queries.details(workload).reason != workload.reason
     return workload.state is not State.STARTING

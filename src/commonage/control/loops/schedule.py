@@ -68,5 +68,5 @@ class Schedule:
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
         self._live_state.note_eviction(eviction.workload_id, eviction.for_id)
-        stop = StopRequest("the planner", now, StopCause.EVICTION, eviction.reason)
+        stop = StopRequest("the scheduler", now, StopCause.EVICTION, eviction.reason)
         await self._writer.apply(eviction.workload_id, StopRequested(stop))

@@ -1,7 +1,7 @@
 """Drains nodes and removes them. Workloads are evicted at once or at a deadline.
 
 Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
-deadlines. The lifecycle defines what an eviction means for a workload. `nodes` and the planner ensure that nothing
+deadlines. The lifecycle defines what an eviction means for a workload. `nodes` and the scheduler ensure that nothing
 new starts on a drained node.
 """
 

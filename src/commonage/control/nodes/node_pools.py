@@ -2,7 +2,7 @@
 
 The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
 would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
-no longer lists it. A node is drained before it is deleted, and deleted only when the planner places nothing on it any
+no longer lists it. A node is drained before it is deleted, and deleted only when the scheduler places nothing on it any
 more. The policies come from the settings; the API shows them.
 """
 

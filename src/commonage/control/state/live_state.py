@@ -50,7 +50,7 @@ class LiveState:
         self.outcome: Plan | None = None
         self.node_pools = tuple(node_pools)
         self.pending_nodes: tuple[PendingNode, ...] = ()  # requested, not joined yet; written by `node_pools`
-        self.changed = asyncio.Event()  # set when the planner should run again
+        self.changed = asyncio.Event()  # set when the scheduler should run again
 
     @property
     def simulated_gpus(self) -> bool:
@@ -245,7 +245,7 @@ def gang_of(spec: Spec) -> str | None:
 
 
 def _offer(node: Node | None) -> tuple[object, ...] | None:
-    """The fields of a node that the planner uses; other fields of a report change all the time."""
+    """The fields of a node that the scheduler uses; other fields of a report change all the time."""
     if node is None:
         return None
     report = node.report

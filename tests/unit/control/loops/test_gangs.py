@@ -33,7 +33,7 @@ NEEDED = attempts.Preempted(by_owner="root", by_kind="job", is_session=False)
 
 
 async def eviction(control: Control, one: Workload, site: Site) -> None:
-    stop = StopRequest("the planner", site.clock.now(), StopCause.EVICTION, NEEDED)
+    stop = StopRequest("the scheduler", site.clock.now(), StopCause.EVICTION, NEEDED)
     await control.writer.apply(one.id, StopRequested(stop))
 
 
