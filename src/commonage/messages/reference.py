@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 
-from commonage.domain.reasons import REASONS, Reason, attempts, nodes, notes, refusals, waiting
+from commonage.domain.reasons import REASONS, Reason, attempts, devices, engines, nodes, notes, refusals, waiting
 
-_FAMILIES = (waiting, attempts, refusals, nodes, notes)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes)
 
 
 def reference() -> str:

@@ -18,6 +18,7 @@ from commonage.domain.explanations import Confidence, Explanation, Holder, JobsA
 from commonage.domain.reasons import REASONS, Reason, attempts, notes, refusals, waiting
 from commonage.domain.reasons.waiting import InQueue, Resource, Resources
 from commonage.messages import explanations
+from commonage.messages.reference import reference
 
 GIB = 1024
 KINDS = sorted(REASONS.values(), key=lambda kind: kind.__name__)
@@ -204,3 +205,8 @@ def test_who_is_ahead() -> None:
         "3 with a higher priority (job of ann, session of bob, …)"
     )
     assert explanations.ahead(JobsAhead(Precedence.OWN, 1, named[:1])) == "1 of the same owner"
+
+
+def test_the_reference_lists_every_code_once() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", reference(), re.MULTILINE)
+    assert sorted(listed) == [kind.__name__ for kind in KINDS]
