@@ -48,13 +48,13 @@ class Engine(Protocol):
         """
 
     async def forget(self, attempt_id: str) -> None:
-        """The end of this attempt is stored: its status need not be reported any more. Logs stay. Idempotent."""
+        """Stop reporting the status of this attempt: its end is stored. The logs stay. Idempotent."""
 
     async def statuses(self) -> Sequence[Status]:
         """Statuses of all attempts of this installation, ended ones until they are forgotten; also after a restart."""
 
     def watch(self) -> AsyncIterator[Status]:
-        """Status changes from now on, until closed. May repeat a status, never returns to an earlier one."""
+        """Yield status changes from now on, until closed. May repeat a status, never returns to an earlier one."""
 
     def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False

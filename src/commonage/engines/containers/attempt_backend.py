@@ -1,4 +1,4 @@
-"""An attempt that is a container, and the operations on it that each engine implements. `engine.py` calls them."""
+"""The operations on an attempt's container that each engine implements, for `engine.py`; and `Run`, the attempt."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class ContainerEngine(RunsEngine[Run]):
 
 
 def _has_changed(before: Status, after: Status) -> bool:
-    """True if more than the time of looking has changed."""
+    """True if the statuses differ in more than the time of observation."""
     return before.phase is not after.phase or (before.reason, before.progress, before.url) != (
         after.reason, after.progress, after.url
     )  # fmt: skip

@@ -85,7 +85,7 @@ def container_config(
                 *requested_mounts(request, context.installation, settings.mounts, quota=context.volume_quota),
             ],
             "DeviceRequests": _device_requests(request.allocation.shares, context.gpus),
-            # The output goes to our log file; this is for errors before that.
+            # The entry writes output to the attempt's log file. Docker's log holds only errors from before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
         },
     }

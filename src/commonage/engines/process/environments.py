@@ -96,10 +96,7 @@ class Environments:
         return [folder / "bin" for folder in fresh if (folder / _READY).exists()]
 
     def ready(self, environment: Environment) -> PythonEnvironment | None:
-        """Return the environment if it is ready.
-
-        None if it must be built first. Raises EngineFailure if it can never be built.
-        """
+        """None if the environment must be built first. Raises EngineFailure if it can never be built."""
         if environment.python is not None:
             return self._existing(environment, Path(environment.python))
         if environment.image is not None and not environment.requirements:

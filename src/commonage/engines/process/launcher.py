@@ -1,7 +1,7 @@
-"""Starts an attempt and finds out how it ended: the parts that use disk and kernel.
+"""Starts the processes of an attempt and determines how they ended. Blocks: the engine calls it in threads.
 
-Called by the engine in threads. Nothing is mounted for volumes: links in the home lead to them, and the server's
-account determines what the processes may do with a folder. Neither read-only nor a size is enforced.
+Volumes are not mounted: the home has a link to each. The permissions of the server's account apply to them. Read-only
+volumes and size limits are not enforced.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Launcher:
 
     def _never_ran(self, request: StartRequest, folder: RunFolder, runner: RunnerProcess) -> Status:
         folder.tidy()
-        # A shim that came too late may have been given groups.
+        # A shim that started too late may already have its groups.
         self._release(request)
         self._groups.remove(request.attempt_id)
         end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, runner.at)

@@ -1,4 +1,4 @@
-"""What every program of a workload gets on all engines: its variables, the command of a session, the shell of an exec.
+"""Parts of a workload's program that all engines share: variables, the command of a session, the shell of an exec.
 
 Standard library only, because agents use it too.
 """

@@ -1,4 +1,4 @@
-"""An engine's own tasks, a few threads for short blocking work, and work that several wait for.
+"""Background tasks of an engine, a small thread pool for blocking work, and work shared by several waiters.
 
 Standard library only, because agents use it too.
 """

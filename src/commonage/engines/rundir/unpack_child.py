@@ -1,4 +1,4 @@
-"""Unpacks one archive (tar.gz) that a user sent. A program of its own: a hostile archive harms this process only.
+"""Unpacks one archive (tar.gz) of a user. A separate program, so that a hostile archive harms only this process.
 
     python -I -S unpack_child.py FOLDER MIB FILES PARENT < ARCHIVE
 

@@ -46,7 +46,7 @@ from commonage.ports.devices import ShareAssignment
 class Networks(TenantNetworks):
     """Overlays. `address` is this node's, by which containers of all nodes reach it."""
 
-    # Each node also has an address in each.
+    # Larger than for Docker: in an overlay each node takes an address as well.
     _prefix = 22
     _setting = "swarm_networks"
 

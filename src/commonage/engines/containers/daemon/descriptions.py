@@ -1,7 +1,7 @@
 """Parts of a container description that all engines share, in terms of Docker's API. Pure.
 
-A container is root inside at most, with few capabilities. It sees its owner's workspace, its control folder, its log,
-and what the admin and its request mount.
+A process in a container is at most root there, with few capabilities. It sees its owner's workspace, its control
+folder, its log, and the mounts of the admin and of its request.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ LIBRARIES = (
     "tornado.websocket", "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
     "zmq.eventloop.zmqstream",
 )  # fmt: skip
-# They set up threads or a GPU when they are loaded, by variables that differ between sessions.
+# Not preloaded: on import they set up threads or a GPU from variables that differ between sessions.
 NEVER = ("numpy", "torch", "cupy")
 KEEP_REMAINS_S = 5.0  # for this time the pid of an ended keeper is not reused
 LINK = 0
@@ -219,7 +219,7 @@ def _end_leftovers(groups: list[str]) -> None:
 def _become(ask: dict[str, Any]) -> None:
     """Make this process equal one that was started with these arguments and variables."""
     try:
-        # The usual handlers first: once it is in its groups, it may be signalled.
+        # Reset the handlers first: a process can be signalled as soon as it is in its groups.
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for path in ask["groups"]:
