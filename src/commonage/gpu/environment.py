@@ -71,7 +71,7 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
         # Read by NVIDIA's container toolkit, which sets the driver's limits by them: whole MiB, singular names.
         "NVIDIA_GPU_MEMORY_REQUEST": limit,
         "NVIDIA_GPU_MEMORY_LIMIT": limit,
-        # JAX finds no GPU with both this name and its successor XLA_CLIENT_MEM_FRACTION; all versions know this.
+        # Read by all versions. With its successor XLA_CLIENT_MEM_FRACTION set as well, JAX finds no GPU.
         "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
         # No variable for PyTorch: before 2.10 it does not know the allocator setting per_process_memory_fraction, and
         # then refuses CUDA. Commonage's sitecustomize limits every version.

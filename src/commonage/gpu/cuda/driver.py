@@ -128,7 +128,7 @@ class Cuda:
         return function
 
     def launch(self, function: c_void_p, *args: Any) -> None:
-        """Run it with these arguments on BLOCKS times THREADS threads, and wait for its end."""
+        """Launch the kernel on BLOCKS blocks of THREADS threads each, and wait until it ends."""
         pointers = (c_void_p * len(args))(*(ctypes.cast(byref(one), c_void_p) for one in args))
         grid = [c_uint(size) for size in (BLOCKS, 1, 1, THREADS, 1, 1, 0)]
         self._do("cuLaunchKernel", function, *grid, c_void_p(), pointers, c_void_p())

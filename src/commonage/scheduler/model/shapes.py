@@ -1,6 +1,7 @@
-"""Requests as the scheduler sees them: queued, with an allocation, and in numbers (one `Shape` for equal requests).
+"""Requests as the scheduler sees them: queued requests, allocated requests, and shapes.
 
-The live state makes the first two. The grid, which knows the kinds of devices, makes shapes.
+A `Shape` holds a request as numbers; equal requests share one. The live state makes queued and allocated requests. The
+grid makes shapes, because it knows the kinds of devices.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def devices_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 
 def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
-    """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
+    """[n]: whether the node is schedulable and the shape would fit on it if `rows` [n, W] were free."""
     fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
     if shape.request.labels:
@@ -67,7 +67,7 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
-    """[n]: how often the shape would fit side by side if `rows` [n, W] were free."""
+    """[n]: number of copies of the shape that would fit at the same time if `rows` [n, W] were free."""
     most = np.minimum(rows[:, 0] // max(1, shape.cpus_milli), rows[:, 1] // max(1, shape.memory_mib))
     if shape.devices:
         most = np.minimum(most, _devices_times(grid, shape, nodes, rows))
@@ -76,7 +76,7 @@ def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
 
 
 def _devices_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
-    """[n]: how often the devices suffice."""
+    """[n]: number of copies for which the devices suffice."""
     if shape.is_part:
         kind, devices = grid.kind[nodes], grid.kind.shape[1]
         mib = rows[:, 2 : 2 + devices] // np.maximum(1, shape.need_mib[kind])

@@ -20,7 +20,7 @@ GUESS_COUNTS = 50  # the weight of the built-in guess, in arrivals: a class of t
 LEARNED_POPULARITY = 0.99
 """The part of all arrivals that a learned mix keeps, the most popular first. Rare small requests fill the last gaps."""
 
-ENOUGH = 1000  # arrivals before the memory of requests is judged, if the given mix has no memory
+ENOUGH = 1000  # arrivals before memory is evaluated, if the given mix has none
 FOLD = 0.1  # buffered arrivals are counted once they make up this part of the total weight
 
 

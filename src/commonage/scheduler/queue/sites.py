@@ -17,7 +17,7 @@ from commonage.scheduler.model.shapes import Bools, Floats, Ints
 
 
 class SitePolicy(StrEnum):
-    """Which site to use if several could start a workload: in the order of the rules, by use, or by GPU price."""
+    """Selects the site if several could start a workload: in the order of the rules, by use, or by GPU price."""
 
     FIRST_FREE = "first-free"
     MIN_USED = "least-used"
