@@ -119,7 +119,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str, str], int]]] = {
     "memory": ("memory_mib", parse_memory),
 }
 TEXT_FIELDS = frozenset(_FIELDS)
-"""What options, job files and forms write as text with a unit, where JSON has a field with the unit in its name."""
+"""Fields that options, job files and forms write as text with a unit. In JSON the field name carries the unit."""
 
 
 def with_units_in_names(given: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> dict[str, Any]:

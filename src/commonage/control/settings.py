@@ -1,6 +1,6 @@
-"""Settings and limits that control needs of its installation; made by the server from its own settings.
+"""Settings and limits of the control plane, derived from the server's settings (`commonage.server.configure`).
 
-The limits are enforced by `admission` and `request_limits`.
+`admission` and `request_limits` enforce the limits.
 """
 
 from __future__ import annotations

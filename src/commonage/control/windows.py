@@ -52,7 +52,7 @@ def window_of(starts: str | float, ends: str | float, zone: tzinfo, now: float) 
 
 
 def deadline_of(given: str, zone: tzinfo, now: float, *, field: str = "by") -> float:
-    """Unix seconds of `2h` from now, `18:00` (the next one), or `2026-11-24 14:00`. Raises InvalidInput."""
+    """Unix seconds of a deadline: `2h` (from now), `18:00` (the next), or `2026-11-24 14:00`. Raises InvalidInput."""
     text = given.strip()
     if _SPAN.fullmatch(text):
         return now + parse_duration(text, field=field)

@@ -9,13 +9,13 @@
     ├── Conflict                conflict         409    no    it conflicts with the resource's current state
     │   └── StaleVersion        stale-version    409    yes   a concurrent write came first
     ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
-    ├── Unschedulable             unschedulable      422    no    no node of the installation could ever run it
+    ├── Unschedulable           unschedulable    422    no    no node of the installation could ever run it
     ├── Unavailable             unavailable      503    yes   a required component does not answer
-    └── EngineFailure           engine-failure   503    see   an engine's native error, translated where it enters
+    └── EngineFailure           engine-failure   503    see   an engine's native error, translated by that engine
 
 A message says what was requested, what is available, and what to do next. `code` is stable and part of the API;
 `status` is the HTTP status, for API and portal alike. No error has status 502 or 504: the proxy uses those, and
-replaces their pages by its own.
+replaces their pages with its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Iterations of a control loop. `/health` uses them to tell a stuck loop from a working or idle one.
 
-Each loop owns one `Iterations` and reports when it rests. Pure: the clock is a parameter.
+Each loop owns one `Iterations` and reports when it is idle. Pure: the clock is a parameter.
 """
 
 from __future__ import annotations

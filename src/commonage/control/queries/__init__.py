@@ -1,1 +1,1 @@
-"""What API and portal read. Changes nothing."""
+"""Queries of API and portal. Read-only."""

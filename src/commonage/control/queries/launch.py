@@ -1,4 +1,4 @@
-"""What a user may request: the launch form, and the volumes with how well they work here. Changes nothing."""
+"""Queries for the launch form: what a user may request, and how well each volume works on this site. Read-only."""
 
 from __future__ import annotations
 

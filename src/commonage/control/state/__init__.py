@@ -1,1 +1,1 @@
-"""What control knows now, and the one writer that changes it."""
+"""The live state of the control plane, and the one writer that changes it."""

@@ -1,1 +1,1 @@
-"""Who uses what: processes of devices, usage reports, the watchdog over shares."""
+"""Usage: GPU processes by attempt, usage reports, the watchdog over shares."""

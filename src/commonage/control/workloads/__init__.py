@@ -1,1 +1,1 @@
-"""What users do to workloads: submit, stop, run commands in them."""
+"""Use cases of workloads: submit, stop, run commands in them."""
