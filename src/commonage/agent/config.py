@@ -110,7 +110,7 @@ def _toml(value: object) -> str:
 
 
 def read_state(file: Path, kind: type[T], default: T) -> T:
-    """What `save_state` wrote; `default` if that cannot be read."""
+    """The content that `save_state` wrote; `default` if the file cannot be read."""
     try:
         return from_json(kind, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, Unreadable):

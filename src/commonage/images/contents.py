@@ -1,4 +1,4 @@
-"""What an image has in it, and where it came from.
+"""Reads and writes the contents and origin of an image.
 
 The builder, time and sources are labels of the image, so that they are kept wherever it is copied. The names are OCI's
 where OCI defines them; a Containerfile's base is in annotations that buildah makes itself. Kernels, the server for

@@ -1,4 +1,4 @@
-"""What both sides of joining exchange: the join config, and the statement by which a node proves what it is.
+"""Data that node and control plane exchange in joining: the join config, and the statement that identifies a node.
 
 Both sides build the same statement: the node signs it with its own key in the Swarm, the control plane verifies it
 (`node_identity`). Standard library only, because this travels to the node.

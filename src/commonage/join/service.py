@@ -1,7 +1,7 @@
 """The join service: admits nodes to the site, sends them the join config, issues their certificates, and removes them.
 
-It knows the site's certificate authority, its Swarm and its agents by small protocols. `listener` serves it to nodes,
-the API to admins. The server's wiring passes the packed agent.
+It reaches the site's certificate authority, its Swarm and its agents through small protocols. `listener` serves nodes,
+the API serves admins. The server passes the packed agent.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class JoinService:
         """
         revocation = None if gone else await asyncio.to_thread(self._tokens.prepare_revocation)
         try:
-            # Before their certificates are revoked, which name the node's Swarm nodes.
+            # Read before revocation: valid certificates bind the name to its Swarm nodes.
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
             with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)

@@ -138,14 +138,14 @@ class CertificateAuthority(IssuedCertificates):
     def renew(self, csr_pem: str, node: str, node_id: str, serial: int) -> str:
         """As `sign`, to renew the certificate with this serial number.
 
-        Raises Forbidden if that is not valid any more.
+        Raises Forbidden if that certificate is not valid any more.
         """
         signed, entry = self._client(csr_pem, node, node_id)
         self._record_renewal(serial, entry)
         return signed
 
     def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, IssuedCertificate]:
-        """Sign a certificate. The caller must record its entry before handing it out."""
+        """Sign a client certificate. The caller must record the returned entry before it hands out the certificate."""
         if not _NODE_ID.fullmatch(node_id):
             raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():

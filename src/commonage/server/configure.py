@@ -1,4 +1,4 @@
-"""What the settings of the server mean for control, engine and agents. Called by the bootstrap and by commands."""
+"""Derives the settings of control, engine and agents from the server's. Called by the bootstrap and by commands."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _DAEMON: Mapping[str, Any] = {"no-new-privileges": True, "live-restore": False}
 
 
 def join_config(settings: Settings, address: str, shared_dir: Path, registry: str = "") -> Site:
-    """What nodes receive when they join. `address` is this machine's for them, `registry` the site's registry."""
+    """The site's part of the join config. Nodes reach this machine at `address`. `registry` is HOST:PORT or empty."""
     here = settings.public_url or f"http://{in_url(address)}:{settings.port}"
     images = [settings.docker_image, *(entry.image for entry in settings.environments)]
     agent = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}

@@ -105,7 +105,7 @@ _Convert = Callable[[Any], Any]
 
 
 def _converters(hint: Any) -> tuple[_Convert | None, _Convert | None]:
-    """What writes and reads a column of this type; None for values that the database takes as they are."""
+    """Functions that write and read a column of this type; None for values that the database takes as they are."""
     kind, _ = _without_none(hint)
     if kind is str:
         return _unless_none(clean), None

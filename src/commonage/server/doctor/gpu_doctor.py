@@ -83,7 +83,7 @@ class Sharing:
         return self._bench.ask(place, "burn", "--seconds", str(self._seconds))
 
     def together(self, level: Level, one_alone: float, counts: Sequence[int] = TOGETHER) -> Iterator[Together]:
-        """2, 4 and 8 shares at once, as far as the GPU is large enough."""
+        """Measure equal shares at once, for each of `counts` until a share would be smaller than _MIN_SHARE_MIB."""
         name = level.isolation.value
         for count in counts:
             if self._device.memory_mib // count < _MIN_SHARE_MIB:

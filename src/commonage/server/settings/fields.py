@@ -1,4 +1,4 @@
-"""What a setting is made of: its description, the types of its values, and the text of what it takes.
+"""Parts of a setting: its description, the types of its values, and the text that names the allowed values.
 
 Used by the files with the sections. Parsing, `commonage config`, error texts and the reference page all read these.
 """
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a setting has besides type, default and description. `takes` overrides the text that the type gives."""
+    """Properties of a setting besides type, default and description. `takes` overrides the type's text."""
 
     takes: str = ""
     flag: str | None = None

@@ -276,7 +276,7 @@ class NodePoolEntry(Entry):
         )
 
     def rental(self) -> Rental:
-        """What the cloud is asked for. Credentials come only from COMMONAGE_NODE_POOL_<NAME>_KEY and …_SECRET."""
+        """The request to the cloud. Credentials come only from COMMONAGE_NODE_POOL_<NAME>_KEY and …_SECRET."""
         prefix = f"COMMONAGE_NODE_POOL_{self.name.upper().replace('-', '_')}"
         key, secret = os.environ.get(f"{prefix}_KEY", ""), os.environ.get(f"{prefix}_SECRET", "")
         account = (key, secret, self.location)

@@ -98,7 +98,7 @@ def entries_of(name: str) -> type[Entry] | None:
 
 
 def allowed(name: str) -> str:
-    """What the setting takes; completes "it takes …"."""
+    """The allowed values as text that completes "it takes …"."""
     return f"tables [[{name}]] in the file" if name in TABLES else takes_of(Settings.model_fields[name])
 
 
@@ -155,7 +155,7 @@ def _reference() -> Iterator[str]:
 
 
 def describe(name: str) -> str:
-    """What the setting does; for a list of tables also its fields."""
+    """The description of the setting; for a list of tables also its fields."""
     text, tables = Settings.model_fields[name].description or "", entries_of(name)
     if tables is None:
         return text
