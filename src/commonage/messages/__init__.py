@@ -1,4 +1,4 @@
-"""Texts of reasons: a reason code with its parameters becomes sentences here, for whoever shows it.
+"""Texts of reasons: turns a reason code and its parameters into sentences. Called where text is shown.
 
 One module for each family of `commonage.domain.reasons`. Texts are whole sentences that stand alone. Not here yet:
 errors without a reason, whose raisers write the text; titles of problems (`api.problems`); labels and hints of the

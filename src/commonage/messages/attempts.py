@@ -8,7 +8,7 @@ from commonage.messages.template import Say, Texts, count, moment
 
 
 def _stopped(error: str) -> str:
-    """What a program says, with a full stop."""
+    """The message of another program, with a full stop."""
     error = error.strip()
     return error if error.endswith((".", "!", "?")) else f"{error}."
 

@@ -1,4 +1,4 @@
-"""What an explanation says: the whole answer in one paragraph, and whoever is ahead."""
+"""Texts of an explanation: the whole answer in one paragraph, and the jobs ahead."""
 
 from __future__ import annotations
 

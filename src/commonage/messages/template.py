@@ -28,7 +28,7 @@ def count(number: int, noun: str) -> str:
 
 
 def sentence(error: str) -> str:
-    """What a program says, as a sentence."""
+    """The message of another program as a sentence: first letter upper case, with a full stop."""
     error = error.strip()
     return f"{error[:1].upper()}{error[1:]}" + ("" if error.endswith((".", "!", "?")) else ".")
 

@@ -108,7 +108,7 @@ def allocation(
 def attempt(workload: str | None = None, number: int = 1, state: State = State.RUNNING, **fields: Any) -> Attempt:
     """The `number`-th attempt of a workload, allocated and started at NOW; an ended one ended ten seconds later.
 
-    `fields` are those of Attempt; a `allocation` among them is used unchanged.
+    `fields` are those of Attempt; an `allocation` among them is used unchanged.
     """
     workload = workload or workload_id()
     name = attempt_id(workload, number)

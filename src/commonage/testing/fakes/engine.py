@@ -143,7 +143,7 @@ class FakeEngine(Engine):
         self._notice()
 
     def repeat(self, attempt_id: str) -> None:
-        """Report its status once more in `watch`, without a change."""
+        """Report the current status once more in `watch`."""
         self._tell(self.world.runs[attempt_id].status(self._clock.now()))
 
     def processes(self, attempt_id: str) -> int:
