@@ -21,10 +21,11 @@ from commonage.ports.agents import OnProgress
 
 @dataclass(slots=True, eq=False)
 class Run(EngineRun):
-    """`launching` is the task that starts it, `again` one that will look at its status again, and `last_error` the
-    error of the last look, if any. `container` and `pid` are the daemon's id of it and its first process, while they
-    are known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `status_lock`: one
-    look at a time.
+    """An attempt whose program runs in a container.
+
+    `launching` is the task that starts it, `again` a task that reads its status again later. `last_error` is the error
+    of the last status read, empty if it succeeded. `container` is the daemon's id, None while unknown. `signalled_at`
+    is the monotonic time at which another party sent a terminating signal. `status_lock` serializes status reads.
     """
 
     launching: asyncio.Task[None] | None = None
@@ -54,24 +55,24 @@ class Unreachable(EngineFailure):
 
 
 class NodeGone(EngineFailure):
-    """The node that it was to run on is gone: it never ran there, and never will."""
+    """The node of the attempt is gone. The attempt never ran there, and never will."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """It has no container. `reason`: why, if it had one."""
+    """The attempt has no container. `reason`: why, if it had one."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Its container exists, but was never started; `launch` starts it."""
+    """The container exists, but was never started; `launch` starts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """It will be started by others: the current step, and its progress (0..1)."""
+    """The Swarm starts the container: the current step, and its progress (0..1)."""
 
     reason: Reason
     progress: float | None = None
@@ -85,7 +86,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """It ran, or was to run, and has ended. `end` finds out how."""
+    """The attempt has ended, possibly before its command ran. `end` determines the exit."""
 
     started_at: float | None
     end: Callable[[], Awaitable[Exit]]
@@ -115,7 +116,7 @@ class AttemptBackend(Protocol):
     async def inspect(self, run: Run) -> ContainerState: ...
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """Ask its program to end, or kill it. A stopped program is no error."""
+        """Send the signal to the program. A program that has ended is no error."""
 
     async def remove(self, run: Run) -> None:
         """Remove the container of an ended attempt. Nothing of another attempt is touched."""

@@ -260,7 +260,7 @@ def _write_failure(run: Run, end: Exit) -> None:
 
 
 def installation_of(folder: Path) -> str:
-    """Name by which this data folder tells its containers from others; created once. Raises OSError."""
+    """Name by which this data folder distinguishes its containers from others; created once. Raises OSError."""
     path = folder / "installation"
     with suppress(FileNotFoundError):
         return path.read_text(encoding="ascii").strip()

@@ -30,7 +30,7 @@ TERMINATED = 143
 
 @dataclass(frozen=True, slots=True)
 class Unstarted:
-    """It was not started yet, and is not forbidden to start."""
+    """The attempt has not been started yet, and may start."""
 
 
 @dataclass(frozen=True, slots=True)

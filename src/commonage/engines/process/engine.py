@@ -162,10 +162,10 @@ class ProcessEngine(RunsEngine[Run]):
             run.preparing = self._spawn(self._prepare_and_launch(run))
 
     def _write(self, run: Run) -> int | Phase | None:
-        """If the environment is ready, this call does everything, and returns the shim's pid.
+        """Record the attempt; if its environment is ready, launch it and return the shim's pid.
 
-        STARTING if its environment must be created or warmed up first, or files be unpacked; ENDED if it was stopped
-        before.
+        STARTING if its environment must be created or warmed up first, or its files unpacked; ENDED if it was stopped
+        before; None if it is forgotten.
         """
         request = run.request
         if self._files.is_forgotten(run.id):
@@ -197,13 +197,13 @@ class ProcessEngine(RunsEngine[Run]):
             python = await self._environments.ensure(run.request.environment, on_progress)
             await self._wait_for_warm_parent(run.request, python)
             await self._unpack(run, on_progress)
-            # A task of its own, as above.
+            # Shielded: a stop cancels this task, and must not interrupt a launch.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
             await self._fail(run, start_failure(error))
 
     def _warm_up(self, request: StartRequest, python: PythonEnvironment) -> Future[frozenset[str] | None] | None:
-        """For a session, start a warm parent for it; return what to wait for meanwhile."""
+        """For a session, start a warm parent; return the future to wait for before the launch, if any."""
         if request.kind is not Kind.SESSION:
             return None
         self._environments.note_session(python)

@@ -44,7 +44,7 @@ from commonage.ports.devices import Devices, ShareAssignment
 def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
     """Link all volumes in `home`; return their paths by name. Scratch is in `tmp`, and is removed with it.
 
-    Raises EngineFailure for a missing folder, and for volumes that processes cannot have.
+    Raises EngineFailure for a missing folder, and for volumes that only containers can have.
     """
     places = {one.name: _place(one, tmp) for one in mounts}
     # Each attempt has its own scratch, but they all share a home.
@@ -88,7 +88,7 @@ class ShimRunning:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """It was not run yet, and is not forbidden to start."""
+    """The attempt has not been started yet, and may start."""
 
 
 class Launcher:
@@ -220,9 +220,9 @@ class Launcher:
         return self._ended(request, folder, runner, over_memory)
 
     def _runner(self, folder: RunFolder) -> RunnerProcess | None:
-        """Return the process that runs it.
+        """The recorded process of the attempt; None if it has none.
 
-        A half-written one is given a moment, and then counts as that of a dead process.
+        Waits up to _HALF_WRITTEN_S for a half-written record, which then counts as that of a dead process.
         """
         deadline = time.monotonic() + _HALF_WRITTEN_S
         while True:

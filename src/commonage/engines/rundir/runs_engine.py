@@ -106,7 +106,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     @abstractmethod
     async def _end(self, run: R) -> None:
-        """End the attempt and wait until it ended; `kill_at` may move closer meanwhile."""
+        """End the attempt and wait until it ended. `kill_at` may become earlier while it waits."""
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
         """Request the end and start ending it.

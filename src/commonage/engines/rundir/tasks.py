@@ -147,7 +147,7 @@ _E = TypeVar("_E", bound=_Endable)
 
 
 async def make_or_end(work: Coroutine[None, None, _E]) -> _E:
-    """Return what `work` makes. If the caller is cancelled meanwhile it is made all the same, and ended at once."""
+    """Return the result of `work`. If the caller is cancelled, `work` still completes; its result is then ended."""
 
     def end(making: asyncio.Task[_E]) -> None:
         if not making.cancelled() and making.exception() is None:

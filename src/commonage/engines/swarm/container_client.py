@@ -249,7 +249,7 @@ class SwarmContainerClient:
         await asyncio.gather(*(remove(attempt_id, service) for attempt_id, service in due.items()))
 
     async def release(self, run: Run) -> None:
-        """Release at its node's agent; an agent that is away does so by itself when it returns."""
+        """Release mounts and shares through the node's agent. A disconnected agent releases them when it reconnects."""
         node = run.request.allocation.node
         if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):

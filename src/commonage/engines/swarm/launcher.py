@@ -133,7 +133,7 @@ class Launcher:
 
     @contextmanager
     def _talking_to(self, swarm_node: SwarmNode) -> Iterator[None]:
-        """Translate a link that was lost meanwhile to AgentUnreachable."""
+        """Translate a failure to AgentUnreachable if the agent's link is down by then."""
         try:
             yield
         except EngineFailure as error:

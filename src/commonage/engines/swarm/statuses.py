@@ -53,7 +53,7 @@ _BEFORE: dict[str, type[AssignedToNode | PreparingOnNode | Starting]] = {
 
 @dataclass(frozen=True, slots=True)
 class EndContext:
-    """Context for reading an end: the control folder, and whether we ended it. `node` is its node."""
+    """Facts that decide how the end of an attempt is reported. `node` is the attempt's node, `now` unix seconds."""
 
     node: str
     decision: StartDecision

@@ -78,7 +78,7 @@ class Images:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
     async def ensure_local(self, image: str, on_progress: OnProgress) -> None:
-        """Make it available at our daemon. Raises EngineFailure."""
+        """Pull the image unless this daemon has it. Raises EngineFailure."""
         if await self._client.image(image) is None:
             await self._fetch(image, on_progress)
 

@@ -2,9 +2,9 @@
 
 Used by engines, their doctors and the node agent: standard library only.
 
-A daemon gives containers NVIDIA GPUs by CDI, for which it must know a specification that names them by their uuids, or
-by device request, for which it must have found the container toolkit's hook when it started. Daemons older than 28 do
-not report what they found: their folders are read, which may block.
+A daemon gives NVIDIA GPUs to containers in one of two ways. For CDI it must know a specification that names the GPUs
+by uuid. For device requests it must have found the container toolkit's hook when it started. Daemons older than 28 do
+not report this: then their folders are read, which may block.
 """
 
 from __future__ import annotations

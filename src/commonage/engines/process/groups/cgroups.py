@@ -139,7 +139,7 @@ class Cgroups:
         )
 
     def last_use(self, attempt_id: str) -> LastUse | None:
-        """By the kernel's own accounting, which stays until its groups are removed."""
+        """The kernel's accounting of an ended attempt, which remains until its groups are removed."""
         memory, cpu = self._by.get("memory"), self._by.get("cpuacct") or self._by.get("cpu")
         if memory is None or cpu is None:
             return None
@@ -183,10 +183,7 @@ def _cpu_s(place: Hierarchy, attempt_id: str) -> float:
 
 
 def _memory_mib(place: Hierarchy, attempt_id: str) -> int:
-    """Its memory except file pages that were not used lately.
-
-    The kernel reclaims those when it needs them.
-    """
+    """The attempt's memory without inactive file pages, which the kernel reclaims when it needs them."""
     folder = place.folder / attempt_id
     current = folder / ("memory.current" if place.version == 2 else "memory.usage_in_bytes")
     inactive = "inactive_file" if place.version == 2 else "total_inactive_file"

@@ -1,11 +1,11 @@
 """The warm parent of sessions: a process that has imported the modules of a Jupyter server, and forks.
 
-Most of a session's start is imports, the same for all of an environment. This program is run by the environment's own
-Python (so it uses the standard library only), imports once, reports on its stdin, which is a socket, that it is
-ready, and waits there for requests. For each it forks a keeper, which does for the session what shim.sh does for
-other programs: claim the run folder, join the cgroups, wait, write how it ended. Called by sessions.py: python -I -u
-zygote.py PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their
-sessions do not.
+Most of a session's start is imports, the same for all of an environment. The environment's own Python runs this
+program, so it uses the standard library only. It imports once, reports on its stdin (a socket) that it is ready, and
+waits there for requests. For each request it forks a keeper, which does for the session what shim.sh does for other
+programs: claim the run folder, join the cgroups, wait, record the end. Called by sessions.py: python -I -u zygote.py
+PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their sessions
+do not.
 
 A fork must equal a fresh process. So nothing is imported here that would keep data of one user: Jupyter's own modules
 read HOME and similar variables at import, libraries do not. Variables that were read anyway are recorded and reported;

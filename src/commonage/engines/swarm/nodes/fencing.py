@@ -1,8 +1,8 @@
-"""Fencing of a lost node: its attempts are ended, or known to be paused, before they start elsewhere.
+"""Fences a lost node: its attempts are ended, or known to be paused, before they start elsewhere.
 
 A node is lost when the Swarm marks it as down, or when it left the Swarm. `partition_detector.py` decides when attempts
-on it certainly run no more. An agent that answers ends them first. One that was cut off has paused its attempts; once
-it is back it is told which of them continue. Used by `container_client`, for each attempt of a lost node.
+on it certainly do not run any more. If the node's agent answers, it ends them first. The agent of a partitioned node
+has paused them; when it reconnects, it learns which attempts continue. Used by `container_client`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Fencing:
 
 
 def _own_end(control_folder: ControlFolder) -> Exit | None:
-    """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
+    """The end of a command that exited by itself. None if it did not, or was killed: then its node is the cause."""
     end = control_folder.end()
     if end is None or end.signalled or (end.code == _KILLED and not end.oom):
         return None

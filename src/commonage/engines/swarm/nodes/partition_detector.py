@@ -1,10 +1,9 @@
-"""Partition detector: decides when attempts on a down node certainly run no more and may start elsewhere. For
-`node_tracker`.
+"""Partition detector: decides when attempts on a down node certainly do not run any more. For `node_tracker`.
 
-The node may have lost its power, or only its network. Its agent pauses the attempts by itself once it reaches neither
-us nor more than half of the nodes in its list (`neighbors_of`): this module waits that long. Whether it may still reach
-that many is counted from this side: if we are the minority that is cut off, nothing starts elsewhere. Without an agent
-that could pause it, nothing starts elsewhere either.
+The node may have lost its power, or only its network. Its agent pauses the attempts when it reaches neither the control
+plane nor more than half of the nodes in its list (`neighbors_of`). This module waits until then. To tell whether the
+agent still reaches a majority, it counts the nodes on this side. If this side is the minority, or if the node has no
+agent to pause the attempts, nothing starts elsewhere.
 """
 
 from __future__ import annotations
