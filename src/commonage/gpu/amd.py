@@ -92,7 +92,7 @@ class AmdDevices(Devices):
             return tuple(self._sample(gpu) for gpu in gpus if isinstance(gpu, _Gpu))
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """As for other GPUs, plus the variables that ROCm reads.
+        """The variables of `share_environment`, plus those that ROCm reads.
 
         ROCR_VISIBLE_DEVICES is applied first and takes uuids; HIP_VISIBLE_DEVICES counts among the devices that remain.
         """
@@ -226,7 +226,7 @@ class AmdDevices(Devices):
         return next((watts for watts in figures if watts), None)
 
     def _temperature_c(self, handle: Any) -> float | None:
-        """Edge temperature; newer GPUs measure only at the hottest spot."""
+        """The edge temperature, or that of the hotspot on newer GPUs, which have no edge sensor."""
         current = self._api.AmdSmiTemperatureMetric.CURRENT
         for sensor in ("EDGE", "HOTSPOT"):
             celsius = _number(

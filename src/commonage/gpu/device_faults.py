@@ -26,8 +26,8 @@ _MAX = 16  # per GPU
 class ResetMarkers:
     """Values that change when a GPU is reset. None: not available.
 
-    They are the boot of its node, the driver, the millijoules counted since that was loaded, and the recovery action
-    that the driver asks for (0: none).
+    They are the boot id of its node, the driver version, the millijoules counted since the driver was loaded, and the
+    recovery action that the driver requests (0: none).
     """
 
     boot: str

@@ -1,4 +1,4 @@
-"""NVML for the modules that set limits: a separate session for each use, and its errors in words.
+"""NVML for the modules that set limits: a separate session for each use, and texts of its errors.
 
 `nvml.NvmlDevices` may shut NVML down and restart it at any time; the library counts its users, so a session that is
 open meanwhile stays valid. Used by `driver_limit` and `mps`.

@@ -122,7 +122,7 @@ class NvmlDevices(Devices):
     # --- under the lock ---------------------------------------------------------------------------------------------
 
     def _gpus(self) -> list[Gpu | pynvml.NVMLError]:
-        """By index; for a GPU that does not answer, its error."""
+        """All GPUs by index. A GPU that does not answer is represented by its error."""
         found: list[Gpu | pynvml.NVMLError] = []
         for index in range(self._library.whole("nvmlDeviceGetCount")):
             try:

@@ -85,7 +85,7 @@ class Health:
 
 
 def health_of(gpu: Gpu, capability: tuple[int, int] | None, recovery: int | None) -> Health:
-    """Everything but Xids. `recovery` is the action that the driver asks for (`recovery_of`)."""
+    """Health from all sources except Xids. `recovery` is the action that the driver requests (`recovery_of`)."""
     errors = memory_errors(gpu)
     return Health(
         tuple(_faults(gpu, errors, capability, recovery)),

@@ -93,7 +93,7 @@ class Recorder:
 
 
 def key_for(name: str, asked: list[Any]) -> str:
-    """Equal for equal calls."""
+    """The key of a call in the record; the same for equal arguments."""
     return f"{name} {json.dumps(asked, sort_keys=True)}"
 
 

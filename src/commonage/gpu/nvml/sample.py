@@ -95,7 +95,7 @@ def _thousandth(value: int | None) -> float | None:
 
 
 def temperature_c(gpu: Gpu) -> float | None:
-    """By the current call; older drivers know only the previous one."""
+    """The GPU's temperature. Older drivers lack nvmlDeviceGetTemperatureV, so the deprecated call is tried too."""
     for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
         celsius = gpu.ask(name, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:

@@ -176,7 +176,7 @@ class ReservedCapacity:
     def own_nodes(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N]: the nodes on which the request fits into its own reservation; None: none.
 
-        It goes there first, regardless of quotas and of earlier requests: no other request could use this capacity.
+        The pass tries them first, regardless of quotas and earlier requests: no other request may use this capacity.
         """
         own = self._own_reservation(queued, shape)
         if own is None or not self._places.states[own].places:

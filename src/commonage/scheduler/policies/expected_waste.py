@@ -130,7 +130,7 @@ class ExpectedWaste:
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def _idle_of(self, nodes: Ints) -> Ints:
-        """[n, C]: idle thousandths of each device, of VRAM or compute, whichever is less."""
+        """[n, C]: idle thousandths of each device: the smaller of idle VRAM and idle compute."""
         grid = self._grid
         vram = grid.free_mib[nodes] * 1000 // np.maximum(grid.total_mib[nodes], 1)
         idle: Ints = np.where(grid.kind[nodes] >= 0, np.minimum(grid.free_milli[nodes], vram), 0)
@@ -196,7 +196,7 @@ class ExpectedWaste:
         return result
 
     def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
-        """[n]: the waste of nodes once these devices [n, C], or none, are taken whole."""
+        """[n]: the waste of each node after all of `taken` [n, C] are allocated as whole devices."""
         most = taken.shape[1]
         idle = np.where(taken, 0, state[:, :most]).astype(np.int64)
         row = np.where(taken, 0, state[:, most : 2 * most]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The queue: all waiting requests in one total order, which anyone can recompute.
+"""The queue: all waiting requests in one total order.
 
 The snapshot adds and removes requests; the pass and the explanations read the same order. Whether a request fits is
 decided elsewhere. Columns are numpy arrays by slot: ordering 100,000 requests takes milliseconds.
