@@ -159,7 +159,7 @@ class LibcloudMachines:
         return driver.create_node(**arguments)
 
     def _find_image(self, driver: NodeDriver) -> Any:
-        """By its id if the driver can, otherwise from a list, filtered if possible: EC2 has a hundred thousand."""
+        """The image by id; if the driver cannot, by name from a list, filtered if possible (EC2 has 100,000)."""
         wanted = self._rental.image
         try:
             return driver.get_image(wanted)

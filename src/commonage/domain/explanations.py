@@ -12,7 +12,7 @@ from commonage.domain.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A workload that holds resources for which another waits. `ends_at` is set only if its time limit tells it.
+    """A workload that holds resources for which another waits. `ends_at` is set only if it has a time limit.
 
     `holds` is the part of the device under which it is listed, or of the resource for which the other one waits.
     """

@@ -217,7 +217,7 @@ class NodePoolPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`created_at` (unix seconds) is None if the cloud does not tell; `failed`: it was not created, or is broken."""
+    """`created_at` (unix seconds) is None if the cloud does not report it. `failed`: not created, or broken."""
 
     id: str
     name: str

@@ -121,7 +121,7 @@ def limit_older_tokens(db: Session, lifetime_s: int) -> int:
 
 
 class CommonageHub(JupyterHub):
-    """Also brings older users and tokens in line with the settings."""
+    """JupyterHub that at its start also applies the current settings to existing users and tokens."""
 
     async def init_users(self) -> None:
         """Called once, before the first request is served."""

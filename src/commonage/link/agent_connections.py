@@ -272,7 +272,7 @@ class AgentConnections:
         return list(self._reports.values())
 
     async def bindings(self) -> Mapping[str, str]:
-        """As the authority recorded them: includes a node that has just joined."""
+        """The bindings that the authority recorded, including that of a node that has just joined."""
         try:
             return await asyncio.to_thread(self._authority.bindings)
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A batch as rows, made before the transaction begins, so that it is short. Pure; called by `sql_store`."""
+"""Converts a batch to rows before the transaction begins, to keep it short. Pure; called by `sql_store`."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def _key_of(spec: Spec, keys: dict[tuple[str, str], Spec]) -> str | None:
 
 
 def stale(workload_id: str, actual: int | None, expected: int) -> StaleVersion:
-    """The error for a workload that was changed meanwhile; `actual` is its version, None if it does not exist."""
+    """The error for a workload that a concurrent write changed; `actual` is its version, None if it does not exist."""
     state = "is not there" if actual is None else f"is at version {actual}"
     return StaleVersion(f"the workload {workload_id} was changed meanwhile: it {state}, this change follows {expected}")

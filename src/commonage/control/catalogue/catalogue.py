@@ -66,7 +66,7 @@ class Catalogue(Mapping[str, Environment]):
         return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
 
     def images_for(self, principal: Principal, settings: ControlSettings) -> Sequence[Image]:
-        """By the same rule; sorted by name."""
+        """Public images and those of the principal's tenants, by name; for admins all."""
         mine = _tenants(principal, settings)
         return [one for one in self.images() if mine is None or one.tenant is None or one.tenant in mine]
 

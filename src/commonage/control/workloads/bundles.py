@@ -76,7 +76,7 @@ class UserBundles:
         self._changing = asyncio.Lock()  # guards what lies on the disk
 
     async def open(self) -> None:
-        """Read the list of bundles; those of an older release go to the users whose live workloads need them."""
+        """Read the list of bundles. Link ownerless ones of an older release to live workloads that need them."""
         for bundle in await self._files.all():
             self._put(bundle)
         for spec in {

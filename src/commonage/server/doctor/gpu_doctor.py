@@ -1,5 +1,4 @@
-"""Tests whether GPU shares hold on this machine, or measures the cost of sharing: several shares against one alone,
-and a neighbor next to a greedy program.
+"""Tests the enforcement of GPU shares on this machine, or measures the cost of sharing.
 
 Called by `commonage doctor gpu`. The GPUs must not be in use meanwhile. Each share is applied at its level as for a
 workload, and runs the probe's kernel, which needs only the driver.

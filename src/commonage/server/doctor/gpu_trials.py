@@ -1,4 +1,4 @@
-"""Tests on real GPUs that are not in use what each isolation level promises. Called by `commonage doctor gpu`.
+"""Tests the promises of each isolation level on real, unused GPUs. Called by `commonage doctor gpu`.
 
 For each GPU and level two shares are made: one for the program under test, and one for a neighbor that computes
 meanwhile. The program then allocates memory above its share, looks for other GPUs, and does both again without its

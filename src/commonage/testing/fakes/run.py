@@ -53,7 +53,7 @@ class FakeRun:
             self.cut(now, TERMINATED if own is None else own, None)
 
     def cut(self, at: float, code: int | None, reason: Reason | None) -> None:
-        """It ends at `at` with `code`, unless it ends before."""
+        """End the run at `at` with `code`, unless it ends earlier."""
         if self.ends_at is None or at < self.ends_at:
             self.cut_at, self.cut_code, self.cut_reason = at, code, reason
 
