@@ -72,7 +72,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The Swarm starts the container: the current step, and its progress (0..1)."""
+    """Another program, such as a Swarm manager, starts the container: its current step, and the progress (0..1)."""
 
     reason: Reason
     progress: float | None = None
