@@ -11,6 +11,7 @@
 | begin times, time limits, dependencies | `loops/timers.py` |
 | where a lost node is handled | `nodes/nodes.py`; its attempts in `loops/reconcile.py`, its sessions in |
 | | `loops/session_restarts.py` |
+| where a lost node is fenced | not here: `engines/swarm/nodes/fencing.py`, and on the node `agent/fencing.py` |
 | drain and removal of nodes; node pools | `nodes/drains.py`, `nodes/node_pools.py` |
 | gangs: all members or none | `loops/gangs.py` |
 | the one writer of workloads, and what it keeps in memory | `state/writer.py`, `state/live_state.py` |
