@@ -215,7 +215,7 @@ def _print_pull(image: ImageOut) -> None:
 @click.argument("nodes", metavar="[NODE]…", nargs=-1)
 @prints(_print_pull)
 def prepull(client: Client, name: str, nodes: tuple[str, ...]) -> ImageOut:
-    """Pull an image on nodes in advance; without names on all schedulable nodes.
+    """Pull an image in advance, on the named nodes or on all schedulable nodes.
 
     \b
     Example:
@@ -234,7 +234,9 @@ def _print_collected(collected: CollectedOut) -> None:
 @image.command("collect")
 @prints(_print_collected)
 def collect(client: Client) -> CollectedOut:
-    """Delete old images that are not in the catalogue from the registry, now instead of daily. For admins.
+    """Delete old images from the registry if they are not in the catalogue. For admins.
+
+    The server also does this daily.
 
     \b
     Example:

@@ -40,7 +40,7 @@ _OPTIONS = (
     click.option("--token", metavar="TOKEN", help="Token to use.  [default: COMMONAGE_TOKEN, else from login]"),
     click.option(
         "--data-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-        help="Call the server that runs on this data folder, as its operator: with admin rights, but no workloads.",
+        help="Connect to the server of this data folder as its operator, who has admin rights but no workloads.",
     ),
 )  # fmt: skip
 

@@ -14,10 +14,10 @@ from commonage.cli.errors import MISUSED, Failure
 
 @click.command
 @click.argument("url", required=False, metavar="[URL]")
-@click.option("--token", metavar="TOKEN", help="The token. Without this option it is asked for, or read from stdin.")
+@click.option("--token", metavar="TOKEN", help="The token (default: read from stdin, or prompted for).")
 @as_json
 def login(url: str | None, token: str | None, as_json: bool) -> None:
-    """Save a token for this command line, and use its server from now on.
+    """Save a token and its server for this command line.
 
     Only you can read the file. Create a token in the portal (your name, then Token), or with `commonage token` on the
     machine of the server.
@@ -78,7 +78,7 @@ def info(server: Server, as_json: bool) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script with which your shell completes commands and options.
+    """Print the completion script for your shell.
 
     \b
     Examples:

@@ -81,7 +81,7 @@ def _print_reserved(reserved: ReservedOut) -> None:
 @click.option("--mem", "memory", metavar="SIZE", help="Memory of each workload: 4GiB or 512MiB; 4096 is MiB.")
 @click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on nodes with this label.")
 @click.option("--owner", metavar="USER", help="Only for this member of the tenant.")
-@click.option("--title", default="", metavar="TEXT", help="Title for people.")
+@click.option("--title", default="", metavar="TEXT", help="Title to show.")
 @click.option("--every", type=click.Choice(["day", "week"]), help="Repeat every day or week until --last-day.")
 @click.option("--last-day", metavar="DATE", help="Last day on which a repetition starts: 2027-02-12.")
 @click.option("--time-zone", metavar="ZONE", help="Europe/Berlin, UTC or +01:00.  [default: yours]")
@@ -89,7 +89,7 @@ def _print_reserved(reserved: ReservedOut) -> None:
 def add(client: Client, on: tuple[str, ...], **options: str | int | None) -> ReservedOut:
     """Reserve resources for a tenant. For admins.
 
-    The scheduler starts no other workload on the reserved capacity that could still run when the window begins.
+    Other workloads start on the reserved capacity only if they end before the window begins.
     Members of the tenant use the reservation by starting workloads in the window.
 
     \b

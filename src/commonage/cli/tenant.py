@@ -177,7 +177,7 @@ def _print_usage(usage: UsageOut) -> None:
 def usage(client: Client, since: float, until: float | None, by: str) -> UsageOut:
     """Show your usage and its cost. Admins see the usage of all users.
 
-    Usage counts what was allocated, also if it was idle.
+    Usage counts allocated resources, even if they were idle.
 
     \b
     Example:

@@ -34,8 +34,8 @@ _JOIN_OPTIONS = (
     ("--driver", "PACKAGE", "Package of the driver, if not the default of the distribution."),
     ("--mirror", "SOURCE", "Install only from this source: file:/FOLDER, or a line for sources.list."),
     ("--gpus", "WHICH", "GPUs to offer: auto, none, or simulated:1x24GiB."),
-    ("--vram", "MIB", "VRAM of all GPUs together, if not as the driver reports."),
-    ("--address", "ADDRESS", "Address of the node in the Swarm, if not the one towards the manager."),
+    ("--vram", "MIB", "Total VRAM of all GPUs (default: as the driver reports)."),
+    ("--address", "ADDRESS", "Address of the node in the Swarm (default: the one that reaches the manager)."),
     ("--disk", "GIB", "Disk space that must be free for images and containers."),
     ("--label", "NAME=VALUE", "Label of the node. Repeatable."),
 )
@@ -91,7 +91,7 @@ def _join_options(command: F) -> F:
 @_join_options
 @calls_server
 def join(server: Server, task: Task, options: list[str], **flags: bool) -> None:
-    """Let machines join as nodes over SSH, as root or with sudo. A second run changes nothing. For admins.
+    """Let machines join as nodes over SSH, as root or with sudo. Joining a node again changes nothing. For admins.
 
     \b
     Examples:
@@ -138,7 +138,9 @@ def _print_lines(done: dict[str, list[str]]) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Remove a lost node. Use it only if nothing runs there any more.")
+@click.option(
+    "--force", is_flag=True, help="Remove a lost node although workloads may run there. Make sure that none does."
+)
 @prints(_print_lines)
 def rm(client: Client, name: str, force: bool) -> dict[str, list[str]]:
     """Remove a node, and refuse further connections from it. For admins.

@@ -94,7 +94,9 @@ def _print_drained(node: NodeOut) -> None:
 @click.argument("name")
 @click.option("--requeue", is_flag=True, help="Requeue jobs and services now, and sessions that allow it.")
 @click.option(
-    "--by", metavar="TIME", help='Deadline for all workloads: 2h, 18:00 or "2026-11-24 14:00". Users are notified.'
+    "--by",
+    metavar="TIME",
+    help='Evict workloads that still run at this time: 2h, 18:00 or "2026-11-24 14:00". Users are notified.',
 )
 @click.option("--time-zone", metavar="ZONE", help="Time zone of --by: Europe/Berlin, UTC or +01:00.  [default: yours]")
 @prints(_print_drained)
@@ -169,7 +171,7 @@ def node_pool() -> None:
 @as_json
 @calls_server
 def list_node_pools(server: Server, as_json: bool) -> None:
-    """List the node pools with their nodes, planned changes with reasons, and cost per hour before and after.
+    """List the node pools with their nodes, planned changes with reasons, and the cost per hour now and after them.
 
     \b
     Example:

@@ -71,7 +71,7 @@ _REQUEST = (
 
 
 _JOB = (
-    click.option("--name", metavar="NAME", help="Name for people.  [default: from the command]"),
+    click.option("--name", metavar="NAME", help="Name to show.  [default: from the command]"),
     click.option(
         "-e",
         "--var",

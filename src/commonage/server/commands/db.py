@@ -51,7 +51,9 @@ def upgrade(resolved: Resolved, as_json: bool) -> None:
 @as_json
 @reads_settings
 def check(resolved: Resolved, as_json: bool) -> None:
-    """List how the database differs from the schema of this version, without changes. Exit code 1 if it differs.
+    """List differences between the database and this version's schema. Exit code 1 if there are any.
+
+    It changes nothing.
 
     \b
     Example:

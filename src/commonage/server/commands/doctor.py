@@ -60,9 +60,9 @@ def gpu(
 ) -> None:
     """Test whether GPU shares hold on this machine. The GPUs must be unused.
 
-    At each isolation level a program allocates more memory than its share, looks for other GPUs, and tries to escape
-    with an empty environment and from another control group, while a neighbor computes. Exit code 1 if a level does not
-    hold what it promises, 2 if nothing could be tested.
+    For each isolation level, a neighbor computes in one share. A program in another share allocates too much memory,
+    looks for other GPUs, and tries to escape with an empty environment and from another control group. Exit code 1 if
+    a level does not hold what it promises, 2 if nothing could be tested.
 
     With --measure: the throughput of 2, 4 and 8 shares compared with one workload alone, and of a share next to a
     greedy neighbor. Exit code 2 if nothing could be measured.

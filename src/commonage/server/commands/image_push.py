@@ -33,7 +33,7 @@ _MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker
 @click.option("--title", default="", metavar="TEXT", help="Title in the catalogue.")
 @click.option("--description", default="", metavar="TEXT", help="Description in the catalogue.")
 @click.option("--needs-gpu", is_flag=True, help="The image needs a GPU.")
-@click.option("--vram", metavar="MEM", help="Smallest VRAM with which it runs: 6GiB; a plain number is MiB.")
+@click.option("--vram", metavar="MEM", help="Minimum VRAM: 6GiB; a plain number is MiB.")
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the push.")
 @as_json

@@ -126,13 +126,13 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
     help="Compare with this quota of a tenant. Repeatable.",
 )
 @click.option(
-    "--last", callback=_span, metavar="TIME", help="Only workloads submitted in this time before the end, like 30d."
+    "--last", callback=_span, metavar="TIME", help="Only workloads submitted in the last part of the records, like 30d."
 )
 @click.option(
     "--limits",
     type=click.FloatRange(1, 1000),
     metavar="FACTOR",
-    help="Give workloads without a time limit one of FACTOR times their run time.",
+    help="Time limit for workloads that have none: FACTOR times their run time.",
 )
 @click.option("--chart", type=click.Path(path_type=Path), metavar="FILE.html", help="Write an HTML page with a chart.")
 @as_json

@@ -38,7 +38,7 @@ def _setting_options(command: F) -> F:
 
 @click.command
 @_setting_options
-@click.option("--stop-workloads", is_flag=True, help="On SIGTERM, end workloads, too. Ctrl-C always ends them.")
+@click.option("--stop-workloads", is_flag=True, help="Also end workloads on SIGTERM. Ctrl-C always ends them.")
 @config_option
 def up(config: Path | None, stop_workloads: bool, **flags: Any) -> None:
     """Start Commonage on this machine, and run until Ctrl-C.
