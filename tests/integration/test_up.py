@@ -40,10 +40,10 @@ def refused(*flags: str, **environment: str) -> str:
 
 
 def test_from_the_first_start_to_the_second(here: Served) -> None:
-    wait_until(lambda: "people are kept apart" in here.output)
+    wait_until(lambda: "Workloads run as plain processes" in here.output)
     assert f"http://localhost:{here.port}/" in here.output
     assert "simulated" in here.output.lower()
-    assert "kept apart by agreement only" in here.output
+    assert "can read and stop each other's work" in here.output
 
     assert sign_in(here.url, "alice", USERS_PASSWORD) == "alice"
 
