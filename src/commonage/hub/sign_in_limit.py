@@ -84,7 +84,7 @@ def install(per_minute: int) -> None:
         initialize(self, *arguments, **{"max_body_size": MAX_BODY_BYTES, **named})
 
     Authenticator.get_authenticated_user = limited
-    HTTPServer.initialize = bounded  # type: ignore[method-assign]
+    HTTPServer.initialize = bounded  # type: ignore[method-assign]  # JupyterHub has no setting for it
 
 
 def client_address(forwarded_for: list[str], peer: str) -> str:

@@ -7,6 +7,7 @@ docs/contribute/add-a-join-step.md.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -97,16 +98,17 @@ class JoinContext:
         return self.join_client.post("/registration", {"node": self.options.node, "node_id": node_id, "serial": serial})
 
 
-class Step:
+class Step(ABC):
     """One step. `check` changes nothing, and also works if earlier steps were only planned."""
 
     name: ClassVar[str]
 
-    def check(self, context: JoinContext) -> CheckResult:
-        raise NotImplementedError
+    @abstractmethod
+    def check(self, context: JoinContext) -> CheckResult: ...
 
     def apply(self, context: JoinContext) -> None:
         """Make the changes; by default a step only checks. Raises StepFailed, OSError."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _check(step: Step, context: JoinContext, *, after_changes: bool = False) -> 
         if after_changes:
             step.apply(context)
         result = step.check(context)
-    except Exception as error:
+    except Exception as error:  # a defect in one step is shown as its result, and does not hide the other steps
         return blocked(error_text(error))
     if after_changes and result.state is State.NEEDED:
         return blocked(f"the step was applied, and is still needed: {result.message}")

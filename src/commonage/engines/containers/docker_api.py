@@ -164,7 +164,7 @@ class ExecApi:
         reader, writer = await self._open()
         try:
             writer.write(_request(method, path, "1.1", ("Connection: close",), body))
-            answer = HTTPResponse(_Answered(await reader.read()), method=method)  # type: ignore[arg-type]
+            answer = HTTPResponse(_Answered(await reader.read()), method=method)  # type: ignore[arg-type]  # it only calls makefile
         finally:
             writer.close()
         answer.begin()
