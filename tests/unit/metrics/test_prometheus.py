@@ -92,7 +92,7 @@ async def test_shares_are_watched(control: Control) -> None:
     control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
     control.watchdog.counts["warned"] += 2
     control.watchdog.unattributed_processes = {
-        "GPU-real": (UnattributedProcess(99, 70, "blender"), UnattributedProcess(98, None, ""))
+        factories.device_key("GPU-real"): (UnattributedProcess(99, 70, "blender"), UnattributedProcess(98, None, ""))
     }
     families = await scraped(control)
     used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
