@@ -12,6 +12,7 @@ from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
+from commonage.control.loops.retention import RetentionLoop
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
@@ -130,9 +131,11 @@ class Control:
         )  # fmt: skip
         start_session = self.workloads.start_session_by_hub
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
+        self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.retention,
+            self.reconcile.watches,
             *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._follow()

@@ -44,6 +44,14 @@ class BundleLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended workloads (from their end) and events are kept, in seconds."""
+
+    workloads_s: float = 90 * 86_400.0
+    events_s: float = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
@@ -68,6 +76,7 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     bundles: BundleLimits = field(default_factory=BundleLimits)
+    retention: Retention = field(default_factory=Retention)
     prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0

@@ -52,6 +52,10 @@ def _decode(identifier: str) -> int:
     return number
 
 
+def is_workload_id(text: str) -> bool:
+    return len(text) == WORKLOAD_ID_LENGTH and all(character in _ALPHABET for character in text)
+
+
 def attempt_id(workload_id: str, number: int) -> str:
     return f"{workload_id}-{number}"
 

@@ -30,6 +30,10 @@ class Batch:
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
+
+    `expired` are ids of ended workloads to delete, with their attempts and usage reports: in the same transaction their
+    usage is added to daily totals. One that has not ended, or is gone, is left out. `expired_events` are the seqs of
+    events to delete.
     """
 
     inserts: list[Workload] = field(default_factory=list)
@@ -41,9 +45,11 @@ class Batch:
     unreserved: list[str] = field(default_factory=list)
     departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+    expired_events: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        work = self.inserts or self.updates or self.events
+        work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
         return bool(work or rest)
 
@@ -121,7 +127,20 @@ class Store(Protocol):
     ) -> Sequence[Usage]:
         """Allocated resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
 
-        An attempt that still runs counts up to `until`.
+        An attempt that still runs counts up to `until`. Of deleted workloads only daily totals (UTC) are known: a day
+        that is partly within the period counts by that part, and they are in no sum by workload.
+        """
+
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        """Ids of workloads that ended before a time, oldest end first.
+
+        `needed` are ids of workloads and arrays: those, and the members of those arrays, are left out.
+        """
+
+    async def reclaim(self) -> bool:
+        """Give a bounded amount of unused space back to the file system, if much is unused; True if more is left.
+
+        Databases that do so by themselves do nothing.
         """
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.catalogue import builtin_environments
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.nodes import LOCAL_SITE
@@ -21,6 +21,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
+from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
@@ -44,7 +45,8 @@ def make_engine(
     """
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
-        "keep_logs_days": settings.keep_logs_days,
+        "keep_logs_s": settings.keep_logs,
+        "keep_job_files_s": settings.keep_job_files,
         "max_log_mib": settings.max_log,
     }
     node: dict[str, Any] = {
@@ -113,6 +115,15 @@ def _agents_file(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
+def sample_retention(settings: Settings) -> SampleRetention:
+    return SampleRetention(
+        raw_s=settings.keep_samples,
+        minutes_s=settings.keep_samples_by_minute,
+        hours_s=settings.keep_samples_by_hour,
+        attempts_s=settings.keep_workloads,
+    )
+
+
 def control_settings(settings: Settings) -> ControlSettings:
     """The settings of control. Raises InvalidInput if a tenant names something that does not exist."""
     return ControlSettings(
@@ -137,6 +148,7 @@ def control_settings(settings: Settings) -> ControlSettings:
             per_tenant_mib=settings.bundle_space_per_tenant,
             keep_s=settings.keep_bundles,
         ),
+        retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every_s,

@@ -50,6 +50,8 @@ class Changes:
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
+        self.expired = [clean(workload_id) for workload_id in batch.expired]
+        self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:

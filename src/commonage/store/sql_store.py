@@ -6,10 +6,10 @@ and every table gets its rows in one statement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, case, func, literal, select
+from sqlalchemy import Executable, Select, func, select
 
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
@@ -20,6 +20,7 @@ from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
+from commonage.store.expiry import expired
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
     EVENT,
@@ -34,18 +35,12 @@ from commonage.store.rows import (
 from commonage.store.tables import attempts, events, images, reservations, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
+from commonage.store.usage import SUBJECTS, usage_of, usage_statement
 from commonage.store.workloads import Workloads
 from commonage.store.writer import Writer
 
 T = TypeVar("T")
 
-_SUBJECTS = {
-    "owner": attempts.c.owner,
-    "tenant": attempts.c.tenant,
-    "workload": attempts.c.workload_id,
-    "environment": attempts.c.environment,
-}
-_HOUR_S = 3600.0
 _LARGEST_SEQ = 2**63 - 1
 
 
@@ -118,6 +113,13 @@ class SqlStore:
         rows = await self._rows(select(func.max(events.c.seq)))
         return rows[0][0] or 0
 
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        parts = self._parts
+        return [row[0] for row in await self._rows(expired(before, needed, limit, parts.database.dialect))]
+
+    async def reclaim(self) -> bool:
+        return await self._parts.database.reclaim()
+
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         columns = attempts.c
         ended = (
@@ -135,29 +137,13 @@ class SqlStore:
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
-        if by not in _SUBJECTS:
+        if by not in SUBJECTS:
             raise InvalidInput(
-                f"usage is summed by {', '.join(_SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
+                f"usage is summed by {', '.join(SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
             )
         if not since < until:
             return []
-        statement = _usage_statement(since, until, by)
-        if owner is not None:
-            statement = statement.where(attempts.c.owner == clean(owner))
-        if workload_id is not None:
-            statement = statement.where(attempts.c.workload_id == clean(workload_id))
-        rows = await self._rows(statement)
-        return [
-            Usage(
-                subject=row[0],
-                workloads=row[1],
-                gpu_gib_h=row[2] / 1024 / _HOUR_S,
-                gpu_h=row[3] / 1000 / _HOUR_S,
-                cpu_h=row[4] / 1000 / _HOUR_S,
-                memory_gib_h=row[5] / 1024 / _HOUR_S,
-            )
-            for row in sorted(rows, key=lambda row: str(row[0]))
-        ]
+        return usage_of(await self._rows(usage_statement(since, until, by, owner, workload_id)))
 
     async def nodes(self) -> Sequence[Node]:
         return sorted(await self._read(NODE, NODE.select()), key=lambda node: node.key)
@@ -190,7 +176,7 @@ class SqlStore:
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]
 
-    async def _rows(self, statement: Select[Any]) -> Sequence[Sequence[Any]]:
+    async def _rows(self, statement: Executable) -> Sequence[Sequence[Any]]:
         return await self._parts.database.read(statement)
 
 
@@ -199,22 +185,3 @@ class _Open:
         self.database = database
         self.workloads = Workloads(database)
         self.writer = Writer(database.dialect)
-
-
-def _usage_statement(since: float, until: float, by: str) -> Select[Any]:
-    """Resources times seconds within [since, until), by subject. A share counts by its VRAM and by its compute."""
-    columns, subject = attempts.c, _SUBJECTS[by]
-    begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
-    ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
-    amounts = (columns.gpu_mib, columns.gpu_milli, columns.cpus_milli, columns.memory_mib)
-    sums: list[Any] = [func.sum(amount * (ended - begun)) for amount in amounts]
-    return (
-        select(func.min(subject), func.count(columns.workload_id.distinct()), *sums)
-        .where(
-            columns.allocated_at < until,
-            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.allocated_at)),
-        )
-        # By an expression, so that SQLite looks for the window's attempts by `ended_at` instead of walking all of them
-        # in the order of their subjects.
-        .group_by(subject.concat(""))
-    )

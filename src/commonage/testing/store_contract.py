@@ -1,8 +1,6 @@
 """Contract tests for every store. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file covers writing; `store_reading_contract`, `store_usage_reports_contract` and `store_reservations_contract`
-cover
-the rest.
+This file covers writing; the other `store_…_contract` files cover the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
+from commonage.testing.store_retention_contract import StoreRetentionContract
 from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
@@ -44,7 +43,13 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReservationsContract, StoreImagesContract):
+class StoreContract(
+    StoreReadingContract,
+    StoreUsageReportsContract,
+    StoreReservationsContract,
+    StoreImagesContract,
+    StoreRetentionContract,
+):
     """Writing is atomic, durable, and loses no concurrent change."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -45,6 +45,7 @@ from commonage.engines.rundir.runs_engine import RunsEngine
 from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import ProcessSettings
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
@@ -85,6 +86,10 @@ class ProcessEngine(RunsEngine[Run]):
         return find_cgroups(key, self._settings.processes_max, cpu_quota=quota) or MarkedProcesses()
 
     # --- the port: capabilities ------------------------------------------------------------------------------
+
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(self._data) / "workspaces"
 
     def capabilities(self) -> Capabilities:
         return Capabilities(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.usage import DAY_S, DailyUsage, HeldByAttempt, PastAllocation, Usage, UsageReport, daily_usage
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
@@ -41,6 +41,7 @@ class Shelf:
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
+    totals: list[DailyUsage] = field(default_factory=list)
 
 
 class MemoryStore:
@@ -132,6 +133,36 @@ class MemoryStore:
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
         shelf.images.update((each.name, each) for each in batch.images)
+        for expired in batch.expired:
+            self.expire(expired)
+        shelf.events = [event for event in shelf.events if event.seq not in batch.expired_events]
+        shelf.numbers.difference_update(batch.expired_events)
+
+    def expire(self, workload_id: str) -> None:
+        """Delete one ended workload, and add its usage to the totals."""
+        shelf, workload = self.shelf, self.shelf.workloads.get(workload_id)
+        if workload is None or not workload.state.is_terminal:
+            return
+        del shelf.workloads[workload_id]
+        shelf.totals += daily_usage(
+            _held_by(workload, attempt) for attempt in shelf.attempts.pop(workload_id, {}).values()
+        )
+        shelf.keys = {key: first for key, first in shelf.keys.items() if first != workload_id}
+        reports = shelf.usage_reports.items()
+        shelf.usage_reports = {key: each for key, each in reports if each.workload_id != workload_id}
+
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        await self._turn()
+        found = [
+            each
+            for each in self.shelf.workloads.values()
+            if each.state.is_terminal and each.since < before and not {each.id, each.spec.array_id} & set(needed)
+        ]
+        return [each.id for each in sorted(found, key=lambda each: (each.since, each.id))[:limit]]
+
+    async def reclaim(self) -> bool:
+        await self._turn()
+        return False
 
     async def live(self) -> Sequence[Workload]:
         await self._turn()
@@ -213,6 +244,13 @@ class MemoryStore:
             if held is not None:
                 subject = _SUBJECTS[by](workload)
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
+        for day in self.shelf.totals if by != "workload" and workload_id is None else ():
+            begun, ended = max(since, day.day * DAY_S), min(until, (day.day + 1) * DAY_S)
+            if owner in (None, day.owner) and begun < ended:
+                subject = getattr(day, by)
+                number = day.workloads if day.day == since // DAY_S else day.began
+                part = _part_of(day, number, (ended - begun) / DAY_S)
+                sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), part)
         return [sums[subject] for subject in sorted(sums)]
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
@@ -317,6 +355,34 @@ def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: 
             memory_gib_h=held.memory_gib_h + allocation.memory_mib / 1024 * hours,
         )
     return held if any_time else None
+
+
+def _held_by(workload: Workload, attempt: Attempt) -> HeldByAttempt:
+    spec, allocation = workload.spec, attempt.allocation
+    return HeldByAttempt(
+        workload.id,
+        spec.tenant,
+        spec.owner,
+        spec.environment,
+        sum(share.memory_mib for share in allocation.shares),
+        sum(share.compute_milli for share in allocation.shares),
+        allocation.cpus_milli,
+        allocation.memory_mib,
+        allocation.at,
+        workload.since if attempt.ended_at is None else attempt.ended_at,
+    )
+
+
+def _part_of(day: DailyUsage, workloads: int, part: float) -> Usage:
+    hours = part / 3600
+    return Usage(
+        day.owner,
+        workloads,
+        day.gpu_mib_s / 1024 * hours,
+        day.gpu_milli_s / 1000 * hours,
+        day.cpus_milli_s / 1000 * hours,
+        day.memory_mib_s / 1024 * hours,
+    )
 
 
 def _added(one: Usage, other: Usage) -> Usage:
