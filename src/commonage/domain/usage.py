@@ -38,6 +38,17 @@ class PastAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTime:
+    """Allocated GPU time of ended attempts: thousandths of GPUs times seconds, on devices of one model."""
+
+    tenant: str
+    owner: str
+    environment: str
+    model: str
+    gpu_milli_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Price of each unit, in the installation's own currency; the default is zero."""
 

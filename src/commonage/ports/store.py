@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
 T = TypeVar("T")
@@ -125,6 +125,9 @@ class Store(Protocol):
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Former allocations of attempts that ended at `since` or later, the last end first."""
+
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        """GPU time from `since` of attempts that ended later, summed by tenant, owner, environment and model."""
 
     async def nodes(self) -> Sequence[Node]:
         """Every node ever seen and not removed."""

@@ -20,6 +20,10 @@ class BoundsOut(BaseModel):
     memory_mib: int | None
     gpu_milli: int | None = Field(description="Thousandths of GPUs.")
     vram_mib: int | None
+    running: int | None = Field(description="Workloads with an allocation.")
+    queued: int | None = Field(description="Workloads that are queued or held.")
+    storage_mib: int | None
+    gpu_s_month: int | None = Field(description="GPU-seconds in a calendar month.")
 
 
 class AmountsOut(BaseModel):
@@ -46,6 +50,10 @@ class TenantOut(BaseModel):
     borrowing: BoundsOut = Field(description="How much it may borrow from the unused quota of other tenants.")
     lending: BoundsOut = Field(description="How much of its unused quota other tenants may borrow.")
     per_user: BoundsOut = Field(description="Limit for each member.")
+    per_environment: list[tuple[str, BoundsOut]] = Field(description="Limits for all members together, by environment.")
+    per_model: list[tuple[str, BoundsOut]] = Field(
+        description="Limits for all members together on GPUs whose model contains the name."
+    )
     allocated: AmountsOut
     borrowed: AmountsOut
     lent: AmountsOut

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
@@ -214,6 +215,18 @@ class MemoryStore:
                 subject = _SUBJECTS[by](workload)
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
         return [sums[subject] for subject in sorted(sums)]
+
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        await self._turn()
+        sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        for workload in self.shelf.workloads.values():
+            spec = workload.spec
+            for one in self.shelf.attempts.get(workload.id, {}).values():
+                if one.ended_at is not None and one.ended_at > max(since, one.allocation.at):
+                    for share in one.allocation.shares:
+                        key = (spec.tenant, spec.owner, spec.environment, share.model)
+                        sums[key] += share.compute_milli * (one.ended_at - max(since, one.allocation.at))
+        return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Past allocations of ended attempts, newest first."""
