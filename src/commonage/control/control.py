@@ -31,6 +31,7 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
@@ -123,9 +124,11 @@ class Control:
             self._measured,
         )  # fmt: skip
         self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        live_limits = LiveLimits(live_state, limits, self.homes)
+        self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
         self.workloads = Workloads(
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
-            self._ids, chance, LiveLimits(live_state, limits),
+            self._ids, chance, live_limits, self.quota_uses,
         )  # fmt: skip
         start_session = self.workloads.start_session_by_hub
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)

@@ -87,10 +87,10 @@ def _lent(reason: r.QuotaLent, _say: Say) -> str:
 
 
 def scoped(scope: r.QuotaScope, name: str, tenant: str) -> str:
-    """`tenant lab`, `ann in tenant lab`, `tenant lab in environment torch`, `tenant lab on GPUs of model A100`."""
+    """`tenant lab`, `user ann in tenant lab`, `tenant lab in environment torch`, `tenant lab on GPUs of model A100`."""
     return {
         r.QuotaScope.TENANT: f"tenant {tenant}",
-        r.QuotaScope.USER: f"{name} in tenant {tenant}",
+        r.QuotaScope.USER: f"user {name} in tenant {tenant}",
         r.QuotaScope.ENVIRONMENT: f"tenant {tenant} in environment {name}",
         r.QuotaScope.MODEL: f"tenant {tenant} on GPUs of model {name}",
     }[scope]

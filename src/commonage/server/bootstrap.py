@@ -34,6 +34,7 @@ from commonage.server.configure import (
     homes_dir,
     make_engine,
     shared_dir,
+    volumes_of,
     without_image,
 )
 from commonage.server.data_dir import DataDir
@@ -156,7 +157,7 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path)),
+        homes=HomeFolders(homes_dir(settings, data.path), volumes_of(settings)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -10,10 +10,17 @@ import numpy as np
 
 from commonage.control.settings import Limits
 from commonage.control.state.live_state import CountKey, LiveState, count_keys, request_from_spec
+from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import TooMany
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.refusals import LimitOf, TooFewNodes, TooManyQueued, TooManyWorkloads
+from commonage.domain.reasons.refusals import (
+    LimitOf,
+    StorageQuotaExceeded,
+    TooFewNodes,
+    TooManyQueued,
+    TooManyWorkloads,
+)
 from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.requests import Request
 from commonage.domain.tenants import bounds_of
@@ -65,9 +72,8 @@ CODE = "too-many-workloads"
 class LiveLimits:
     """Counts the live workloads and those that are being written."""
 
-    def __init__(self, live_state: LiveState, limits: Limits) -> None:
-        self._live_state = live_state
-        self._limits = limits
+    def __init__(self, live_state: LiveState, limits: Limits, storage: HomeWatch | None = None) -> None:
+        self._live_state, self._limits, self._storage = live_state, limits, storage
         self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
 
     def check(self, spec: Spec) -> None:
@@ -79,6 +85,7 @@ class LiveLimits:
                 of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
                 raise _too_many(of, key[1], spec, there, most)
         self._check_queued(spec, more)
+        self._check_storage(spec)
         # The last tenth is reserved for sessions: a user who fills the queue must not keep others from their notebooks.
         most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
         there = self._live()
@@ -97,6 +104,27 @@ class LiveLimits:
                         tenant=spec.tenant, scope=scope, name=name, queued=queued, submitted=more, limit=bounds.queued
                     ),
                     code=CODE,
+                )
+
+    def _check_storage(self, spec: Spec) -> None:
+        """Sessions start, so that their users can delete files."""
+        if self._storage is None or spec.kind is Kind.SESSION:
+            return
+        quota = self._live_state.snapshot.rules.tenant(spec.tenant).quota
+        for scope, name, bounds in bounds_of(quota, spec.tenant, spec.owner, spec.environment):
+            user = spec.owner if scope is QuotaScope.USER else None
+            used = None if bounds.storage_mib is None else self._storage.stored_mib(spec.tenant, user)
+            if bounds.storage_mib is not None and used is not None and used > bounds.storage_mib:
+                raise TooMany(
+                    StorageQuotaExceeded(
+                        tenant=spec.tenant,
+                        scope=scope,
+                        name=name,
+                        used_mib=used,
+                        limit_mib=bounds.storage_mib,
+                        measured_at=self._storage.measured_at,
+                    ),
+                    code="storage-quota-exceeded",
                 )
 
     def queued(self, tenant: str, scope: QuotaScope, name: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.reasons.base import Reason
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 
 # --- workloads ----------------------------------------------------------------------------------------------------
 
@@ -48,6 +49,27 @@ class GpuWarning(Reason):
     """The driver or one of its daemons reports something about a workload. `detail` is what it says."""
 
     detail: str
+
+
+class QuotaUse(Reason):
+    """What a bound of the tenant's quota leaves. `may_borrow`: beyond it, if other tenants leave theirs unused."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    used: int
+    limit: int
+    may_borrow: bool = False
+    resets_at: float | None = None
+
+    @property
+    def remains(self) -> int:
+        return max(0, self.limit - self.used)
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.used >= self.limit else 100 * self.used // self.limit
 
 
 class HomeUsed(Reason):
