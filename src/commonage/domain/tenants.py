@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from commonage.domain.nodes import Allocation
-from commonage.domain.reasons.waiting import QuotaScope
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request, format_cpus, format_memory
 
 
@@ -100,6 +100,19 @@ class Tenant:
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     max_workloads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaNotice:
+    """The newest notice about one bound: its use reached `level` percent in the period that began at `period_at`."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    level: int
+    period_at: float
+    at: float
 
 
 def bounds_of(quota: Quota, tenant: str, owner: str, environment: str) -> Iterator[tuple[QuotaScope, str, Bounds]]:

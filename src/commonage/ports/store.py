@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
@@ -25,8 +25,8 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
-    `unreserved` reservations to delete.
+    replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
+    `departed` names nodes and `unreserved` reservations to delete.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -41,11 +41,12 @@ class Batch:
     unreserved: list[str] = field(default_factory=list)
     departed: list[tuple[str, str]] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
+    quota_notices: list[QuotaNotice] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest)
+        return bool(work or rest or self.quota_notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,9 @@ class Store(Protocol):
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that time, ordered by start."""
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        """The newest notice about each bound whose period began at `since` or later, by tenant, scope and name."""
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""

@@ -15,7 +15,7 @@ from sqlalchemy import Select, case, func, literal, select
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Amounts, Reservation
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -26,6 +26,7 @@ from commonage.store.rows import (
     EVENT,
     IMAGE,
     NODE,
+    QUOTA_NOTICE,
     RESERVATION,
     USAGE_REPORT,
     Stored,
@@ -33,7 +34,7 @@ from commonage.store.rows import (
     clean,
     shares_from_text,
 )
-from commonage.store.tables import attempts, events, images, reservations, usage_reports
+from commonage.store.tables import attempts, events, images, quota_notices, reservations, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.workloads import Workloads
@@ -203,6 +204,12 @@ class SqlStore:
 
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        later = QUOTA_NOTICE.select().where(quota_notices.c.period_at >= since)
+        return sorted(
+            await self._read(QUOTA_NOTICE, later), key=lambda one: (one.tenant, one.scope, one.name, one.resource)
+        )
 
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]

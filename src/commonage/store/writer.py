@@ -20,6 +20,7 @@ from commonage.store.tables import (
     events,
     images,
     nodes,
+    quota_notices,
     reservations,
     secrets,
     specs,
@@ -65,6 +66,7 @@ class Writer:
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
+        self._upsert_quota_notices = upsert(quota_notices)
 
     def write(self, connection: Connection, changes: Changes) -> None:
         """Raises StaleVersion unless each updated workload has the version that its update follows."""
@@ -83,6 +85,7 @@ class Writer:
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
         self._upsert_images.many(connection, changes.images)
+        self._upsert_quota_notices.many(connection, changes.quota_notices)
 
     def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
         if not expected:

@@ -16,7 +16,7 @@ from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
@@ -32,6 +32,7 @@ class Rows(TypedDict, total=False):
     reservations: Sequence[Reservation]
     unreserved: Sequence[str]
     images: Sequence[Image]
+    quota_notices: Sequence[QuotaNotice]
 
 
 @dataclass(slots=True)

@@ -66,6 +66,16 @@ class QuotaUses:
         for name, bounds in quota.per_model:
             yield from self._uses(tenant, QuotaScope.MODEL, name, bounds)
 
+    def of_members(self, tenant: Tenant) -> Iterator[QuotaUse]:
+        """The bounds of each member who uses something now, or a GPU this month."""
+        if tenant.quota.per_user == Bounds():
+            return
+        snapshot, name = self.live_state.snapshot, tenant.name
+        users = {owner for owner, _ in self.live_state.waiting(name)}
+        users |= snapshot.quotas.members(name) | snapshot.gpu_times.users(name)
+        for user in sorted(users):
+            yield from self._uses(tenant, QuotaScope.USER, user, tenant.quota.per_user)
+
     def _uses(self, tenant: Tenant, scope: QuotaScope, name: str, bounds: Bounds) -> Iterator[QuotaUse]:
         for field, resource in _RESOURCES.items():
             limit = getattr(bounds, field)

@@ -71,6 +71,11 @@ class QuotaUse(Reason):
     def percent(self) -> int:
         return 100 if self.used >= self.limit else 100 * self.used // self.limit
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a notice is due: at 80 percent of a bound beyond which nothing can be borrowed."""
+        return self.percent >= 80 and self.limit > 0 and not self.may_borrow
+
 
 class HomeUsed(Reason):
     """How much the user's home folder holds. `quota_mib` None: there is no quota."""

@@ -69,6 +69,11 @@ class GpuTimes:
             return sum(self._used((tenant, scope, model), now) for model in models)
         return self._used((tenant, scope, name), now)
 
+    def users(self, tenant: str) -> set[str]:
+        """The users with GPU time this month."""
+        held = {account for account, rate in self._rate.items() if rate}
+        return {name for of, scope, name in held.union(self._sum) if of == tenant and scope is QuotaScope.USER}
+
     def month(self, now: float) -> tuple[float, float]:
         begins, ends = self._month
         return self._month if begins <= now < ends else month_of(now, self.time_zone)

@@ -230,6 +230,10 @@ class QuotaAccounts:
         found = self.limits.unsatisfiable_reason(queued, shape, amounts, members)
         return self.unsatisfiable_reason(queued.tenant, amounts) if found is None else found
 
+    def members(self, tenant: str) -> set[str]:
+        """The users who hold or held something since the rules changed."""
+        return {owner for name, owner in self._members if name == tenant}
+
     def used(self, tenant: str, scope: QuotaScope, name: str) -> dict[str, int]:
         """What counts towards the bounds of one scope now, by their names."""
         found = self.limits.used(tenant, scope, name)

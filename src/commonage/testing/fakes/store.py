@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Amounts, Reservation
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -42,6 +42,7 @@ class Shelf:
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
+    quota_notices: dict[tuple[str, ...], QuotaNotice] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -132,6 +133,8 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        for notice in batch.quota_notices:
+            shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
 
     async def live(self) -> Sequence[Workload]:
@@ -275,6 +278,10 @@ class MemoryStore:
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        await self._turn()
+        return [one for _, one in sorted(self.shelf.quota_notices.items()) if one.period_at >= since]
 
     async def images(self) -> Sequence[Image]:
         await self._turn()
