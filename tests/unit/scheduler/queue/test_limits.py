@@ -271,7 +271,7 @@ def test_incremental_gpu_time_equals_the_sum_over_allocations(
     happenings = []
     for number, (owner, environment, model, milli, at, length) in enumerate(spans):
         share = replace(factories.share(), compute_milli=milli, model=model)
-        allocation = Allocation(f"a{number}", "n", 1000, 1024, (share,), start + at)
+        allocation = Allocation(f"a{number}", factories.SITE, "n", 1000, 1024, (share,), start + at)
         happenings.append((start + at, 0, number, (owner, environment, allocation)))
         if length is not None:
             happenings.append((start + at + length, 1, number, (owner, environment, allocation)))
