@@ -442,8 +442,8 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 
 LOOPS = {
-    "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "quota-notices", "reconcile", "reservations",
-    "sample", "schedule", "timers", "watch",
+    "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
+    "quota-notices", "sample", "schedule", "timers", "watch",
 }  # fmt: skip
 
 
