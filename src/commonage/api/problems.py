@@ -169,6 +169,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Too many workloads",
             "The user, the tenant or the installation is at its limit of live workloads; `detail` has the numbers.",
         ),
+        "storage-quota-exceeded": (
+            "Storage quota exceeded",
+            "Files of the user or tenant take more than the tenant's quota of storage; sessions still start.",
+        ),
         "too-many-streams": (
             "Too many streams",
             "The user or the installation is at its limit of open event streams and followed logs.",

@@ -152,7 +152,7 @@ def explanation(explained: ExplanationOut) -> list[str]:
         lines.append(_expected(explained, explained.expected_start_at))
     elif explained.basis and explained.position is not None and waits:
         lines.append(explained.basis.message)
-    return lines
+    return [*lines, *(quota.message for quota in explained.quotas)]
 
 
 def _expected(explained: ExplanationOut, at: float) -> str:

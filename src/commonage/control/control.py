@@ -33,6 +33,8 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
+from commonage.control.usage.quota_notices import QuotaNotices
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
@@ -125,17 +127,20 @@ class Control:
             self._measured,
         )  # fmt: skip
         self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        live_limits = LiveLimits(live_state, limits, self.homes)
+        self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
+        self.quota_notices = QuotaNotices(store, live_state, self.writer, self.quota_uses, clock)
         self.workloads = Workloads(
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
-            self._ids, chance, LiveLimits(live_state, limits),
+            self._ids, chance, live_limits, self.quota_uses,
         )  # fmt: skip
         start_session = self.workloads.start_session_by_hub
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
         self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, self.retention,
-            self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
+            self.retention, self.reconcile.watches,
             *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._follow()
@@ -168,6 +173,7 @@ class Control:
         await self.usage_reports.open()
         await self.images.open()
         await self.reservations.open()
+        await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())

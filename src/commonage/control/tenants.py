@@ -14,7 +14,7 @@ from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import Forbidden, InvalidInput, NotFound
 from commonage.domain.images import Environment
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.tenants import Amounts, Bounds, Tenant
+from commonage.domain.tenants import Amounts, Tenant
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 
@@ -84,7 +84,7 @@ def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[t
     return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))
 
 
-RESOURCES = tuple(field.name for field in fields(Bounds))
+RESOURCES = tuple(field.name for field in fields(Amounts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request
 
@@ -67,7 +68,7 @@ class Explanation:
     `fits_now` is a smaller request that would start now, as text, `fits_now_request` the same to submit;
     `fits_now_gpus` is its text for `--gpus` if nothing else differs. `expected_start_at` is unix seconds, None if
     unknown; `basis` is its evidence, or why there is none. `earliest_start_at` and `latest_start_at` are set if past
-    durations give a range. `at` is when it was made.
+    durations give a range. `at` is when it was made. `quotas`: of a dry run, what the quotas leave.
     """
 
     workload_id: str | None
@@ -89,3 +90,4 @@ class Explanation:
     latest_start_at: float | None = None
     confidence: Confidence = Confidence.UNKNOWN
     basis: Reason | None = None
+    quotas: tuple[QuotaUse, ...] = ()

@@ -109,6 +109,17 @@ def daily_usage(attempts: Iterable[HeldByAttempt]) -> list[DailyUsage]:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTime:
+    """Allocated GPU time of ended attempts: thousandths of GPUs times seconds, on devices of one model."""
+
+    tenant: str
+    owner: str
+    environment: str
+    model: str
+    gpu_milli_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Price of each unit, in the installation's own currency; the default is zero."""
 

@@ -11,8 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
-from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.tenants import QuotaNotice, Reservation
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
 T = TypeVar("T")
@@ -25,8 +25,8 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
-    `unreserved` reservations to delete.
+    replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
+    `departed` names nodes and `unreserved` reservations to delete.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -47,11 +47,12 @@ class Batch:
     images: list[Image] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
     expired_events: list[int] = field(default_factory=list)
+    quota_notices: list[QuotaNotice] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest)
+        return bool(work or rest or self.quota_notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,9 @@ class Store(Protocol):
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Former allocations of attempts that ended at `since` or later, the last end first."""
 
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        """GPU time from `since` of attempts that ended later, summed by tenant, owner, environment and model."""
+
     async def nodes(self) -> Sequence[Node]:
         """Every node ever seen and not removed."""
 
@@ -160,6 +164,9 @@ class Store(Protocol):
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that time, ordered by start."""
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        """The newest notice about each bound whose period began at `since` or later, by tenant, scope and name."""
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""

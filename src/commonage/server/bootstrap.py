@@ -36,6 +36,7 @@ from commonage.server.configure import (
     make_engine,
     sample_retention,
     shared_dir,
+    volumes_of,
     without_image,
 )
 from commonage.server.data_dir import DataDir
@@ -158,7 +159,7 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path)),
+        homes=HomeFolders(homes_dir(settings, data.path), volumes_of(settings)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

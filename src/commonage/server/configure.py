@@ -178,6 +178,8 @@ def rules_of(settings: Settings) -> Rules:
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _check_names(f"the tenant {entry.name}: environments", fixed, environments)
+        bounded = [name for name in entry.per_environment if "/" not in name]
+        _check_names(f"the tenant {entry.name}: per_environment", bounded, environments)
         _check_names(f"the tenant {entry.name}: sites", entry.sites, [LOCAL_SITE])
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
@@ -188,6 +190,7 @@ def rules_of(settings: Settings) -> Rules:
         age_credit=settings.age_credit,
         guaranteed_s=float(settings.guaranteed_runtime),
         head_of_queue_timeout_s=float(settings.head_of_queue_timeout),
+        time_zone=settings.quota_time_zone,
     )
 
 

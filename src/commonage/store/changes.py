@@ -12,6 +12,7 @@ from commonage.store.rows import (
     EVENT,
     IMAGE,
     NODE,
+    QUOTA_NOTICE,
     RESERVATION,
     USAGE_REPORT,
     Row,
@@ -49,6 +50,9 @@ class Changes:
         self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
+        self.quota_notices = _last_rows(
+            QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
+        )
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
         self.expired = [clean(workload_id) for workload_id in batch.expired]
         self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]

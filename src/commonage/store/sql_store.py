@@ -7,6 +7,7 @@ and every table gets its rows in one statement.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections import defaultdict
 from typing import Any, TypeVar
 
 from sqlalchemy import Executable, Select, func, select
@@ -14,8 +15,8 @@ from sqlalchemy import Executable, Select, func, select
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.changes import Changes
@@ -26,13 +27,15 @@ from commonage.store.rows import (
     EVENT,
     IMAGE,
     NODE,
+    QUOTA_NOTICE,
     RESERVATION,
     USAGE_REPORT,
     Stored,
     attempt_from_row,
     clean,
+    shares_from_text,
 )
-from commonage.store.tables import attempts, events, images, reservations, usage_reports
+from commonage.store.tables import attempts, events, images, quota_notices, reservations, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.usage import SUBJECTS, usage_of, usage_statement
@@ -134,6 +137,21 @@ class SqlStore:
         rows = await self._rows(ended)
         return [PastAllocation(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
 
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        columns = attempts.c
+        begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
+        keys = (columns.tenant, columns.owner, columns.environment, columns.shares)
+        statement = (
+            select(*keys, func.sum(columns.ended_at - begun))
+            .where(columns.ended_at > since, columns.ended_at > columns.allocated_at, columns.gpu_milli > 0)
+            .group_by(*keys)
+        )
+        sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        for tenant, owner, environment, shares, seconds in await self._rows(statement):
+            for share in shares_from_text(shares):
+                sums[tenant, owner, environment, share.model] += share.compute_milli * seconds
+        return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
+
     async def usage(
         self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
     ) -> Sequence[Usage]:
@@ -172,6 +190,12 @@ class SqlStore:
 
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        later = QUOTA_NOTICE.select().where(quota_notices.c.period_at >= since)
+        return sorted(
+            await self._read(QUOTA_NOTICE, later), key=lambda one: (one.tenant, one.scope, one.name, one.resource)
+        )
 
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]

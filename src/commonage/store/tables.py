@@ -219,6 +219,20 @@ reservations = Table(
 )
 Index(None, reservations.c.ends_at)
 
+# The newest notice about each bound of a quota, so that a restart does not repeat it.
+quota_notices = Table(
+    "quota_notices",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("level", Integer, nullable=False),
+    Column("period_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Images of the catalogue by their names; removed ones stay, to explain why they are unavailable.
 images = Table(
     "images",

@@ -21,6 +21,7 @@ from commonage.store.tables import (
     events,
     images,
     nodes,
+    quota_notices,
     reservations,
     secrets,
     specs,
@@ -67,6 +68,7 @@ class Writer:
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
+        self._upsert_quota_notices = upsert(quota_notices)
 
     def write(self, connection: Connection, changes: Changes) -> None:
         """Raises StaleVersion unless each updated workload has the version that its update follows."""
@@ -88,6 +90,7 @@ class Writer:
         if changes.expired:
             delete_workloads(connection, changes.expired)
         self._delete_events.many(connection, changes.expired_events)
+        self._upsert_quota_notices.many(connection, changes.quota_notices)
 
     def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
         if not expected:

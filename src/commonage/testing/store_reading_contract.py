@@ -329,6 +329,27 @@ class StoreReadingContract:
         ]
         assert await store.past_holds(since=0.0, limit=1) == found[:1]
 
+    async def test_gpu_times_are_sums_by_account_and_model_from_an_instant(self, store: Store) -> None:
+        crowd = []
+        for model, at, ended_at in (
+            ("A100", 5.0, 15.0), ("A100", 12.0, 20.0), ("T4", 5.0, 30.0), ("T4", 5.0, None), ("T4", 1.0, 9.0),
+        ):  # fmt: skip
+            one = make.workload(State.RUNNING, owner="ann", tenant="times", environment="torch")
+            device = make.device(memory_mib=make.DEVICE_MIB, model=model)
+            shares = [make.share(device, compute_milli=500)]
+            allocation = make.allocation(f"{one.id}-1", shares=shares, at=at)
+            tried = make.attempt(one.id, allocation=allocation, ended_at=ended_at)
+            crowd.append(replace(one, attempt=tried))
+        await store.commit(Batch(crowd))
+        found = [one for one in await store.gpu_times(since=10.0) if one.tenant == "times"]
+        assert [(one.owner, one.environment, one.model, one.gpu_milli_s) for one in found] == [
+            ("ann", "torch", "A100", 500 * 13.0),
+            ("ann", "torch", "T4", 500 * 20.0),
+        ]
+        # The usage query also counts the one that still runs.
+        (usage,) = [one for one in await store.usage(since=10.0, until=30.0, by="tenant") if one.subject == "times"]
+        assert usage.gpu_h == pytest.approx((sum(one.gpu_milli_s for one in found) + 500 * 20.0) / 1000 / 3600)
+
 
 def _second_by_second(crowd: Iterable[AllocatedRequest], since: int, until: int, by: str) -> dict[str, Usage]:
     """A slow implementation of usage: sum the holders in every second of the window."""

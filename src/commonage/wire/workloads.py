@@ -296,6 +296,7 @@ class ExplanationOut(BaseModel):
     )
     basis: ReasonOut | None = Field(description="Basis of the expected start, or why it is unknown.")
     suggestion: SuggestionOut | None = Field(None, description="For a dry run: a request suggested by earlier runs.")
+    quotas: list[ReasonOut] = Field([], description="For a dry run: what each quota leaves, as `QuotaUse`.")
 
 
 class BundleOut(BaseModel):

@@ -24,6 +24,7 @@ from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
@@ -90,8 +91,9 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     reasons.ReasonOut: Description((Reason,), own="params message"),
     tenants.AmountsOut: Description((Amounts,)),
     tenants.BoundsOut: Description((Bounds,)),
+    tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
-    tenants.TenantOut: Description((TenantView, Tenant, Quota), hidden="tenant quota max_workloads"),
+    tenants.TenantOut: Description((TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads"),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
         (UsageReport, UsageFigures),

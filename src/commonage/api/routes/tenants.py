@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 
-from commonage.api.fill import fill, optional_reason
+from commonage import messages
+from commonage.api.fill import fill, optional_reason, reason
 from commonage.api.routes.workloads import parse_gpu_request, request_out
-from commonage.api.routing import BODY, Guarded, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, QUERY, Guarded, body_of, caller, context, problems, read_json
+from commonage.control.control import Control
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants import TenantView
 from commonage.control.windows import window_of, windows, zone_of
-from commonage.domain.principals import Scope
+from commonage.domain.codec import to_json
+from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_labels
 from commonage.domain.tenants import Reservation
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
+from commonage.wire.tenants import (
+    QuotaList,
+    QuotaOut,
+    QuotaQuery,
+    ReservationIn,
+    ReservationList,
+    ReservationOut,
+    ReservedOut,
+    TenantList,
+    TenantOut,
+)
 
 router = APIRouter(route_class=Guarded)
 
@@ -28,18 +44,36 @@ async def list_tenants(request: Request) -> TenantList:
 
     Admins see all tenants.
     """
-    found = context(request).control.tenants.all(caller(request))
-    return TenantList(items=[tenant_out(view) for view in found])
+    control, principal = context(request).control, caller(request)
+    return TenantList(items=[_tenant_out(view, control, principal) for view in control.tenants.all(principal)])
 
 
 @router.get("/tenants/{name:path}", tags=["tenants"], summary="Show a tenant", responses=problems("tenant-not-found"))
 async def one_tenant(request: Request, name: str) -> TenantOut:
     """One tenant, with its quotas and its allocated, borrowed and lent resources."""
-    return tenant_out(context(request).control.tenants.one(caller(request), name))
+    control, principal = context(request).control, caller(request)
+    return _tenant_out(control.tenants.one(principal, name), control, principal)
 
 
-def tenant_out(view: TenantView) -> TenantOut:
-    return fill(TenantOut, view, view.tenant, view.tenant.quota)
+@router.get(
+    "/quotas",
+    tags=["tenants"],
+    summary="Show what quotas leave",
+    responses=problems(*QUERY, "tenant-not-found", "not-admin"),
+)
+async def quotas(request: Request, query: Annotated[QuotaQuery, Query()]) -> QuotaList:
+    """Each bound on you in your tenants, with what is used of it and left. Admins see those of all tenants."""
+    found = context(request).control.quota_uses.visible(caller(request), query.tenant, query.user)
+    return QuotaList(items=[_quota_out(one) for one in found])
+
+
+def _quota_out(use: QuotaUse) -> QuotaOut:
+    return QuotaOut(**to_json(use)["params"], remains=use.remains, percent=use.percent, text=messages.text(use))
+
+
+def _tenant_out(view: TenantView, control: Control, principal: Principal) -> TenantOut:
+    uses = control.quota_uses.of(view.tenant, principal.name)
+    return fill(TenantOut, view, view.tenant, view.tenant.quota, quotas=[reason(one) for one in uses])
 
 
 _EXAMPLE = {

@@ -75,6 +75,7 @@ _INVALID = (
     "too-many-bundles",
     "dependency-broken",
     "too-many-workloads",
+    "storage-quota-exceeded",
 )
 _EXAMPLE = {"command": ["python", "train.py"], "gpus": "6GiB", "time_limit_s": 1800, "key": "first-try"}
 _PAGE_OF_IDS = 500
@@ -305,6 +306,7 @@ def explanation_out(found: Explanation, state: State | None, principal: Principa
         jobs_ahead=[_jobs_ahead_out(one) for one in found.jobs_ahead],
         reasons=[reason(one) for one in found.reasons],
         holders=[holder_out(one, principal) for one in found.holders],
+        quotas=[reason(one) for one in found.quotas],
         fits_now_request=None if found.fits_now_request is None else request_out(found.fits_now_request),
     )
 

@@ -16,7 +16,7 @@ from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
@@ -34,6 +34,7 @@ class Rows(TypedDict, total=False):
     images: Sequence[Image]
     expired: Sequence[str]
     expired_events: Sequence[int]
+    quota_notices: Sequence[QuotaNotice]
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ class LiveState:
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._counts: Counter[CountKey] = Counter()
+        self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         self._nodes: dict[NodeKey, Node] = {}
         self.nodes: Mapping[NodeKey, Node] = MappingProxyType(self._nodes)
         self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
@@ -102,6 +103,7 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+        self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
             if self._workloads.pop(workload.id, None) is not None:
@@ -125,6 +127,17 @@ class LiveState:
             self._counts[key] += step
             if not self._counts[key]:
                 del self._counts[key]
+
+    def _count_waiting(self, spec: Spec, step: int) -> None:
+        if step:
+            counts = self._waiting[spec.tenant]
+            counts[spec.owner, spec.environment] += step
+            if not counts[spec.owner, spec.environment]:
+                del counts[spec.owner, spec.environment]
+
+    def waiting(self, tenant: str) -> Mapping[tuple[str, str], int]:
+        """The number of held and queued workloads of a tenant, by owner and environment."""
+        return self._waiting.get(tenant, {})
 
     def count(self, key: CountKey) -> int:
         return self._counts[key]
@@ -225,6 +238,10 @@ class LiveState:
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
                 took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
+
+
+def _waits(workload: Workload) -> bool:
+    return workload.state in (State.HELD, State.QUEUED)
 
 
 def queued_request_of(workload: Workload) -> QueuedRequest:

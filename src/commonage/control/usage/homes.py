@@ -1,12 +1,13 @@
-"""Measures the disk usage of homes every ten minutes, and finds homes above the limit.
+"""Measures the disk usage of homes and volumes every ten minutes, and finds homes above the limit.
 
-The limit only causes a warning: users can still write.
+The limit of homes only causes a warning: users can still write. Above a tenant's quota of storage, admission refuses
+new work except sessions.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.errors import CommonageError
@@ -15,7 +16,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.volumes import folder_name
 from commonage.ports.clock import Clock
-from commonage.ports.homes import Homes
+from commonage.ports.homes import FolderSize, Homes
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
@@ -46,6 +47,7 @@ class HomeWatch:
     def __init__(self, homes: Homes | None, clock: Clock, quota_mib: int | None) -> None:
         self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
         self._used: Mapping[str, int] = {}
+        self._volumes: Sequence[FolderSize] | None = None
         self._at = 0.0
         self.iterations = Iterations("homes", clock.now, ITERATION_S)
 
@@ -65,6 +67,24 @@ class HomeWatch:
             log.warning("the homes are not measured: %s", error)
         else:
             self._at = self._clock.now()
+        try:
+            self._volumes = await self._homes.measure_volumes()
+        except CommonageError as error:
+            log.warning("the volumes are not measured: %s", error)
+
+    @property
+    def measured_at(self) -> float:
+        return self._at
+
+    def stored_mib(self, tenant: str, user: str | None = None) -> int | None:
+        """What a tenant's folders hold, or a user's home and folders of that tenant; None before a measurement."""
+        if self._volumes is None:
+            return None
+        theirs = [one for one in self._volumes if one.tenant in (None, folder_name(tenant))]
+        if user is None:
+            return sum(one.used_mib for one in theirs if one.tenant is not None)
+        own = sum(one.used_mib for one in theirs if one.user == folder_name(user))
+        return own + self._used.get(folder_name(user), 0)
 
     def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home; None before the first measurement."""

@@ -15,6 +15,7 @@ from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.workloads.admission import LiveLimits, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
@@ -24,6 +25,7 @@ from commonage.domain.lifecycle import StopRequested
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
 from commonage.domain.requests import format_cpus
 from commonage.domain.workloads import IdSequence, Kind, Spec, State, StopCause, StopRequest, Workload
@@ -64,6 +66,7 @@ class Workloads:
     ids: IdSequence
     chance: Callable[[int], int]
     live_limits: LiveLimits
+    quota_uses: QuotaUses
 
     async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
@@ -200,13 +203,18 @@ class Workloads:
         spec = spec_of(submission, principal, self.catalogue, self.settings)
         self._check_schedulable(principal, spec)
         state, reason = await self._initial_state(principal, spec)
+        now, quotas = self.clock.now(), self._quotas(spec)
         if state is State.HELD:
-            return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
-        now = self.clock.now()
+            length = self.live_state.queue_length()
+            return Explanation(None, (reason,), now, queue_length=length, quotas=quotas)
         considered = request_from_spec(spec, "", now)
         if spec.gang:
             considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
-        return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
+        return replace(explain(self.live_state.snapshot, considered, now), workload_id=None, quotas=quotas)
+
+    def _quotas(self, spec: Spec) -> tuple[QuotaUse, ...]:
+        tenant = self.live_state.snapshot.rules.tenant(spec.tenant)
+        return tuple(self.quota_uses.of(tenant, spec.owner, spec.environment))
 
     async def stop(self, principal: Principal, workload_id: str, reason: str = "") -> Workload:
         """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""

@@ -41,6 +41,7 @@ async def _gather(control: Control, _: Request, visitor: Visitor) -> dict[str, A
     return {
         "notices": await notices(control.queries, principal),
         "home_use": control.homes.of(principal),
+        "quotas": [one for one in control.quota_uses.visible(principal) if one.is_near],
         "node_rows": device_rows.node_rows(views, principal),
         "totals": device_rows.totals(views),
         "simulated": control.live_state.simulated_gpus,

@@ -49,6 +49,7 @@ def routes(site: Site) -> list[Route]:
             "titles": await titles(control, principal, [row.subject for row in shown] if by == "workload" else []),
             "cost_of": control.settings.prices.cost,
             "tenants": control.tenants.all(principal) if control.settings.rules.tenants else (),
+            "quotas": control.quota_uses.visible(principal),
             "resources": RESOURCES,
         }
         return site.render(request, visitor, "usage.html", values)

@@ -85,7 +85,7 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
         queued.request,
         queued.time_limit_s,
         queued.tenant,
-        queued.owner if snapshot.rules.tenants else "",
+        (queued.owner, queued.environment) if snapshot.rules.tenants else "",
         queued.gang,
     )
     key = (*sort, None if beyond else position)  # among requests with a promise, the reason depends on the position

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
-from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import DAY_S, DailyUsage, HeldByAttempt, PastAllocation, Usage, UsageReport, daily_usage
+from commonage.domain.tenants import Amounts, Reservation, QuotaNotice
+from commonage.domain.usage import DAY_S, DailyUsage, HeldByAttempt, PastAllocation, Usage, UsageReport, daily_usage, GpuTime
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
@@ -42,6 +43,7 @@ class Shelf:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     totals: list[DailyUsage] = field(default_factory=list)
+    quota_notices: dict[tuple[str, ...], QuotaNotice] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -132,6 +134,8 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        for notice in batch.quota_notices:
+            shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
         for expired in batch.expired:
             self.expire(expired)
@@ -253,6 +257,18 @@ class MemoryStore:
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), part)
         return [sums[subject] for subject in sorted(sums)]
 
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        await self._turn()
+        sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        for workload in self.shelf.workloads.values():
+            spec = workload.spec
+            for one in self.shelf.attempts.get(workload.id, {}).values():
+                if one.ended_at is not None and one.ended_at > max(since, one.allocation.at):
+                    for share in one.allocation.shares:
+                        key = (spec.tenant, spec.owner, spec.environment, share.model)
+                        sums[key] += share.compute_milli * (one.ended_at - max(since, one.allocation.at))
+        return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
+
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Past allocations of ended attempts, newest first."""
         await self._turn()
@@ -300,6 +316,10 @@ class MemoryStore:
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        await self._turn()
+        return [one for _, one in sorted(self.shelf.quota_notices.items()) if one.period_at >= since]
 
     async def images(self) -> Sequence[Image]:
         await self._turn()
