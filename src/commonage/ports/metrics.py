@@ -12,7 +12,7 @@ class Sample:
     """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
 
     Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
-    `queue_length`, `running`.
+    `queue_length`, `running`. Those of a node without `allocated_` in front are measured (`domain.node_usage`).
     """
 
     metric: str
