@@ -26,9 +26,11 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    literal,
     literal_column,
     select,
     union_all,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
@@ -36,6 +38,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.metrics.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 from commonage.ports.metrics import Point, Sample
 
@@ -53,6 +56,14 @@ class SampleRetention:
     minutes_s: float = 30 * DAY_S
     hours_s: float = 730 * DAY_S
     attempts_s: float = 90 * DAY_S
+
+
+async def _add_sites(connection: AsyncConnection) -> None:
+    """From version 1, whose subjects were `node:NAME` and `device:UUID`, all of the local site."""
+    for kind in ("node:", "device:"):
+        name = func.substr(series.c.subject, len(kind) + 1)
+        renamed = literal(f"{kind}{LOCAL_SITE}/") + name
+        await connection.execute(update(series).where(series.c.subject.startswith(kind)).values(subject=renamed))
 
 
 class SqlMetrics:
@@ -88,6 +99,9 @@ class SqlMetrics:
             await connection.execute(insert(about).values(version=VERSION))
         elif version > VERSION:
             raise Conflict("the samples were written by a newer Commonage; start that one", code="database-newer")
+        elif version < VERSION:
+            await _add_sites(connection)
+            await connection.execute(insert(about).values(version=VERSION))
 
     async def close(self) -> None:
         if self._engine is not None:

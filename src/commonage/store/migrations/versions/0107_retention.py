@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0107"
-down_revision = "0100"
+down_revision = "0101"
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 ENDED = sa.text("state IN ('succeeded', 'failed', 'stopped', 'timed_out', 'lost')")
