@@ -13,7 +13,7 @@ class Sample:
     `device:SITE/UUID`, `platform`.
 
     Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
-    `queue_length`, `running`.
+    `queue_length`, `running`. Those of a node without `allocated_` in front are measured (`domain.node_usage`).
     """
 
     metric: str

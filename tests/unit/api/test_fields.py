@@ -22,6 +22,7 @@ from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import QuotaUse
@@ -78,6 +79,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         hidden="device holders sample parent_memory_mib context_mib",
     ),
     nodes.MeasuredOut: Description((DeviceSample,), hidden="uuid memory_used_mib utilisation processes"),
+    nodes.NodeUsageOut: Description((NodeUsage,)),
     nodes.NodeOut: Description(
         (NodeView, Node, NodeReport),
         hidden="node report drained_by disk_free_mib faults disk_pressure gone awaits_admin",

@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Adapters, Control
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
@@ -44,7 +45,8 @@ def node() -> Any:
         factories.device(0, uuid="GPU-real", simulated=False, model="NVIDIA A30"),
         factories.device(1, uuid="GPU-sick", faults=("fell off the bus",)),
     ]
-    return factories.node("node-1", devices, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024)
+    usage = NodeUsage(1.5, 2048, 100, 1000, 10.0, 20.0, 30.0, 40.0, 55.0, 0.5)
+    return factories.node("node-1", devices, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024, usage=usage)
 
 
 @pytest.fixture

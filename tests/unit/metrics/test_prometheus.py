@@ -224,3 +224,12 @@ async def test_requests_are_counted_by_area_and_class(control: Control) -> None:
     assert value(families, "commonage_http_requests_total", area="portal", method="GET", status="4xx") == 1
     counts = [one for one in families["commonage_http_request_seconds"].samples if one.name.endswith("_count")]
     assert [(one.labels, one.value) for one in counts] == [({"area": "portal"}, 2)]
+
+
+async def test_measured_use_of_a_node_is_in_base_units(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_node_used_cpu_cores", site="local", node="node-1") == 1.5
+    assert value(families, "commonage_node_used_memory_bytes", site="local", node="node-1") == 2048 * MIB
+    assert value(families, "commonage_node_used_disk_bytes", site="local", node="node-1") == 100 * MIB
+    assert value(families, "commonage_node_network_sent_bytes_per_second", site="local", node="node-1") == 40.0
+    assert value(families, "commonage_node_temperature_celsius", site="local", node="node-1") == 55.0

@@ -12,6 +12,7 @@ from commonage.api.fill import fill
 from commonage.api.routes.nodes import find_node
 from commonage.api.routes.workloads import WORKLOAD, check_id
 from commonage.api.routing import QUERY, Guarded, caller, context, problems
+from commonage.control.loops.sample import NODE_USAGE
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.usage import Prices, Usage
@@ -23,7 +24,7 @@ router = APIRouter(route_class=Guarded)
 
 HOUR_S = 3600.0
 _OF_ATTEMPTS = ("cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation")
-_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib")
+_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib", *NODE_USAGE)
 _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 _UNITS = {
     "cpu_cores": "cores",
@@ -35,6 +36,11 @@ _UNITS = {
     "allocated_cpu_cores": "cores",
     "allocated_memory_mib": "MiB",
     "disk_free_mib": "MiB",
+    "disk_used_mib": "MiB",
+    "disk_read_bytes_per_s": "B/s",
+    "disk_written_bytes_per_s": "B/s",
+    "network_received_bytes_per_s": "B/s",
+    "network_sent_bytes_per_s": "B/s",
 }
 
 

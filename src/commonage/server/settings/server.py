@@ -15,6 +15,7 @@ from commonage.server.settings.fields import (
     OptionalPath,
     OptionalText,
     PortOrFree,
+    RetentionSeconds,
     Seconds,
     Takes,
     no_empty,
@@ -152,37 +153,31 @@ class LogSettings(BaseModel):
     )
 
 
-Kept = Annotated[Seconds, Field(ge=3600)]
-_KEPT = "a duration of at least an hour, like 90d"
 _DAY_S = 86_400
 
 
 class RetentionSettings(BaseModel):
     """How long the platform keeps what has ended. Older data is deleted in small batches."""
 
-    keep_workloads: Kept = setting(
+    keep_workloads: RetentionSeconds = setting(
         90 * _DAY_S,
         "How long ended workloads are kept, with their attempts, usage reports and samples. Their usage stays, as "
         "daily totals. A workload that a live one depends on, and an array with a live member, stay. At least five "
         "times `half_life` applies.",
-        _KEPT,
     )
-    keep_events: Kept = setting(30 * _DAY_S, "How long events are kept.", _KEPT)
-    keep_samples: Kept = setting(_DAY_S, "How long measurements are kept as they were taken.", _KEPT)
-    keep_samples_by_minute: Kept = setting(30 * _DAY_S, "How long measurements are kept, by minute.", _KEPT)
-    keep_samples_by_hour: Kept = setting(
+    keep_events: RetentionSeconds = setting(30 * _DAY_S, "How long events are kept.")
+    keep_samples: RetentionSeconds = setting(_DAY_S, "How long measurements are kept as they were taken.")
+    keep_samples_by_minute: RetentionSeconds = setting(30 * _DAY_S, "How long measurements are kept, by minute.")
+    keep_samples_by_hour: RetentionSeconds = setting(
         730 * _DAY_S,
         "How long measurements are kept, by hour. Those of workloads are deleted after `keep_workloads`.",
-        _KEPT,
     )
-    keep_logs: Kept = setting(
+    keep_logs: RetentionSeconds = setting(
         90 * _DAY_S,
         "How long the logs of ended workloads are kept. Above 20 GiB in total, the oldest are deleted earlier.",
-        _KEPT,
     )
-    keep_job_files: Kept = setting(
+    keep_job_files: RetentionSeconds = setting(
         365 * _DAY_S,
         "How long the folder of a job that came with files (`jobs/ID` in its owner's home) is kept after its last "
         "attempt and the last change in it.",
-        _KEPT,
     )

@@ -68,7 +68,8 @@ async def test_many_go_in_batches() -> None:
 
 async def test_a_workload_that_a_live_one_depends_on_stays() -> None:
     needed, other = make.workload(State.SUCCEEDED), make.workload(State.SUCCEEDED)
-    live = make.workload(State.RUNNING, depends_on=(Dependency(needed.id),))
+    held = make.workload(State.HELD, depends_on=(Dependency(needed.id),))
+    live = replace(held, not_before=1e12)
     site = old_site(needed, other, live)
     async with site.open():
         await site.clock.advance(61)
