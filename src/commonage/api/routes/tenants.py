@@ -7,12 +7,12 @@ from starlette.requests import Request
 
 from commonage.api.fill import fill, optional_reason
 from commonage.api.routes.workloads import parse_gpu_request, request_out
-from commonage.api.routing import BODY, Guarded, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, problems, read_json
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants import TenantView
 from commonage.control.windows import window_of, windows, zone_of
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_labels
@@ -23,6 +23,7 @@ router = APIRouter(route_class=Guarded)
 
 
 @router.get("/tenants", tags=["tenants"], summary="List tenants", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_tenants(request: Request) -> TenantList:
     """Your tenants, with their quotas, allocated, borrowed and lent resources, and the length of their queues.
 
@@ -33,6 +34,7 @@ async def list_tenants(request: Request) -> TenantList:
 
 
 @router.get("/tenants/{name:path}", tags=["tenants"], summary="Show a tenant", responses=problems("tenant-not-found"))
+@asks(Permission.SEE_TENANT)
 async def one_tenant(request: Request, name: str) -> TenantOut:
     """One tenant, with its quotas and its allocated, borrowed and lent resources."""
     return tenant_out(context(request).control.tenants.one(caller(request), name))
@@ -54,6 +56,7 @@ _EXAMPLE = {
 
 
 @router.get("/reservations", tags=["reservations"], summary="List reservations", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_reservations(request: Request) -> ReservationList:
     """Current and future reservations of your tenants; admins see those of all tenants."""
     reservations = context(request).control.reservations
@@ -75,13 +78,14 @@ async def list_reservations(request: Request) -> ReservationList:
     },
     openapi_extra=body_of(ReservationIn, _EXAMPLE),
 )  # fmt: skip
+@asks(Permission.RESERVE)
 async def reserve(request: Request) -> ReservedOut:
     """Reserve resources in a window of time, once or repeatedly. For admins.
 
     Refused if the cluster cannot provide them in addition to the existing reservations. `reason` names running
     workloads that may be in the way.
     """
-    control, principal = context(request).control, caller(request, Scope.ADMIN)
+    control, principal = context(request).control, caller(request)
     body = await read_json(request, ReservationIn)
     made = await control.reservations.add(principal, parse_reservation(body, control.clock.now(), control.settings))
     items = [_reservation_out(one) for one in made.reservations]
@@ -94,6 +98,7 @@ async def reserve(request: Request) -> ReservedOut:
     summary="Cancel a reservation",
     responses=problems("reservation-not-found"),
 )
+@asks(Permission.RESERVE)
 async def remove(request: Request, reservation_id: str) -> ReservationOut:
     """Workloads that started within it continue. For admins."""
     found = await context(request).control.reservations.remove(caller(request), reservation_id)

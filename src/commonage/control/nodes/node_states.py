@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from commonage.control.access import Access
 from commonage.control.state.feed import event_of
 from commonage.domain.errors import NotFound
 from commonage.domain.nodes import Device, Node, NodeState
-from commonage.domain.principals import Principal
+from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered, NodeUndecided
@@ -27,9 +28,9 @@ def with_state(node: Node) -> Node:
     return replace(node, state=NodeState.READY, reasons=() if report.disk_pressure is None else (report.disk_pressure,))
 
 
-def reasons_for(node: Node, principal: Principal) -> tuple[Reason, ...]:
-    """Why the node is in its state. Only admins get its faults, which may contain texts of daemons."""
-    if principal.is_admin or not node.report.faults:
+def reasons_for(node: Node, access: Access) -> tuple[Reason, ...]:
+    """Why the node is in its state. Its faults may contain texts of daemons, so only operators and admins get them."""
+    if access.may(Permission.SEE_PLATFORM) or not node.report.faults:
         return node.reasons
     if node.state is NodeState.DRAINING:
         return (DrainedBy(by=node.drained_by),)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Environments, EnvironmentView
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
-from commonage.control.tenants import tenants_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
@@ -50,15 +51,16 @@ class Volumes:
     settings: ControlSettings
 
     def offered(self, principal: Principal) -> Sequence[VolumeView]:
-        """Volumes of the caller's tenants, for admins all, in the order of the settings."""
+        """Volumes of the tenants that the caller may see, in the order of the settings."""
         principal.need(Scope.READ)
-        mine = [one.name for one in tenants_of(principal.groups, self.settings)]
+        access = access_of(principal, self.settings)
+        mine = [one.name for one in access.tenants(Permission.SEE_TENANT)]
         engines = self.node_views.capabilities()
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
-            if tenants or principal.is_admin:
+            if tenants or access.may(Permission.SEE_TENANT):
                 bounded, unbounded = _nodes(volume, engines)
                 is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
                 notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
@@ -146,6 +148,8 @@ class Launch:
 
     def options(self, principal: Principal) -> LaunchView:
         principal.need(Scope.READ)
+        access = access_of(principal, self._settings)
+        may_raise = access.may(Permission.RAISE_PRIORITY)
         grid = self._live_state.snapshot.grid
         reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
@@ -159,10 +163,8 @@ class Launch:
             free_cpus_milli=int(grid.cpus[grid.ready].max(initial=0)),
             free_memory_mib=int(grid.memory[grid.ready].max(initial=0)),
             simulated_gpus=self._live_state.simulated_gpus,
-            tenants=tuple(tenants_of(principal.groups, self._settings)),
-            priority_classes=tuple(
-                one for one in self._settings.priority_classes if principal.is_admin or not one.for_admins
-            ),
+            tenants=tuple(access.own_tenants()),
+            priority_classes=tuple(one for one in self._settings.priority_classes if may_raise or not one.for_admins),
         )
 
     def _choices(self, grid: Grid, devices: Sequence[Device]) -> tuple[GpuChoice, ...]:

@@ -65,7 +65,16 @@ class NodeViews:
             counts[one.allocation.node] += 1
             for share in one.allocation.shares:
                 holds = Resources(gpu_memory_mib=share.memory_mib)
-                holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at)
+                holder = Holder(
+                    one.workload_id,
+                    one.name,
+                    one.owner,
+                    one.kind,
+                    one.allocation.node,
+                    holds,
+                    one.ends_at,
+                    one.tenant,
+                )
                 holders[share.device_uuid].append(holder)
         return [self._view(node, holders, counts[name]) for name, node in sorted(self._live_state.nodes.items())]
 

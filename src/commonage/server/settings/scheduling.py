@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
 from commonage.scheduler.policies import registry
@@ -51,6 +52,35 @@ class BoundsEntry(Entry):
         return Bounds(self.cpus, self.memory, self.gpus, self.vram)
 
 
+SubjectName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
+
+
+class _BindingEntry(Entry):
+    """A role for one user, or for all users of one group, of JupyterHub."""
+
+    user: SubjectName | None = None
+    group: SubjectName | None = None
+    role: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.user is None) == (self.group is None):
+            raise ValueError("a role is for a user or for a group: set one of `user` and `group`")
+        return self
+
+    def binding(self) -> RoleBinding:
+        kind = SubjectKind.USER if self.user is not None else SubjectKind.GROUP
+        return RoleBinding(kind, self.user or self.group or "", Role(self.role))
+
+
+class MemberEntry(_BindingEntry):
+    role: Literal["viewer", "member", "teacher", "manager"]
+
+
+class PlatformRoleEntry(_BindingEntry):
+    role: Literal["operator", "admin"]
+
+
 class TenantEntry(Entry):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
     title: Annotated[str, Field(max_length=128)] = ""
@@ -62,6 +92,7 @@ class TenantEntry(Entry):
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     max_workloads: Annotated[int, Field(ge=0)] | None = None
+    members: tuple[MemberEntry, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> TenantEntry:
@@ -78,7 +109,10 @@ class TenantEntry(Entry):
     def tenant(self) -> Tenant:
         bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
         quota = Quota(*bounds)
-        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
+        members = tuple(entry.binding() for entry in self.members)
+        return Tenant(
+            self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads, members
+        )
 
 
 class PriorityClassEntry(Entry):
@@ -102,6 +136,11 @@ def _policy(name: str) -> str:
 class SchedulingSettings(BaseModel):
     tenants: Annotated[tuple[TenantEntry, ...], UNIQUE_NAMES] = setting(
         (), f"Tenants that share the nodes, each with a weight and a quota ({docs_page('operate/tenants')})."
+    )
+    platform_roles: tuple[PlatformRoleEntry, ...] = setting(
+        (),
+        "Roles in all tenants, `operator` or `admin`, each for a `user` or a `group` of JupyterHub "
+        f"({docs_page('operate/roles')}). Admins of JupyterHub are admins without an entry.",
     )
     priority_classes: Annotated[tuple[PriorityClassEntry, ...], UNIQUE_NAMES] = setting(
         (),

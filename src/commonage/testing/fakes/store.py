@@ -17,7 +17,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
-from commonage.ports.store import Batch, Filter, Page
+from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.cursors import cursor_after, read_cursor
 
 _SUBJECTS: dict[str, Callable[[Workload], str]] = {
@@ -176,7 +176,7 @@ class MemoryStore:
         return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         await self._turn()
         found = [
@@ -184,7 +184,7 @@ class MemoryStore:
             for event in self.shelf.events
             if event.seq > after
             and (workload_id is None or event.workload_id == workload_id)
-            and (owner is None or event.owner == owner)
+            and (visible is None or visible.has(event.owner, event.tenant))
         ]
         return found[:limit]
 
@@ -197,7 +197,13 @@ class MemoryStore:
         return max(self.shelf.workloads, default=None)
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         """The resources held within [since, until)."""
         await self._turn()
@@ -207,7 +213,10 @@ class MemoryStore:
             )
         sums: dict[str, Usage] = {}
         for workload in self.shelf.workloads.values():
-            if owner not in (None, workload.spec.owner) or workload_id not in (None, workload.id):
+            spec = workload.spec
+            if visible is not None and not visible.has(spec.owner, spec.tenant):
+                continue
+            if workload_id not in (None, workload.id):
                 continue
             held = _held(workload, self.shelf.attempts.get(workload.id, {}).values(), since, until)
             if held is not None:
@@ -283,6 +292,7 @@ def matches(workload: Workload, which: Filter) -> bool:
         and (which.kinds is None or spec.kind in which.kinds)
         and (which.states is None or workload.state in which.states)
         and (which.submitted_after is None or workload.submitted_at > which.submitted_after)
+        and (which.visible is None or which.visible.has(spec.owner, spec.tenant))
         and (which.text is None or _has_text(workload, which.text))
     )
 

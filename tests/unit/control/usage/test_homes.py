@@ -2,6 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from commonage.control.settings import ControlSettings
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.principals import Principal, Scope
@@ -28,7 +29,7 @@ class Measured:
 
 async def test_who_has_more_than_is_allowed_is_told() -> None:
     homes = Measured({folder_name("Ada L."): 3 * 1024, "bob": 10})
-    watch = HomeWatch(homes, FakeClock(), 2 * 1024)
+    watch = HomeWatch(homes, FakeClock(), ControlSettings(home_quota_mib=2 * 1024))
     assert watch.of(ADA) is None
     await watch.refresh()
     view = watch.of(ADA)
@@ -43,7 +44,7 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
 
 
 async def test_without_a_bound_there_is_only_a_figure() -> None:
-    watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), None)
+    watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), ControlSettings())
     await watch.refresh()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
