@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -99,6 +100,16 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         await until(lambda: len(live.in_state(State.RUNNING)) == len(workloads))
         api.control.catalogue.put(images.values())
         yield World(api, workloads, reservations, images)
+
+
+@asynccontextmanager
+async def signed_in(world: World, caller: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """A browser in which the caller has signed in to the portal."""
+    transport = httpx2.ASGITransport(app=world.api.app)
+    async with httpx2.AsyncClient(transport=transport, base_url=URL) as browser:
+        state = parse_qs(urlsplit((await browser.get(PORTAL_PATH)).headers["location"]).query)["state"][0]
+        await browser.get(CALLBACK_PATH, params={"state": state, "code": caller})
+        yield browser
 
 
 def all_routes(api: Api) -> Iterator[tuple[str, APIRoute | WebSocketRoute]]:
@@ -240,6 +251,15 @@ async def test_a_viewer_sees_workloads_without_their_content(world: World) -> No
     assert {one["tenant"] for one in listed} == {OWN, "commons"}, "the walk submits to the default tenant"
 
 
+async def test_the_page_of_a_workload_shows_a_viewer_no_log(world: World) -> None:
+    path = f"{PORTAL_PATH}workloads/{world.workloads[OWN]}"
+    for caller, reads in ((Role.VIEWER, False), (Role.TEACHER, True)):
+        async with signed_in(world, caller) as browser:
+            shown, log = await browser.get(path), await browser.get(f"{path}/log")
+        assert (shown.status_code, 'id="log"' in shown.text, f"{OWN}-secret" in shown.text) == (200, reads, reads)
+        assert (log.status_code, "printed" in log.text) == ((200, True) if reads else (403, False))
+
+
 async def test_holders_of_other_tenants_are_an_anonymous_total(world: World) -> None:
     async with world.api.client(OUTSIDER) as client:
         nodes = (await client.get("/nodes")).json()["items"]
@@ -269,10 +289,7 @@ async def test_events_belong_to_those_who_see_the_workload(world: World) -> None
 async def test_no_page_names_what_the_visitor_does_not_see(world: World, caller: str) -> None:
     pages = ["", "launch", "workloads", "workloads?owner=*", "nodes", "images", "reservations", "usage",
              "usage?by=tenant", "usage?by=owner"]  # fmt: skip
-    transport = httpx2.ASGITransport(app=world.api.app)
-    async with httpx2.AsyncClient(transport=transport, base_url=URL) as browser:
-        state = parse_qs(urlsplit((await browser.get(PORTAL_PATH)).headers["location"]).query)["state"][0]
-        await browser.get(CALLBACK_PATH, params={"state": state, "code": caller})
+    async with signed_in(world, caller) as browser:
         for page in pages:
             shown = await browser.get(PORTAL_PATH + page)
             assert shown.status_code == 200, page

@@ -6,11 +6,12 @@ Roles come from the hub (an admin, a group named like a tenant), from the bindin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden
+from commonage.domain.nodes import Node
 from commonage.domain.permissions import OWN, PERMISSIONS, Permission, Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.refusals import PermissionMissing
@@ -102,6 +103,13 @@ class Access:
         if self.may(Permission.SEE_PLATFORM):
             return True
         return any(not one.sites or site in one.sites for one in self.tenants(Permission.SEE_TENANT))
+
+    def hidden_nodes(self, nodes: Iterable[Node]) -> frozenset[str]:
+        """The names of those nodes whose site it does not see."""
+        by_site: dict[str, list[str]] = {}
+        for node in nodes:
+            by_site.setdefault(node.site, []).append(node.name)
+        return frozenset(name for site, names in by_site.items() if not self.sees_site(site) for name in names)
 
     def _is_permitted(self, permission: Permission, tenant: str | None) -> bool:
         if any(role.permits(permission) for role in self.platform):

@@ -42,7 +42,7 @@ _public = APIRouter(tags=["installation"])
 async def info(request: Request) -> InfoOut:
     """Properties of the installation, and your user name and scopes. Any valid token is enough."""
     control, principal, access = context(request).control, caller(request), access_for(request)
-    capabilities = control.node_views.capabilities()
+    capabilities = control.node_views.capabilities(access)
     return InfoOut(
         name=control.settings.name,
         version=__version__,

@@ -89,12 +89,15 @@ class Images:
     def _view(self, image: Image, principal: Principal, counts: Mapping[str, tuple[int, int]]) -> ImageView:
         work = [counts.get(one.name, (0, 0)) for one in environments_of(image)]
         running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
+        access = self._access(principal)
+        hidden = access.hidden_nodes(self.live_state.nodes.values())
+        nodes = tuple(one for one in self.prepulls.of(image) if one.node not in hidden)
         return ImageView(
             image,
-            tuple(self.prepulls.of(image)),
+            nodes,
             running,
             waiting,
-            _may_change(self._access(principal), image),
+            _may_change(access, image),
         )
 
     def _workloads(self) -> dict[str, tuple[int, int]]:
@@ -171,9 +174,13 @@ class Images:
         principal.need(Scope.SUBMIT)
         image = self._known(principal, name)
         _need_owner(self._access(principal), image, "have it brought to nodes")
-        for node in nodes:
-            self.live_state.node(node)  # raises NotFound
-        ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
+        hidden = self._access(principal).hidden_nodes(self.live_state.nodes.values())
+        seen = [one for one in self.live_state.nodes.values() if one.name not in hidden]
+        unknown = next((name for name in nodes if all(one.name != name for one in seen)), None)
+        if unknown is not None:
+            there = ", ".join(sorted(one.name for one in seen)) or "none"
+            raise NotFound(f"there is no node {unknown[:60]!r}; there are: {there}", code="node-not-found")
+        ready = [one.name for one in seen if one.state is NodeState.READY]
         away = next((one for one in nodes if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"

@@ -43,10 +43,7 @@ def visible_holders(holders: Sequence[Holder], access: Access) -> tuple[Holder, 
 
 def visible_explanation(found: Explanation, access: Access, nodes: Iterable[Node]) -> Explanation:
     """The explanation without other tenants, and without nodes of sites that the reader may not use."""
-    by_site: dict[str, set[str]] = {}
-    for node in nodes:
-        by_site.setdefault(node.site, set()).add(node.name)
-    hidden = {name for site, names in by_site.items() if not access.sees_site(site) for name in names}
+    hidden = access.hidden_nodes(nodes)
     reasons = tuple(
         one for one in found.reasons if not isinstance(one, NodeShortfall | FreeButKept) or one.node not in hidden
     )

@@ -116,7 +116,7 @@ async def _gather_nodes(control: Control, _: Request, visitor: Visitor) -> dict[
         "lines": lines,
         "simulated": control.live_state.simulated_gpus,
         "environments": control.environments.views(visitor.principal),
-        "capabilities": control.node_views.capabilities(),
+        "capabilities": control.node_views.capabilities(access),
     }
 
 
