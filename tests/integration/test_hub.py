@@ -29,7 +29,7 @@ async def test_a_user_signs_in_and_lands_on_the_portal(here: Installation) -> No
         page = await here.sign_in(browser, "Alice", here.secrets.users_password)
         assert page.url.path == PORTAL_PATH
         found = await here.oauth(browser)
-    assert found == Principal("alice", frozenset({Scope.READ, Scope.SUBMIT}))
+    assert found == Principal("alice", frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE}))
 
 
 async def test_the_admin_signs_in_with_a_password_of_their_own(here: Installation) -> None:

@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 async def run(url: str, *statements: str) -> list[Any]:
-    """Execute; the rows of each, spaces in SQL evened out."""
+    """Execute; the rows of each. Spaces and quotes in SQL do not matter."""
     database = connect(database_url(url))
 
     def work(connection: Connection) -> list[Any]:
@@ -66,7 +66,7 @@ async def run(url: str, *statements: str) -> list[Any]:
 
 def _even(value: Any) -> Any:
     return (
-        " ".join(value.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split())
+        " ".join(value.replace('"', "").replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split())
         if isinstance(value, str)
         else value
     )

@@ -144,7 +144,7 @@ def address(path: str, world: World, name: str) -> str:
         "name:path": name,
         "reservation_id": world.reservations.get(name, "r" + "0" * 13),
         "scope": name,
-        "site": "here",
+        "site": "local",
         "name": "torch:1" if "/images/" in path else "gpu-1",
     }
     return re.sub(r"{([^}]+)}", lambda found: values[found[1]], path)

@@ -35,6 +35,7 @@ class Access:
     settings: ControlSettings
     platform: frozenset[Role]
     _roles: dict[str, frozenset[Role]] = field(default_factory=dict)
+    _sites: dict[str, bool] = field(default_factory=dict)
 
     def roles_in(self, tenant: str) -> frozenset[Role]:
         """The roles in this tenant, without those of the platform."""
@@ -100,16 +101,15 @@ class Access:
 
     def sees_site(self, site: str) -> bool:
         """Whether the site belongs to the platform's roles, or to a tenant of the principal."""
-        if self.may(Permission.SEE_PLATFORM):
-            return True
-        return any(not one.sites or site in one.sites for one in self.tenants(Permission.SEE_TENANT))
+        if site not in self._sites:
+            own = self.tenants(Permission.SEE_TENANT)
+            permitted = any(not one.sites or site in one.sites for one in own)
+            self._sites[site] = permitted or self.may(Permission.SEE_PLATFORM)
+        return self._sites[site]
 
     def hidden_nodes(self, nodes: Iterable[Node]) -> frozenset[str]:
-        """The names of those nodes whose site it does not see."""
-        by_site: dict[str, list[str]] = {}
-        for node in nodes:
-            by_site.setdefault(node.site, []).append(node.name)
-        return frozenset(name for site, names in by_site.items() if not self.sees_site(site) for name in names)
+        """The labels of those nodes whose site it does not see."""
+        return frozenset(node.key.label for node in nodes if not self.sees_site(node.site))
 
     def _is_permitted(self, permission: Permission, tenant: str | None) -> bool:
         if any(role.permits(permission) for role in self.platform):

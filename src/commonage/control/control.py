@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
+from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.sample import Sampling
@@ -61,7 +62,7 @@ from commonage.ports.store import Store
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents.
+    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site.
     """
 
     store: Store
@@ -73,7 +74,7 @@ class Adapters:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
-    elsewhere: RemoteDevices | None = None
+    elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
     clouds: Sequence[tuple[NodePoolPolicy, Cloud]] = ()
     joining: Joining | None = None
     homes: Homes | None = None
@@ -87,7 +88,7 @@ class Control:
         self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
-        self._engines = engines = {engine.site: engine for engine in adapters.engines}
+        self.engines = engines = Engines(adapters.engines)
         self.live_state = live_state = LiveState(settings.rules, [policy for policy, _ in adapters.clouds])
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
@@ -131,7 +132,7 @@ class Control:
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.reconcile.watches,
             *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._follow()
@@ -167,7 +168,7 @@ class Control:
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.open()
 
     async def run(self, *adapters: Loop) -> None:
@@ -198,12 +199,12 @@ class Control:
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
         iterations = [one.iterations for one in (self.writer, *self._loops)]
-        iterations += [one for engine in self._engines.values() for one in engine.loops()]
+        iterations += [one for engine in self.engines.values() for one in engine.loops()]
         return sorted((one.health() for one in iterations), key=lambda one: one.name)
 
 

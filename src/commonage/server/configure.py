@@ -11,6 +11,7 @@ from commonage.catalogue import builtin_environments
 from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.docker.engine import DockerEngine
@@ -27,8 +28,6 @@ from commonage.ports.registry import RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
-
-SITE = "local"
 
 
 def make_engine(
@@ -56,7 +55,7 @@ def make_engine(
     }
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
-        return ProcessEngine(SITE, data, devices=devices, settings=process)
+        return ProcessEngine(LOCAL_SITE, data, devices=devices, settings=process)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -67,7 +66,7 @@ def make_engine(
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
-        return DockerEngine(SITE, data, devices=devices, settings=docker)
+        return DockerEngine(LOCAL_SITE, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
         **daemon,
@@ -77,7 +76,7 @@ def make_engine(
         sources=settings.port_source_ranges,
         without_agents=settings.swarm_without_agents,
     )
-    return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+    return SwarmEngine(LOCAL_SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:
@@ -167,7 +166,7 @@ def rules_of(settings: Settings) -> Rules:
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _check_names(f"the tenant {entry.name}: environments", fixed, environments)
-        _check_names(f"the tenant {entry.name}: sites", entry.sites, [SITE])
+        _check_names(f"the tenant {entry.name}: sites", entry.sites, [LOCAL_SITE])
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
         policy=settings.policy,

@@ -34,7 +34,7 @@ from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound
-from commonage.domain.nodes import NodePoolView
+from commonage.domain.nodes import NodeKey, NodePoolView
 from commonage.domain.permissions import Permission
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
@@ -82,7 +82,7 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
     control, principal = context(request).control, caller(request)
     find_node(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
-    await control.drains.drain(principal, name, requeue=query.requeue, by=by)
+    await control.drains.drain(principal, NodeKey(site, name), requeue=query.requeue, by=by)
     return node_out(find_node(request, site, name), access_for(request))
 
 
@@ -97,9 +97,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     workloads that still count as running on a lost node become lost.
     """
     control, principal = context(request).control, caller(request)
-    if name in control.live_state.nodes:  # a node that is no longer listed may still have a certificate
-        find_node(request, site, name)
-    return DoneOut(done=list(await control.drains.remove(principal, name, force=query.force)))
+    return DoneOut(done=list(await control.drains.remove(principal, NodeKey(site, name), force=query.force)))
 
 
 @router.post(
@@ -115,7 +113,7 @@ async def resume(request: Request, site: str, name: str, query: Annotated[Resume
     """
     principal = caller(request)
     find_node(request, site, name)
-    await context(request).control.nodes.resume(principal, name, query.gpu)
+    await context(request).control.nodes.resume(principal, NodeKey(site, name), query.gpu)
     return node_out(find_node(request, site, name), access_for(request))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.catalogue.prepulls import OnNode, Prepulls
+from commonage.control.nodes.node_states import node_named
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -90,8 +91,7 @@ class Images:
         work = [counts.get(one.name, (0, 0)) for one in environments_of(image)]
         running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
         access = self._access(principal)
-        hidden = access.hidden_nodes(self.live_state.nodes.values())
-        nodes = tuple(one for one in self.prepulls.of(image) if one.node not in hidden)
+        nodes = tuple(one for one in self.prepulls.of(image) if access.sees_site(one.site))
         return ImageView(
             image,
             nodes,
@@ -173,19 +173,16 @@ class Images:
         """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""
         principal.need(Scope.SUBMIT)
         image = self._known(principal, name)
-        _need_owner(self._access(principal), image, "have it brought to nodes")
-        hidden = self._access(principal).hidden_nodes(self.live_state.nodes.values())
-        seen = [one for one in self.live_state.nodes.values() if one.name not in hidden]
-        unknown = next((name for name in nodes if all(one.name != name for one in seen)), None)
-        if unknown is not None:
-            there = ", ".join(sorted(one.name for one in seen)) or "none"
-            raise NotFound(f"there is no node {unknown[:60]!r}; there are: {there}", code="node-not-found")
-        ready = [one.name for one in seen if one.state is NodeState.READY]
-        away = next((one for one in nodes if one not in ready), None)
+        access = self._access(principal)
+        _need_owner(access, image, "have it brought to nodes")
+        seen = [one for one in self.live_state.nodes.values() if access.sees_site(one.site)]
+        chosen = [node_named(node, seen).key for node in nodes]
+        ready = [one.key for one in seen if one.state is NodeState.READY]
+        away = next((one for one in chosen if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.request(image, nodes or ready)
+        self.prepulls.request(image, chosen or ready)
         return self.one(principal, image.name)
 
     def _tenant_of(self, principal: Principal, scope: str) -> str | None:
