@@ -194,6 +194,7 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
         "reason": reason("Queued."),
         "submitted_at": time.time(),
         "since": time.time(),
+        "site": None,
         "shares": [],
         "attempts": 0,
         "priority": 0,
