@@ -123,7 +123,7 @@ async def test_weekly_reservation_creates_one_per_week(root: httpx2.AsyncClient)
 
 async def test_refuses_invalid_reservations(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
     refused = await ann.post("/reservations", json=ending(3600))
-    assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
+    assert (refused.status_code, refused.json()["code"]) == (403, "permission-missing")
     for ask, code, words in (
         (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course, art"),
         (ending(3600, count=7), "reservation-conflict", "room for 6 of 7 times"),

@@ -145,7 +145,8 @@ def explanation(explained: ExplanationOut) -> list[str]:
     for holder in explained.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
-        lines.append(f"The {holder.kind}{name} of {holder.owner} uses {holder.holds} on {holder.node}{ends}.")
+        who = f"The {holder.kind}{name} of {holder.owner} uses" if holder.owner else "Other tenants use"
+        lines.append(f"{who} {holder.holds} on {holder.node}{ends}.")
     if explained.fits_now and waits:
         lines.append(f"This would start now: {explained.fits_now}.")
     if explained.expected_start_at is not None and waits:

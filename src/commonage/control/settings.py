@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
@@ -63,6 +64,7 @@ class ControlSettings:
     port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
     origin_warning: str = ""  # shown to admins on every page of the portal
     default_tenant: str = "commons"
+    platform_roles: tuple[RoleBinding, ...] = ()
     rules: Rules = field(default_factory=Rules)
     priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES
     default_cpus_milli: int = 1000

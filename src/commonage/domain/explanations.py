@@ -16,6 +16,7 @@ class Holder:
     """A workload that holds resources for which another waits. `ends_at` is set only if it has a time limit.
 
     `holds` is the part of the device under which it is listed, or of the resource for which the other one waits.
+    Without an owner it is the total of what tenants hold that the reader may not see; it ends with the last of them.
     """
 
     workload_id: str
@@ -25,6 +26,11 @@ class Holder:
     node: str
     holds: Resources
     ends_at: float | None = None
+    tenant: str = ""
+
+    @property
+    def is_anonymous(self) -> bool:
+        return not self.owner
 
 
 class Precedence(StrEnum):
@@ -37,12 +43,21 @@ class Precedence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """A request in the queue; all fields are empty if it is of a tenant that the reader may not see."""
+
+    kind: str = ""
+    owner: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobsAhead:
-    """`nearest` are the nearest few, as (kind, owner): nothing else of other people's work is shown."""
+    """`nearest` are the nearest few. Nothing else of other people's work is shown."""
 
     precedence: Precedence
     count: int
-    nearest: tuple[tuple[str, str], ...]
+    nearest: tuple[Ahead, ...]
 
 
 class Confidence(StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from commonage.domain.nodes import Allocation
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request, format_cpus, format_memory
 
@@ -89,8 +90,9 @@ class Quota:
 class Tenant:
     """A lab, course or customer. `weight` is its part of crowded nodes, relative to the weights of the others.
 
-    Members are the hub's group of the same name; the default tenant has all users. `sites` and `environments`, if not
-    empty, are those its members may use. `max_workloads` replaces the general limit on live jobs and services.
+    `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
+    members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
+    may be used. `max_workloads` replaces the general limit on live jobs and services.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Tenant:
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     max_workloads: int | None = None
+    members: tuple[RoleBinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

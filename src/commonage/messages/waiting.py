@@ -240,7 +240,7 @@ def _reserved(reason: r.ReservedForOthers, _say: Say) -> str:
         when = f"; the reservation begins in {format_duration(reason.begins_in_s)}"
     elif reason.ends_in_s is not None:
         when = f"; the reservation ends in {format_duration(reason.ends_in_s)}"
-    return f"{_free(reason)} free, but reserved for {whom or 'others'}{title}{when}."
+    return f"{_free(reason)} free, but reserved for {whom or 'another tenant'}{title}{when}."
 
 
 def _kept(reason: r.KeptForQueue, _say: Say) -> str:

@@ -56,6 +56,20 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Visible:
+    """Selects what one user may see: what the `owner` owns, what belongs to one of `tenants`, and of events also those
+    without an owner of one of the tenants in `shared`.
+    """
+
+    owner: str
+    tenants: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    def has(self, owner: str | None, tenant: str | None) -> bool:
+        return owner == self.owner or tenant in self.tenants or (owner is None and tenant in self.shared)
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """Selects workloads: every field that is not None must match. `text` is part of a name or the start of an id."""
 
@@ -69,6 +83,7 @@ class Filter:
     environment: str | None = None
     text: str | None = None
     submitted_after: float | None = None
+    visible: Visible | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,7 @@ class Store(Protocol):
         """All its attempts, oldest first."""
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         """Events with seq > `after`, oldest first."""
 
@@ -124,7 +139,13 @@ class Store(Protocol):
         """The greatest workload id, None without workloads."""
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         """Allocated resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
 

@@ -6,11 +6,12 @@ and every table gets its rows in one statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import Executable, Select, func, select
+from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
@@ -18,7 +19,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
-from commonage.ports.store import Batch, Filter, Page
+from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
 from commonage.store.expiry import expired
@@ -102,15 +103,20 @@ class SqlStore:
         return [attempt_from_row(row) for row in await self._rows(of_workload.order_by(attempts.c.number))]
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         # A client may send any number; no database compares one of more than 64 bits.
         later = EVENT.select().where(events.c.seq > max(-_LARGEST_SEQ, min(after, _LARGEST_SEQ)))
         if workload_id is not None:
             later = later.where(events.c.workload_id == clean(workload_id))
-        if owner is not None:
-            later = later.where(events.c.owner == clean(owner))
-        return await self._read(EVENT, later.order_by(events.c.seq).limit(limit))
+        if visible is None:
+            return await self._read(EVENT, later.order_by(events.c.seq).limit(limit))
+        # Each part is a walk along an index.
+        parts = [
+            await self._read(EVENT, later.where(*part).order_by(events.c.seq).limit(limit))
+            for part in _parts_of_events(visible)
+        ]
+        return sorted(chain(*parts), key=lambda event: event.seq)[:limit]
 
     async def last_event_seq(self) -> int:
         rows = await self._rows(select(func.max(events.c.seq)))
@@ -153,7 +159,13 @@ class SqlStore:
         return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         if by not in SUBJECTS:
             raise InvalidInput(
@@ -161,7 +173,7 @@ class SqlStore:
             )
         if not since < until:
             return []
-        return usage_of(await self._rows(usage_statement(since, until, by, owner, workload_id)))
+        return usage_of(await self._rows(usage_statement(since, until, by, visible, workload_id)))
 
     async def nodes(self) -> Sequence[Node]:
         return sorted(await self._read(NODE, NODE.select()), key=lambda node: node.key)
@@ -209,3 +221,12 @@ class _Open:
         self.database = database
         self.workloads = Workloads(database)
         self.writer = Writer(database.dialect)
+
+
+def _parts_of_events(visible: Visible) -> list[list[ColumnElement[bool]]]:
+    """The visible events in parts that have none in common."""
+    owner, tenant, mine = events.c.owner, events.c.tenant, clean(visible.owner)
+    seen, shared = set(map(clean, visible.tenants)), set(map(clean, visible.shared))
+    of_others = [[tenant == name, owner.is_(None) | (owner != mine)] for name in sorted(seen)]
+    of_nobody = [[tenant == name, owner.is_(None)] for name in sorted(shared - seen)]
+    return [[owner == mine], *of_others, *of_nobody]

@@ -156,6 +156,7 @@ events = Table(
 )
 Index(None, events.c.workload_id, events.c.seq, **_where("workload_id IS NOT NULL"))
 Index(None, events.c.owner, events.c.seq, **_where("owner IS NOT NULL"))
+Index(None, events.c.tenant, events.c.seq, **_where("owner IS NULL"))
 
 nodes = Table(
     "nodes",

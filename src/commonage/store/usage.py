@@ -12,6 +12,8 @@ from typing import Any, Final
 from sqlalchemy import Select, case, func, literal, select, union_all
 
 from commonage.domain.usage import DAY_S, Usage
+from commonage.ports.store import Visible
+from commonage.store.paging import is_visible
 from commonage.store.rows import clean
 from commonage.store.tables import attempts, usage_totals
 
@@ -24,13 +26,17 @@ SUBJECTS: Final = {
 }
 
 
-def usage_statement(since: float, until: float, by: str, owner: str | None, workload_id: str | None) -> Any:
+def usage_statement(since: float, until: float, by: str, visible: Visible | None, workload_id: str | None) -> Any:
     """Resources times seconds within [since, until), by subject. A deleted workload is in no sum by workload."""
     parts = [_of_attempts(since, until, by)]
     if by != "workload" and workload_id is None:
         parts.append(_of_totals(since, until, by))
-    if owner is not None:
-        parts = [part.where(part.get_final_froms()[0].c.owner == clean(owner)) for part in parts]
+    if visible is not None:
+        tables = [part.get_final_froms()[0].c for part in parts]
+        parts = [
+            part.where(is_visible(table.owner, table.tenant, visible))
+            for part, table in zip(parts, tables, strict=True)
+        ]
     if workload_id is not None:
         parts = [part.where(attempts.c.workload_id == clean(workload_id)) for part in parts]
     return union_all(*parts)

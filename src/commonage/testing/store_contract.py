@@ -16,7 +16,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
-from commonage.ports.store import Batch, Filter, Store
+from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
@@ -94,7 +94,7 @@ class StoreContract(
             await store.workload(odd)
         assert await store.workload_by_key(odd, odd) is None
         assert await store.attempts(odd) == []
-        assert await store.events(workload_id=odd, owner=odd) == []
+        assert await store.events(workload_id=odd, visible=Visible(odd, (odd,), (odd,))) == []
         assert (await store.workloads(Filter(owner=odd, text=odd), limit=1)).items == []
 
     async def test_it_survives_closing(self, store: Store) -> None:

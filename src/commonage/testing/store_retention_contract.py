@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commonage.domain.errors import NotFound
 from commonage.domain.usage import DAY_S, Usage
 from commonage.domain.workloads import State, Workload
-from commonage.ports.store import Batch, Filter, Store
+from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing.store_reading_contract import some_examples
 
@@ -29,7 +29,9 @@ def _ended(since: float, key: str | None = None) -> Workload:
 
 async def _sums(store: Store, owner: str | None = None) -> list[Sequence[Usage]]:
     return [
-        await store.usage(since=first * DAY_S, until=end * DAY_S, by=by, owner=owner)
+        await store.usage(
+            since=first * DAY_S, until=end * DAY_S, by=by, visible=None if owner is None else Visible(owner)
+        )
         for (first, end), by in itertools.product(_PERIODS, ("owner", "tenant", "environment"))
     ]
 

@@ -56,7 +56,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
-    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads"),
+    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads members"),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
     events.PointOut: Description((Point,)),
@@ -95,7 +95,9 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     tenants.BoundsOut: Description((Bounds,)),
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
-    tenants.TenantOut: Description((TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads"),
+    tenants.TenantOut: Description(
+        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members"
+    ),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
         (UsageReport, UsageFigures),
@@ -112,7 +114,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
     ),
     workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
-    workloads.HolderOut: Description((Holder,)),
+    workloads.HolderOut: Description((Holder,), own="text", hidden="tenant"),
     workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
     workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk"),
     workloads.ShareOut: Description((Share,), own="device index", hidden="device_uuid device_index device_memory_mib"),

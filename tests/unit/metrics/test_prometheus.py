@@ -191,12 +191,13 @@ async def test_the_text_is_that_of_prometheus(app: FastAPI) -> None:
         ("Bearer reader", 200),
         ("token admin", 200),
         ("Bearer submitter", 403),
+        ("Bearer user", 403),
         ("Bearer nobody", 401),
         ("Basic reader", 401),
         ("Bearer ", 401),
     ],
 )
-async def test_a_token_that_may_read_is_needed(app: FastAPI, authorization: str, status: int) -> None:
+async def test_the_token_of_an_operator_is_needed(app: FastAPI, authorization: str, status: int) -> None:
     answer = await call(app, authorization=authorization)
     assert answer.status_code == status
     assert ("commonage_workloads{" in answer.text) == (status == 200)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.nodes import LOCAL_SITE, Node, NodeKey, NodePoolPolicy, PendingNode
+from commonage.domain.errors import NotFound
+from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
@@ -75,15 +75,6 @@ class LiveState:
             known = ", ".join(one.label for one in sorted(self._nodes)[:MAX_LISTED]) or "none"
             raise NotFound(f"there is no node {key.label[:120]!r}; there are: {known}", code="node-not-found")
         return node
-
-    def node_named(self, name: str) -> Node:
-        """The node NAME or SITE/NAME. Raises NotFound, and InvalidInput if several sites have a node NAME."""
-        site, _, own = name.rpartition("/")
-        found = [node for node in self._nodes.values() if node.name == own and site in ("", node.site)]
-        if len(found) > 1:
-            places = ", ".join(sorted(str(node.key) for node in found)[:MAX_LISTED])
-            raise InvalidInput(f"the node {name[:60]!r} is ambiguous: {places}; write SITE/NAME", field="nodes")
-        return found[0] if found else self.node(NodeKey(site or LOCAL_SITE, own))
 
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)

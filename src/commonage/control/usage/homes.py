@@ -10,8 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import access_of
+from commonage.control.settings import ControlSettings
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.volumes import folder_name
@@ -44,8 +47,9 @@ class HomeView:
 class HomeWatch:
     """Measures homes and keeps the newest result. `homes` None: homes cannot be measured here."""
 
-    def __init__(self, homes: Homes | None, clock: Clock, quota_mib: int | None) -> None:
-        self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
+    def __init__(self, homes: Homes | None, clock: Clock, settings: ControlSettings) -> None:
+        self._homes, self._clock, self._settings = homes, clock, settings
+        self._quota_mib = settings.home_quota_mib
         self._used: Mapping[str, int] = {}
         self._volumes: Sequence[FolderSize] | None = None
         self._at = 0.0
@@ -93,7 +97,7 @@ class HomeWatch:
         return None if used is None else HomeView(used, self._quota_mib, self._at)
 
     def all(self, principal: Principal) -> Mapping[str, HomeView]:
-        """All homes by folder name, the largest first. For admins."""
-        principal.need(Scope.ADMIN)
+        """All homes by folder name, the largest first. For operators and admins."""
+        access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         largest = sorted(self._used.items(), key=lambda one: -one[1])
         return {name: HomeView(used, self._quota_mib, self._at) for name, used in largest}

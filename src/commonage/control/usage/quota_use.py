@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
-from commonage.control.tenants import tenants, tenants_of
 from commonage.control.usage.homes import HomeWatch
 from commonage.control.workloads.admission import LiveLimits
-from commonage.domain.errors import Forbidden, NotFound
+from commonage.domain.errors import NotFound
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.reasons.waiting import QuotaScope, Resource
@@ -38,17 +39,19 @@ class QuotaUses:
     settings: ControlSettings
 
     def visible(self, principal: Principal, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaUse]:
-        """The caller's own quotas, in one tenant or all of theirs; admins may ask for any tenant and user.
+        """The caller's own quotas, in one tenant or all of theirs. Those of another user need a role that shows
+        their workloads.
 
         Raises NotFound, Forbidden.
         """
         principal.need(Scope.READ)
-        if user not in (None, principal.name) and not principal.is_admin:
-            raise Forbidden("only admins see the quotas of others", code="not-admin")
-        known = tenants(self.settings) if principal.is_admin else tenants_of(principal.groups, self.settings)
-        wanted = [one for one in known if tenant in (None, one.name)]
+        access = access_of(principal, self.settings)
+        wanted = [one for one in access.tenants(Permission.SEE_TENANT) if tenant in (None, one.name)]
         if tenant is not None and not wanted:
             raise NotFound(f"you see no tenant {tenant[:60]!r}", code="tenant-not-found")
+        if user not in (None, principal.name):
+            for one in wanted:
+                access.need(Permission.SEE_WORKLOADS, one.name)
         return [use for one in wanted for use in self.of(one, user or principal.name)]
 
     def of(self, tenant: Tenant, user: str, environment: str | None = None) -> Iterator[QuotaUse]:

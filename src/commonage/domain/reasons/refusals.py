@@ -8,6 +8,15 @@ from commonage.domain.reasons.base import Reason
 from commonage.domain.reasons.waiting import QuotaScope, Resource
 
 
+class PermissionMissing(Reason):
+    """No role of the user permits this. `roles` are those that do; the tenant is empty if it concerns the platform."""
+
+    user: str
+    permission: str
+    tenant: str
+    roles: tuple[str, ...]
+
+
 class NoSuchAttempt(Reason):
     """The workload has no attempt of this number, or none yet."""
 

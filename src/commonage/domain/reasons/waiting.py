@@ -327,7 +327,10 @@ class TenantQuotaExceededThere(FreeButKept):
 
 
 class ReservedForOthers(FreeButKept):
-    """A reservation keeps them. `user` is set if it is for one member of the tenant."""
+    """A reservation keeps them. `user` is set if it is for one member of the tenant.
+
+    All three names are empty if it is for another tenant than that of the workload.
+    """
 
     tenant: str
     user: str | None = None

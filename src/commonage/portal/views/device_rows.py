@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from commonage.control.access import Access
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
-from commonage.domain.principals import Principal
+from commonage.domain.permissions import Permission
 from commonage.domain.requests import format_cpus, format_memory
 from commonage.portal.templating import percent
 from commonage.ports.devices import DeviceSample
@@ -135,10 +136,10 @@ class Total:
     whole_text: str
 
 
-def node_rows(views: Sequence[NodeView], principal: Principal) -> list[NodeRow]:
+def node_rows(views: Sequence[NodeView], access: Access) -> list[NodeRow]:
     """Nodes with GPUs first. Users see each GPU's allocations and owners, not the names of others' workloads."""
     rows = [
-        NodeRow(view, tuple(_device_row(device, principal, _labels(view)) for device in view.devices)) for view in views
+        NodeRow(view, tuple(_device_row(device, access, _labels(view)) for device in view.devices)) for view in views
     ]
     return sorted(rows, key=lambda row: not row.device_rows)
 
@@ -182,26 +183,27 @@ def _labels(view: NodeView) -> dict[str, str]:
     return {one.device.uuid: one.device.label for one in view.devices}
 
 
-def _device_row(view: DeviceView, principal: Principal, labels: Mapping[str, str]) -> DeviceRow:
+def _device_row(view: DeviceView, access: Access, labels: Mapping[str, str]) -> DeviceRow:
     segments = []
     at = 0
     for holder in view.holders:
-        segments.append(_segment(holder, at, view.device.memory_mib, principal))
+        segments.append(_segment(holder, at, view.device.memory_mib, access))
         at += holder.holds.gpu_memory_mib
     allocated, whole = view.device.memory_mib - view.free_mib, view.device.memory_mib
     summary = f"{format_memory(allocated)} of {format_memory(whole)} allocated" if allocated else "all free"
     return DeviceRow(view, tuple(segments), summary, _facts(view, labels))
 
 
-def _segment(holder: Holder, at: int, whole: int, principal: Principal) -> Segment:
-    seen = principal.may_see(holder.owner)
-    name = holder.name if seen and holder.name else holder.kind
-    colour = "own" if holder.owner == principal.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
+def _segment(holder: Holder, at: int, whole: int, access: Access) -> Segment:
+    anonymous = holder.is_anonymous
+    seen = not anonymous and access.may_on(Permission.SEE_WORKLOADS, holder.owner, holder.tenant)
+    name = holder.name if seen and holder.name else holder.kind or "workloads"
+    colour = "own" if holder.owner == access.principal.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
     width = 100 * holder.holds.gpu_memory_mib / whole if whole else 0
     return Segment(
         x=percent(at, whole),
         width=percent(holder.holds.gpu_memory_mib, whole),
-        owner=holder.owner,
+        owner=holder.owner or "another tenant",
         title=name,
         colour=colour,
         workload_id=holder.workload_id if seen else None,

@@ -30,7 +30,7 @@ def routes(site: Site) -> list[Route]:
         period = request.query_params.get("period", "")
         period = period if period in PERIODS else "month"
         by = request.query_params.get("by", "")
-        by = by if by in _BY else ("owner" if principal.is_admin else "workload")
+        by = by if by in _BY else ("owner" if site.access(visitor).sees_others else "workload")
         until = datetime.fromtimestamp(control.clock.now(), UTC)
         since = (until - timedelta(days=_LENGTHS[period])).timestamp()
         rows = await control.queries.usage(principal, since=since, until=until.timestamp(), by=by)

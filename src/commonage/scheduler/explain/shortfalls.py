@@ -173,10 +173,11 @@ class _Withheld:
             here, key=lambda reservation: (reservation.starts_at > self._now, reservation.starts_at, reservation.id)
         )
         begins = reservation.starts_at > self._now
+        own = reservation.tenant == self._queued.tenant  # of other tenants only the time is shown
         return waiting.ReservedForOthers(
-            tenant=reservation.tenant,
-            user=reservation.owner,
-            title=reservation.title,
+            tenant=reservation.tenant if own else "",
+            user=reservation.owner if own else None,
+            title=reservation.title if own else "",
             begins_in_s=reservation.starts_at - self._now if begins else None,
             ends_in_s=None if begins else reservation.ends_at - self._now,
         )

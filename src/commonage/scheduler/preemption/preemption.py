@@ -298,5 +298,9 @@ class _Search:
     def _reason(self, allocated: AllocatedRequest) -> Reason:
         queued, is_session = self.queued, allocated.kind == "session"
         if allocated.priority < queued.priority:
-            return attempts.Preempted(by_owner=queued.owner, by_kind=queued.kind, is_session=is_session)
-        return attempts.Reclaimed(tenant=queued.tenant, is_session=is_session)
+            known = allocated.tenant == queued.tenant
+            return attempts.Preempted(
+                by_owner=queued.owner if known else "", by_kind=queued.kind if known else "", is_session=is_session
+            )
+        # The tenant is another one, which the owner of the preempted workload may not know.
+        return attempts.Reclaimed(is_session=is_session)

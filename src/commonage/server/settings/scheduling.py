@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
 from commonage.scheduler.policies import registry
@@ -74,6 +75,35 @@ _OF_MODEL = ("gpus", "vram", "running", "gpu_hours_month")
 _OF_ENVIRONMENT = (*_LENDABLE, "running", "queued", "gpu_hours_month")
 
 
+SubjectName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
+
+
+class _BindingEntry(Entry):
+    """A role for one user, or for all users of one group, of JupyterHub."""
+
+    user: SubjectName | None = None
+    group: SubjectName | None = None
+    role: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.user is None) == (self.group is None):
+            raise ValueError("a role is for a user or for a group: set one of `user` and `group`")
+        return self
+
+    def binding(self) -> RoleBinding:
+        kind = SubjectKind.USER if self.user is not None else SubjectKind.GROUP
+        return RoleBinding(kind, self.user or self.group or "", Role(self.role))
+
+
+class MemberEntry(_BindingEntry):
+    role: Literal["viewer", "member", "teacher", "manager"]
+
+
+class PlatformRoleEntry(_BindingEntry):
+    role: Literal["operator", "admin"]
+
+
 class TenantEntry(Entry):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
     title: Annotated[str, Field(max_length=128)] = ""
@@ -89,6 +119,7 @@ class TenantEntry(Entry):
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     max_workloads: Annotated[int, Field(ge=0)] | None = None
+    members: tuple[MemberEntry, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> TenantEntry:
@@ -122,7 +153,10 @@ class TenantEntry(Entry):
             tuple((name, entry.bounds()) for name, entry in self.per_environment.items()),
             tuple((name, entry.bounds()) for name, entry in self.per_model.items()),
         )
-        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
+        members = tuple(entry.binding() for entry in self.members)
+        return Tenant(
+            self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads, members
+        )
 
 
 class PriorityClassEntry(Entry):
@@ -159,6 +193,11 @@ class SchedulingSettings(BaseModel):
         "UTC",
         "Time zone in which the calendar months of GPU-hour quotas begin.",
         "a name of the IANA database, like Europe/Berlin",
+    )
+    platform_roles: tuple[PlatformRoleEntry, ...] = setting(
+        (),
+        "Roles in all tenants, `operator` or `admin`, each for a `user` or a `group` of JupyterHub "
+        f"({docs_page('operate/roles')}). Admins of JupyterHub are admins without an entry.",
     )
     priority_classes: Annotated[tuple[PriorityClassEntry, ...], UNIQUE_NAMES] = setting(
         (),

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Sequence
 from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
-from commonage.domain.tenants import Amounts, Reservation, QuotaNotice
-from commonage.domain.usage import DAY_S, DailyUsage, HeldByAttempt, PastAllocation, Usage, UsageReport, daily_usage, GpuTime
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
+from commonage.domain.usage import (
+    DAY_S,
+    DailyUsage,
+    GpuTime,
+    HeldByAttempt,
+    PastAllocation,
+    Usage,
+    UsageReport,
+    daily_usage,
+)
 from commonage.domain.workloads import Attempt, Event, State, Workload
-from commonage.ports.store import Batch, Filter, Page
+from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.cursors import cursor_after, read_cursor
 
 _SUBJECTS: dict[str, Callable[[Workload], str]] = {
@@ -137,12 +146,16 @@ class MemoryStore:
         for notice in batch.quota_notices:
             shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
-        for expired in batch.expired:
-            self.expire(expired)
+        self.expire(batch)
+
+    def expire(self, batch: Batch) -> None:
+        for workload_id in batch.expired:
+            self.expire_workload(workload_id)
+        shelf = self.shelf
         shelf.events = [event for event in shelf.events if event.seq not in batch.expired_events]
         shelf.numbers.difference_update(batch.expired_events)
 
-    def expire(self, workload_id: str) -> None:
+    def expire_workload(self, workload_id: str) -> None:
         """Delete one ended workload, and add its usage to the totals."""
         shelf, workload = self.shelf, self.shelf.workloads.get(workload_id)
         if workload is None or not workload.state.is_terminal:
@@ -211,7 +224,7 @@ class MemoryStore:
         return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         await self._turn()
         found = [
@@ -219,7 +232,7 @@ class MemoryStore:
             for event in self.shelf.events
             if event.seq > after
             and (workload_id is None or event.workload_id == workload_id)
-            and (owner is None or event.owner == owner)
+            and (visible is None or visible.has(event.owner, event.tenant))
         ]
         return found[:limit]
 
@@ -232,7 +245,13 @@ class MemoryStore:
         return max(self.shelf.workloads, default=None)
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         """The resources held within [since, until)."""
         await self._turn()
@@ -242,7 +261,10 @@ class MemoryStore:
             )
         sums: dict[str, Usage] = {}
         for workload in self.shelf.workloads.values():
-            if owner not in (None, workload.spec.owner) or workload_id not in (None, workload.id):
+            spec = workload.spec
+            if visible is not None and not visible.has(spec.owner, spec.tenant):
+                continue
+            if workload_id not in (None, workload.id):
                 continue
             held = _held(workload, self.shelf.attempts.get(workload.id, {}).values(), since, until)
             if held is not None:
@@ -250,7 +272,7 @@ class MemoryStore:
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
         for day in self.shelf.totals if by != "workload" and workload_id is None else ():
             begun, ended = max(since, day.day * DAY_S), min(until, (day.day + 1) * DAY_S)
-            if owner in (None, day.owner) and begun < ended:
+            if (visible is None or visible.has(day.owner, day.tenant)) and begun < ended:
                 subject = getattr(day, by)
                 number = day.workloads if day.day == since // DAY_S else day.began
                 part = _part_of(day, number, (ended - begun) / DAY_S)
@@ -342,6 +364,7 @@ def matches(workload: Workload, which: Filter) -> bool:
         and (which.kinds is None or spec.kind in which.kinds)
         and (which.states is None or workload.state in which.states)
         and (which.submitted_after is None or workload.submitted_at > which.submitted_after)
+        and (which.visible is None or which.visible.has(spec.owner, spec.tenant))
         and (which.text is None or _has_text(workload, which.text))
     )
 

@@ -2,7 +2,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from commonage.control.settings import Limits
+from commonage.control.settings import ControlSettings, Limits
 from commonage.control.state.live_state import LiveState
 from commonage.control.usage.homes import HomeWatch
 from commonage.control.workloads.admission import LiveLimits
@@ -76,7 +76,7 @@ async def test_full_storage_refuses_new_work_except_sessions() -> None:
 
 async def test_who_has_more_than_is_allowed_is_told() -> None:
     homes = Measured({folder_name("Ada L."): 3 * 1024, "bob": 10})
-    watch = HomeWatch(homes, FakeClock(), 2 * 1024)
+    watch = HomeWatch(homes, FakeClock(), ControlSettings(home_quota_mib=2 * 1024))
     assert watch.of(ADA) is None
     await watch.refresh()
     view = watch.of(ADA)
@@ -91,7 +91,7 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
 
 
 async def test_without_a_bound_there_is_only_a_figure() -> None:
-    watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), None)
+    watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), ControlSettings())
     await watch.refresh()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over

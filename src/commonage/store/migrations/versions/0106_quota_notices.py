@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0106"
-down_revision = "0101"
+down_revision = "0103"
 
 
 def upgrade() -> None:
