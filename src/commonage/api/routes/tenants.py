@@ -66,7 +66,10 @@ async def one_tenant(request: Request, name: str) -> TenantOut:
 )
 @asks(Permission.SEE_TENANT)
 async def quotas(request: Request, query: Annotated[QuotaQuery, Query()]) -> QuotaList:
-    """Each bound on you in your tenants, with what is used of it and left. A role that shows the workloads of others also shows their quotas."""
+    """Each bound on you in your tenants, with what is used of it and left.
+
+    A role that shows the workloads of others also shows their quotas.
+    """
     found = context(request).control.quota_uses.visible(caller(request), query.tenant, query.user)
     return QuotaList(items=[_quota_out(one) for one in found])
 
