@@ -55,7 +55,7 @@ class Reconcile:
         self._progressed_at: dict[str, float] = {}
         self._sweep_every_s = sweep_every_s
         self.iterations = Iterations("reconcile", clock.now)
-        self.watches = Watches(engines, self._tell, clock)
+        self.watches = Watches(engines, self.report, clock)
 
     def effect(self, workload_id: str, effect: Effect) -> None:
         if isinstance(effect, StartRun):
@@ -110,7 +110,7 @@ class Reconcile:
             except CommonageError as error:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
-    def _tell(self, engine: Engine, status: Status) -> None:
+    def report(self, engine: Engine, status: Status) -> None:
         if not self._may_report(engine, status):
             log.warning("site %s reports attempt %s of another site: ignored", engine.site, status.attempt_id)
             return
@@ -167,7 +167,7 @@ class Reconcile:
         allocated = self._allocated(engine)  # again: allocations may have changed while the engine answered
         for attempt_id, status in seen.items():
             if attempt_id in allocated:
-                self._tell(engine, status)
+                self.report(engine, status)
             else:
                 self._unallocated_attempt(engine, status)
         for attempt_id, workload in allocated.items():
@@ -220,7 +220,7 @@ class Watches:
     """Passes on the statuses that engines report as they change. An iteration ends with each status."""
 
     def __init__(self, engines: Engines, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
-        self._engines, self._tell, self._clock = engines, tell, clock
+        self._engines, self.report, self._clock = engines, tell, clock
         self.iterations = Iterations("watch", clock.now)
 
     async def run(self) -> None:
@@ -231,7 +231,7 @@ class Watches:
         while True:
             try:
                 async for status in engine.watch():
-                    self._tell(engine, status)
+                    self.report(engine, status)
                     self.iterations.end()
             except CommonageError as error:
                 log.warning("site %s: watching broke off: %s", engine.site, error)

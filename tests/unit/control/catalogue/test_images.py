@@ -322,13 +322,13 @@ async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then(site
 
         for tenth in range(6):  # then the sweep asks the engine itself
             status = Status(f"{made.id}-1", Phase.STARTING, site.clock.now(), "gpu-1", pulling(tenth), tenth / 10)
-            control.reconcile._tell(site.engine, status)
+            control.reconcile.report(site.engine, status)
             await site.clock.advance(0.5)
             assert details().progress == tenth / 10
         written = [one.reason for one in await control.queries.events(ADA) if one.kind is EventKind.PROGRESS]
         assert written == [pulling(tenth) for tenth in (0, 4)]
         assert details().reason == written[-1]
         running = Status(f"{made.id}-1", Phase.RUNNING, site.clock.now(), "gpu-1")
-        control.reconcile._tell(site.engine, running)
+        control.reconcile.report(site.engine, running)
         await site.clock.advance(0.5)
         assert (site.there(made).state, details().progress) == (State.RUNNING, None)

@@ -212,7 +212,7 @@ async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_
         assert attempt.started_at is not None
         now = site.clock.now()
         ended = Status(attempt.id, Phase.ENDED, now, exit_code=0, started_at=attempt.started_at, used=LastUse(1.5, 200))
-        control.reconcile._tell(site.engine, ended)
+        control.reconcile.report(site.engine, ended)
         await site.sampled(control, 1)
         usage_report = await of(control, one)
         assert (usage_report.figures.cpu_s, usage_report.figures.memory_peak_mib) == (1.5, 200)

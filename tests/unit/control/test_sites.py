@@ -1,0 +1,152 @@
+"""Several sites under one control plane: the same node names, and sites that do not answer."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.unit.control.world import FOREVER, Site, job, submit
+
+from commonage.control.engines import Engines
+from commonage.domain.errors import EngineFailure
+from commonage.domain.nodes import NodeKey, NodeReport, NodeState
+from commonage.domain.requests import parse_gpus
+from commonage.domain.statuses import Measurement, Phase, Status
+from commonage.domain.workloads import State
+from commonage.ports.engine import Engine
+from commonage.testing import factories as make
+from commonage.testing.fakes.clock import FakeClock, settle
+from commonage.testing.fakes.engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+HERE, EAST = NodeKey("local", "gpu-1"), NodeKey("east", "gpu-1")
+
+
+class Silent(FakeEngine):
+    """A site that never answers."""
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        await asyncio.Event().wait()
+        return ()
+
+    async def measure(self) -> Sequence[Measurement]:
+        await asyncio.Event().wait()
+        return ()
+
+    async def statuses(self) -> Sequence[Status]:
+        await asyncio.Event().wait()
+        return ()
+
+
+def east(site: Site, kind: type[FakeEngine] = FakeEngine) -> FakeEngine:
+    return kind("east", [make.node("gpu-1", 1).report], site.clock, default=FOREVER)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site([make.node("gpu-1", 1)])
+
+
+async def test_sites_may_have_nodes_of_the_same_name(site: Site) -> None:
+    async with site.open() as control:
+        control.engines.add(east(site))
+        await site.clock.advance(10)
+        assert set(control.live_state.nodes) == {HERE, EAST}
+        placed = []
+        for _ in range(2):
+            one = await submit(control, job(gpu=parse_gpus("1")))
+            await site.clock.advance(5)
+            attempt = site.there(one).attempt
+            assert attempt is not None
+            placed.append(attempt.allocation.node_key)
+        assert set(placed) == {HERE, EAST}
+        assert {each.key.label for each in control.live_state.nodes.values()} == {"gpu-1", "east/gpu-1"}
+
+
+async def test_a_silent_site_delays_no_other(site: Site) -> None:
+    async with site.open() as control:
+        control.engines.add(east(site, Silent))
+        await site.clock.advance(10)
+        one = await submit(control, job())
+        await site.clock.advance(5)
+        assert site.there(one).state is State.RUNNING
+        site.engine.add_node(make.node("gpu-2").report)
+        await site.clock.advance(10)
+        assert control.live_state.nodes[NodeKey("local", "gpu-2")].state is NodeState.READY
+
+
+async def test_a_site_may_report_its_own_attempts_only(site: Site) -> None:
+    async with site.open() as control:
+        other = east(site)
+        control.engines.add(other)
+        one = await submit(control, job(labels=(("site", "local"),)))
+        await site.clock.advance(5)
+        attempt = site.there(one).attempt
+        assert attempt is not None
+        ended = Status(attempt.id, Phase.ENDED, site.clock.now(), exit_code=1)
+        control.reconcile.report(other, ended)
+        await site.clock.advance(5)
+        assert site.there(one).state is State.RUNNING
+        control.reconcile.report(site.engine, ended)
+        await site.clock.advance(5)
+        assert site.there(one).state is State.FAILED
+
+
+async def test_a_removed_site_takes_no_work(site: Site) -> None:
+    async with site.open() as control:
+        control.engines.add(east(site))
+        await site.clock.advance(10)
+        control.engines.remove("east")
+        await site.clock.advance(10)
+        assert control.live_state.nodes[EAST].state is not NodeState.READY
+        assert control.live_state.nodes[HERE].state is NodeState.READY
+
+
+async def test_sites_that_fail_or_are_slow_are_left_out_of_an_answer() -> None:
+    clock = FakeClock()
+    good, slow, broken = (FakeEngine(name, [], clock) for name in ("good", "slow", "broken"))
+
+    async def name(engine: Engine) -> str:
+        if engine is slow:
+            await asyncio.Event().wait()
+        if engine is broken:
+            raise EngineFailure("its daemon is away", retryable=True)
+        return engine.site
+
+    assert await Engines([slow, good, broken]).ask(name, timeout_s=0.05) == {"good": "good"}
+
+
+async def test_each_engine_has_one_task_while_its_site_is_known() -> None:
+    clock, running = FakeClock(), set[str]()
+
+    async def run(engine: Engine) -> None:
+        running.add(engine.site)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running.discard(engine.site)
+
+    engines = Engines([FakeEngine("a", [], clock)])
+    task = asyncio.create_task(engines.run_each(run))
+    await settle()
+    engines.add(FakeEngine("b", [], clock))
+    await settle()
+    assert running == {"a", "b"}
+    engines.remove("a")
+    await settle()
+    assert running == {"b"}
+    task.cancel()
+    await asyncio.wait([task])
+    assert running == set()
+
+
+async def test_an_error_of_one_task_ends_all() -> None:
+    async def run(_: Engine) -> None:
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        await Engines([FakeEngine("a", [], FakeClock())]).run_each(run)
+
+
+def test_labels_of_nodes_elsewhere_name_their_site() -> None:
+    assert (replace(make.node("n"), site="east").key.label, make.node("n").key.label) == ("east/n", "n")
