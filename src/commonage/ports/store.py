@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
@@ -26,7 +27,8 @@ class Batch:
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
     replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
-    `unreserved` reservations to delete.
+    `unreserved` reservations to delete. `resources` carry the version they were read with plus one, like `updates`;
+    a new one has version 1.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -41,11 +43,12 @@ class Batch:
     unreserved: list[str] = field(default_factory=list)
     departed: list[tuple[str, str]] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
+    resources: list[StoredResource] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest)
+        return bool(work or rest or self.resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +146,6 @@ class Store(Protocol):
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""
+
+    async def resources(self) -> Sequence[StoredResource]:
+        """All platform resources, including deleted ones, by kind and name."""

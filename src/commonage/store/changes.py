@@ -13,6 +13,7 @@ from commonage.store.rows import (
     IMAGE,
     NODE,
     RESERVATION,
+    RESOURCE,
     USAGE_REPORT,
     Row,
     Stored,
@@ -50,6 +51,7 @@ class Changes:
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
+        self.resources = [{**RESOURCE.row(one), "before": one.version - 1} for one in batch.resources]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:

@@ -14,6 +14,7 @@ from sqlalchemy import Select, case, func, literal, select
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
@@ -26,12 +27,13 @@ from commonage.store.rows import (
     IMAGE,
     NODE,
     RESERVATION,
+    RESOURCE,
     USAGE_REPORT,
     Stored,
     attempt_from_row,
     clean,
 )
-from commonage.store.tables import attempts, events, images, reservations, usage_reports
+from commonage.store.tables import attempts, events, images, reservations, resources, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.workloads import Workloads
@@ -186,6 +188,9 @@ class SqlStore:
 
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
+
+    async def resources(self) -> Sequence[StoredResource]:
+        return await self._read(RESOURCE, RESOURCE.select().order_by(resources.c.kind, resources.c.name))
 
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]

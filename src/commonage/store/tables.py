@@ -192,6 +192,20 @@ reservations = Table(
 )
 Index(None, reservations.c.ends_at)
 
+# Platform resources. A deleted one stays without a body, so that its versions go on growing.
+resources = Table(
+    "resources",
+    metadata,
+    Column("kind", Id, primary_key=True),
+    Column("name", Id, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("body", Text),
+    Column("managed_by", Text, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Images of the catalogue by their names; removed ones stay, to explain why they are unavailable.
 images = Table(
     "images",

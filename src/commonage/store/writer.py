@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
+from commonage.domain.errors import StaleVersion
 from commonage.store.changes import Changes, stale
 from commonage.store.rows import WORKLOAD, Row
 from commonage.store.tables import (
@@ -21,6 +22,7 @@ from commonage.store.tables import (
     images,
     nodes,
     reservations,
+    resources,
     secrets,
     specs,
     usage_reports,
@@ -65,6 +67,9 @@ class Writer:
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
+        resource_key = (resources.c.kind == bindparam("kind"), resources.c.name == bindparam("name"))
+        self._resource_version = prepared(select(resources.c.version).where(*resource_key).with_for_update())
+        self._upsert_resources = upsert(resources)
 
     def write(self, connection: Connection, changes: Changes) -> None:
         """Raises StaleVersion unless each updated workload has the version that its update follows."""
@@ -83,6 +88,9 @@ class Writer:
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
         self._upsert_images.many(connection, changes.images)
+        for row in changes.resources:
+            self._check_resource(connection, row)
+            self._upsert_resources.many(connection, [row])
 
     def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
         if not expected:
@@ -92,6 +100,14 @@ class Writer:
         for workload_id, version in expected.items():
             if actual.get(workload_id) != version:
                 raise stale(workload_id, actual.get(workload_id), version)
+
+    def _check_resource(self, connection: Connection, row: Row) -> None:
+        found = self._resource_version.one(connection, row).scalar_one_or_none()
+        if (found or 0) != row["before"]:
+            raise StaleVersion(
+                f"{row['kind']} {row['name']} was changed meanwhile: it is at version {found or 0}, this change "
+                f"follows {row['before']}"
+            )
 
 
 class _Prepared:

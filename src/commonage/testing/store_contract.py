@@ -24,6 +24,7 @@ from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
+from commonage.testing.store_resources_contract import StoreResourcesContract
 from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
@@ -44,7 +45,13 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReservationsContract, StoreImagesContract):
+class StoreContract(
+    StoreReadingContract,
+    StoreUsageReportsContract,
+    StoreReservationsContract,
+    StoreResourcesContract,
+    StoreImagesContract,
+):
     """Writing is atomic, durable, and loses no concurrent change."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -442,7 +442,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 LOOPS = {
     "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
-    "sample", "schedule", "timers", "watch here",
+    "sample", "schedule", "timers", "watch here", "node_pools",
 }  # fmt: skip
 
 

@@ -4,93 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field
 
-from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
-from commonage.domain.usage import Prices
-from commonage.scheduler.policies import registry
-from commonage.scheduler.queue.sites import SitePolicy
-from commonage.server.settings.fields import (
+from commonage.resources.fields import (
     UNIQUE_NAMES,
-    Entry,
-    MibOrZero,
-    MilliOrZero,
     NotNegative,
     Seconds,
     SecondsOrZero,
+)
+from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, TenantEntry
+from commonage.scheduler.policies import registry
+from commonage.scheduler.queue.sites import SitePolicy
+from commonage.server.settings.fields import (
     setting,
 )
 from commonage.wire.hub import docs_page
-
-
-def _devices(value: object) -> object:
-    """Thousandths of GPUs for a number of GPUs, such as 2.5."""
-    if value is None or isinstance(value, bool):
-        return value
-    try:
-        devices = float(str(value))
-    except ValueError:
-        raise ValueError("not a number of GPUs; write it like 4 or 2.5") from None
-    if not 0 <= devices <= 1_000_000:
-        raise ValueError("not a number of GPUs from 0 to a million")
-    return round(devices * 1000)
-
-
-DevicesMilli = Annotated[int, BeforeValidator(_devices)]
-
-
-class BoundsEntry(Entry):
-    """A bound on each resource; None is unbounded."""
-
-    cpus: MilliOrZero | None = None
-    memory: MibOrZero | None = None
-    gpus: DevicesMilli | None = None
-    vram: MibOrZero | None = None
-
-    def bounds(self) -> Bounds:
-        return Bounds(self.cpus, self.memory, self.gpus, self.vram)
-
-
-class TenantEntry(Entry):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
-    title: Annotated[str, Field(max_length=128)] = ""
-    weight: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
-    nominal: BoundsEntry = BoundsEntry()
-    borrowing: BoundsEntry = BoundsEntry()
-    lending: BoundsEntry = BoundsEntry()
-    per_user: BoundsEntry = BoundsEntry()
-    sites: tuple[str, ...] = ()
-    environments: tuple[str, ...] = ()
-    max_workloads: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> TenantEntry:
-        """Borrowing and lending are relative to the nominal quota, so it must be set."""
-        for what in ("borrowing", "lending"):
-            for resource, bound in getattr(self, what):
-                own = getattr(self.nominal, resource)
-                if bound is not None and own is None:
-                    raise ValueError(f"{what}.{resource} is relative to nominal.{resource}, which is not set")
-                if what == "lending" and bound is not None and bound > own:
-                    raise ValueError(f"lending.{resource} is more than nominal.{resource}")
-        return self
-
-    def tenant(self) -> Tenant:
-        bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
-        quota = Quota(*bounds)
-        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
-
-
-class PriorityClassEntry(Entry):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
-    priority: Annotated[int, Field(ge=-100, le=100)]
-    preemptible: bool = False
-    for_admins: bool | None = None
-
-    def priority_class(self) -> PriorityClass:
-        """The class in the form of the domain. A priority above 0 is for admins by default."""
-        for_admins = self.priority > 0 if self.for_admins is None else self.for_admins
-        return PriorityClass(self.name, self.priority, self.preemptible, for_admins)
 
 
 def _policy(name: str) -> str:
@@ -151,10 +79,10 @@ class PriceSettings(BaseModel):
     )
 
     @property
-    def prices(self) -> Prices:
-        return Prices(
-            gpu_gib_h=self.price_gpu_gib_hour,
-            cpu_h=self.price_cpu_hour,
-            memory_gib_h=self.price_memory_gib_hour,
+    def prices(self) -> PricesEntry:
+        return PricesEntry(
+            gpu_gib_hour=self.price_gpu_gib_hour,
+            cpu_hour=self.price_cpu_hour,
+            memory_gib_hour=self.price_memory_gib_hour,
             currency=self.currency,
         )

@@ -9,14 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
+from commonage.resources.fields import (
+    Seconds,
+    Takes,
+)
 from commonage.server.settings.fields import (
     IpAddress,
     Names,
     OptionalPath,
     OptionalText,
     PortOrFree,
-    Seconds,
-    Takes,
     no_empty,
     setting,
 )
