@@ -58,6 +58,7 @@ COMMANDS: dict[str, Row] = {
     "diff": Row("commonage.cli.resources.apply:diff", "Compare the server with files of resources.", PLATFORM),
     "export": Row("commonage.cli.resources.apply:export", "Print all resources as a file.", PLATFORM),
     "resource": Row("commonage.cli.resources.resource:resource", "List, set and delete resources.", PLATFORM),
+    "gitops": Row("commonage.cli.resources.gitops:gitops", "Keep resources as a git branch declares them.", PLATFORM),
     "up": Row("commonage.server.commands.server:up", "Start the server.", SERVER),
     "component": Row("commonage.server.commands.server:component", "Run one component in its own process.", SERVER),
     "token": Row("commonage.server.commands.server:token", "Create a token for a user.", SERVER),

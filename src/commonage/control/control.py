@@ -24,6 +24,7 @@ from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.request_limits import Connections, requests_of_users
 from commonage.control.reservations import Reservations
+from commonage.control.resources.git_sources import GitSources
 from commonage.control.resources.resources import Resources
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
@@ -150,6 +151,7 @@ class Control:
             store, live_state, writer, clock, settings, adapters.support, builtin, engines, self._declare
         )
         self._settings_file = adapters.declared
+        self.git_sources = GitSources(writer, clock)
         self._follow()
 
     def _declare(self, platform: Platform) -> None:

@@ -16,7 +16,6 @@ from commonage.domain.nodes import NodePoolPolicy
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Tenant
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
-from commonage.domain.workloads import Workload
 
 Document = dict[str, Any]
 """`kind`, `name` and the fields of the kind, as in a `commonage.yml` file."""
@@ -116,9 +115,20 @@ class ResourceChange:
     fields: tuple[FieldChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
-    """Live workloads and people that a change affects."""
+class GitState(StrEnum):
+    """`refused`: the commit is invalid. `unreachable`: the repository cannot be read. Neither changes resources."""
 
-    workloads: tuple[Workload, ...] = ()
-    people: tuple[str, ...] = ()
+    APPLIED = "applied"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class GitSource:
+    """A git branch that manages resources, as its reconciler last reported. `name` is their `managed_by`."""
+
+    name: str
+    state: GitState
+    commit: str = ""
+    message: str = ""
+    at: float = 0.0

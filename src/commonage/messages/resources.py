@@ -46,5 +46,8 @@ TEXTS: Texts = {
     r.VolumeGone: "Volume {volume} is deleted. Workloads that have it continue, and queued ones cannot start.",
     r.VolumeDiffers: "Volume {volume} changes. Workloads that have it continue, and queued ones get the new one.",
     r.NodePoolGone: "Node pool {node_pool} is deleted. Its nodes are removed when they are idle.",
+    r.GitCommitApplied: "Commit {commit} of {source} is applied: {message}",
+    r.GitCommitRefused: "Commit {commit} of {source} is refused, and the resources are as before: {message}",
+    r.GitUnreachable: "The repository of {source} cannot be read, and the resources are as before: {message}",
     r.SiteGone: "Site {site} is no longer declared. Workloads that run there continue.",
 }

@@ -58,6 +58,9 @@ from commonage.wire.nodes import (
 from commonage.wire.resources import (
     ApplyIn,
     ExportOut,
+    GitSourceIn,
+    GitSourceList,
+    GitSourceOut,
     PlanIn,
     PlanOut,
     ResourceIn,
@@ -344,6 +347,14 @@ class AsyncClient:
     async def apply(self, ask: ApplyIn) -> PlanOut:
         """Put documents in force: all of them, or none. For admins."""
         return await self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
+
+    async def git_sources(self) -> Sequence[GitSourceOut]:
+        """Git branches that manage resources, with their last commit or error. For admins."""
+        return (await self._get("/git-sources", GitSourceList)).items
+
+    async def report_git_source(self, name: str, ask: GitSourceIn) -> GitSourceOut:
+        """Report the state of a git branch. For admins."""
+        return await self._call(Call("PUT", f"/git-sources/{quote(name, safe='')}", GitSourceOut, body=ask))
 
     async def export(self) -> ExportOut:
         """All declared platform resources as documents. For admins."""

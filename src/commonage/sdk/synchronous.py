@@ -54,6 +54,9 @@ from commonage.wire.nodes import (
 from commonage.wire.resources import (
     ApplyIn,
     ExportOut,
+    GitSourceIn,
+    GitSourceList,
+    GitSourceOut,
     PlanIn,
     PlanOut,
     ResourceIn,
@@ -318,6 +321,14 @@ class Client:
     def apply(self, ask: ApplyIn) -> PlanOut:
         """Put documents in force: all of them, or none. For admins."""
         return self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
+
+    def git_sources(self) -> Sequence[GitSourceOut]:
+        """Git branches that manage resources, with their last commit or error. For admins."""
+        return self._get("/git-sources", GitSourceList).items
+
+    def report_git_source(self, name: str, ask: GitSourceIn) -> GitSourceOut:
+        """Report the state of a git branch. For admins."""
+        return self._call(Call("PUT", f"/git-sources/{quote(name, safe='')}", GitSourceOut, body=ask))
 
     def export(self) -> ExportOut:
         """All declared platform resources as documents. For admins."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import PlainText, Strict
@@ -102,3 +102,27 @@ class ExportOut(BaseModel):
 
     revision: int
     documents: list[dict[str, Any]]
+
+
+class GitSourceIn(Strict):
+    """The state of a git branch, from its reconciler."""
+
+    state: Literal["applied", "refused", "unreachable"]
+    commit: Annotated[str, StringConstraints(pattern="^([0-9a-f]{40}|[0-9a-f]{64})?$")] = ""
+    message: Annotated[str, Field(max_length=4000)] = Field("", description="Why it was refused, or what was changed.")
+
+
+class GitSourceOut(BaseModel):
+    """A git branch that manages resources."""
+
+    name: str = Field(description="The `managed_by` of its resources, `git:REPO@BRANCH`.")
+    state: str = Field(description="`applied`, `refused` (the resources are as before) or `unreachable`.")
+    commit: str
+    message: str
+    at: float = Field(description="When it was last reported, in unix seconds.")
+
+
+class GitSourceList(BaseModel):
+    """Git branches that manage resources. After a restart of the server, each is listed once it reports again."""
+
+    items: list[GitSourceOut]

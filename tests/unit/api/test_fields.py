@@ -25,7 +25,7 @@ from commonage.domain.images import Environment, EnvironmentStatus, Image, Kerne
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request
-from commonage.domain.resources import FieldChange, ResourceChange, StoredResource
+from commonage.domain.resources import FieldChange, GitSource, ResourceChange, StoredResource
 from commonage.domain.statuses import LogLine
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
 from commonage.domain.usage import Suggestion, Usage, UsageFigures, UsageReport
@@ -90,6 +90,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     nodes.UnattributedProcessOut: Description((UnattributedProcess,)),
     reasons.ReasonOut: Description((Reason,), own="params message"),
     resources.FieldChangeOut: Description((FieldChange,)),
+    resources.GitSourceOut: Description((GitSource,)),
     resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
     resources.ResourceOut: Description((StoredResource,), hidden="body"),
     tenants.AmountsOut: Description((Amounts,)),
@@ -129,11 +130,11 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
-    "FromCommand", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut", "JoinTokenIn",
-    "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut", "PrepullIn", "Problem",
-    "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut", "ResourceIn", "SeriesOut",
-    "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut", "TerminalIn", "ToCommand", "TokenIn", "TokenOut",
-    "UnavailableOut", "UsageOut",
+    "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
+    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut", "PrepullIn",
+    "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut", "ResourceIn",
+    "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut", "TerminalIn", "ToCommand", "TokenIn",
+    "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

@@ -15,13 +15,16 @@ from commonage.control.resources.affected import Affected
 from commonage.control.resources.resources import ANY_VERSION, Documents, Plan, PlannedChange
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Scope
-from commonage.domain.resources import StoredResource
+from commonage.domain.resources import GitState, StoredResource
 from commonage.resources.schema import schema
 from commonage.wire.resources import (
     AffectedOut,
     AffectedWorkloadOut,
     ApplyIn,
     ExportOut,
+    GitSourceIn,
+    GitSourceList,
+    GitSourceOut,
     PlanIn,
     PlanOut,
     ResourceChangeOut,
@@ -157,6 +160,29 @@ async def json_schema(request: Request) -> JSONResponse:
     """The JSON Schema of one document of a `commonage.yml` file, for editors and checks."""
     caller(request)
     return JSONResponse(schema())
+
+
+@router.get("/git-sources", tags=["resources"], summary="List git sources", responses=problems())
+async def list_git_sources(request: Request) -> GitSourceList:
+    """Git branches that manage resources, with their last commit or error. For admins."""
+    found = context(request).control.git_sources.all(caller(request))
+    return GitSourceList(items=[fill(GitSourceOut, one) for one in found])
+
+
+@router.put(
+    "/git-sources/{name:path}",
+    tags=["resources"],
+    summary="Report the state of a git source",
+    responses=problems(*BODY),
+    openapi_extra=body_of(GitSourceIn, {"state": "applied", "commit": "0" * 40, "message": "1 change"}),
+)
+async def report_git_source(request: Request, name: str) -> GitSourceOut:
+    """Called by `commonage gitops` after each round. For admins."""
+    principal = caller(request, Scope.ADMIN)
+    body = await read_json(request, GitSourceIn)
+    sources = context(request).control.git_sources
+    reported = await sources.report(principal, name, GitState(body.state), commit=body.commit, message=body.message)
+    return fill(GitSourceOut, reported)
 
 
 def _documents(body: PlanIn) -> Documents:

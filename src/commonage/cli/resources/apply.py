@@ -41,9 +41,10 @@ def options(command: F) -> F:
 @click.command
 @files
 @options
+@click.option("--managed-by", default="", metavar="SOURCE", help="Plan as the git source `git:REPO@BRANCH` would.")
 @as_json
 @calls_server
-def plan(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool, as_json: bool) -> None:
+def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Show what `apply` would change, and whom it affects. For admins.
 
     A folder stands for all files in it whose names end in commonage.yml.
@@ -54,7 +55,7 @@ def plan(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool, 
     """
     documents = read_paths(files)
     with connect(server) as client, _places(documents):
-        found = client.plan(_ask(documents, prune, take_over))
+        found = client.plan(_ask(documents, **options))
     _show(found, as_json)
 
 
@@ -143,10 +144,11 @@ def export(server: Server, file: Path | None, as_json: bool) -> None:
     click.echo(f"{len(found.documents)} resources written to {file}")
 
 
-def _ask(documents: Sequence[Located], prune: bool, take_over: bool) -> Any:
+def _ask(documents: Sequence[Located], prune: bool, take_over: bool, managed_by: str = "") -> Any:
     from commonage.wire.resources import PlanIn
 
-    return PlanIn(documents=[one.document for one in documents], prune=prune, take_over=take_over)
+    plain = [one.document for one in documents]
+    return PlanIn(documents=plain, prune=prune, take_over=take_over, managed_by=managed_by)
 
 
 @contextmanager

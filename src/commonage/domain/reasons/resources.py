@@ -100,3 +100,27 @@ class SiteGone(Reason):
     """The site is no longer declared. What runs there continues."""
 
     site: str
+
+
+class GitCommitApplied(Reason):
+    """A commit of a git source is in force. `message` counts the changes."""
+
+    source: str
+    commit: str
+    message: str
+
+
+class GitCommitRefused(Reason):
+    """A commit of a git source is invalid, and the resources are as before. `message` says why."""
+
+    source: str
+    commit: str
+    message: str
+
+
+class GitUnreachable(Reason):
+    """The repository of a git source cannot be read. The resources are as before."""
+
+    source: str
+    commit: str
+    message: str

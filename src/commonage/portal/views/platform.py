@@ -36,8 +36,9 @@ def routes(site: Site) -> list[Route]:
 
     async def page(request: Request, visitor: Visitor) -> Response:
         found = resources.all(visitor.principal)
+        sources = site.control.git_sources.all(visitor.principal)
         groups = [(kind, [one for one in found if one.kind == kind.name]) for kind in KINDS.values()]
-        values = {"section": "platform", "groups": groups, "ignored": resources.ignored}
+        values = {"section": "platform", "groups": groups, "ignored": resources.ignored, "sources": sources}
         return site.render(request, visitor, "platform.html", values)
 
     async def edit(request: Request, visitor: Visitor) -> Response:

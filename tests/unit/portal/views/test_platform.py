@@ -11,6 +11,8 @@ from tests.unit.portal.test_pages import assert_whole
 
 from commonage.control.resources.resources import Documents
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.resources import GitCommitRefused
+from commonage.domain.resources import GitState
 from commonage.resources.editing import document_of, rows_of, texts_of
 from commonage.resources.kinds import KINDS
 from commonage.testing.fakes.clock import FakeClock
@@ -65,6 +67,18 @@ async def test_managed_resource_is_read_only(portal: Portal, root: Person) -> No
     assert "Managed by git:lab/platform@main" in page.text
     assert "Save" not in page.text
     assert (await root.post("platform/edit", {**LAB, "version": "1"})).status_code == 409
+
+
+async def test_git_sources_show_their_last_error(portal: Portal, root: Person) -> None:
+    name, why = "git:lab/platform@main", "lab.commonage.yml, line 4: no such field"
+    for state in (GitState.APPLIED, GitState.REFUSED, GitState.REFUSED):
+        await portal.control.git_sources.report(ROOT, name, state, commit="ab" * 20, message=why)
+    page = await root.get("platform")
+    assert_whole(page.text)
+    assert f"{name}: refused abababababab" in page.text
+    assert why in page.text
+    events = [one.reason for one in await portal.store.events()]
+    assert sum(isinstance(one, GitCommitRefused) for one in events) == 1  # the same state again is no event
 
 
 async def test_page_is_for_admins(ann: Person) -> None:
