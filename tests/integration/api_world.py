@@ -171,7 +171,7 @@ def make_control(
     """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = SystemClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
-    fake = FakeEngine("here", nodes, clock)
+    fake = FakeEngine("local", nodes, clock)
     world = Adapters(
         store=store or MemoryStore(),
         metrics=KeptMetrics(),
@@ -210,7 +210,7 @@ async def _stand(control: Control) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(control.writer.run())
         while True:
-            await control.nodes.tick()
+            await control.nodes.refresh()
             await asyncio.sleep(10)
 
 

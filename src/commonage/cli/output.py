@@ -118,11 +118,18 @@ def _level(share: ShareOut) -> str:
     return "" if share.whole and share.isolation != "mig" else f" ({share.isolation})"
 
 
+def node_label(site: str | None, node: str | None) -> str:
+    """The node as users read it: nodes of other sites with their site."""
+    from commonage.wire.nodes import LOCAL_SITE  # pydantic takes long to import
+
+    return f"{site}/{node}" if node and site not in (None, LOCAL_SITE) else node or ""
+
+
 def node_or_reason(workload: WorkloadOut) -> str:
     """The node and allocation of a running workload; for others the reason of the state."""
     if workload.state == "running":
         address = workload.internal_url if workload.kind == "service" else None
-        parts = (workload.node, shares(workload.shares), address)
+        parts = (node_label(workload.site, workload.node), shares(workload.shares), address)
         return ": ".join(part for part in parts if part)
     reasons = messages((workload.reason, *workload.notes))
     return reasons if workload.position is None else f"Position {workload.position}. {reasons}"

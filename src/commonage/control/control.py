@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
+from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.sample import Sampling
@@ -71,8 +72,8 @@ class _NoSupport(PlatformSupport):
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents. `environments` are the built-in ones.
-    `declared`: the resources of the settings file by kind, which an empty database takes over.
+    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
+    built-in ones. `declared`: the resources of the settings file by kind, which an empty database takes over.
     """
 
     store: Store
@@ -84,7 +85,7 @@ class Adapters:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
-    elsewhere: RemoteDevices | None = None
+    elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
     support: PlatformSupport = field(default_factory=_NoSupport)
     declared: Mapping[str, Sequence[Document]] = field(default_factory=dict)
     joining: Joining | None = None
@@ -99,7 +100,7 @@ class Control:
         self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
-        self._engines = engines = {engine.site: engine for engine in adapters.engines}
+        self.engines = engines = Engines(adapters.engines)
         self.live_state = live_state = LiveState(settings.rules)
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
@@ -143,7 +144,7 @@ class Control:
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         builtin = replace(settings.platform, environments=tuple(adapters.environments))
@@ -193,7 +194,7 @@ class Control:
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.open()
 
     async def run(self, *adapters: Loop) -> None:
@@ -224,12 +225,12 @@ class Control:
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
         iterations = [one.iterations for one in (self.writer, *self._loops)]
-        iterations += [one for engine in self._engines.values() for one in engine.loops()]
+        iterations += [one for engine in self.engines.values() for one in engine.loops()]
         return sorted((one.health() for one in iterations), key=lambda one: one.name)
 
 

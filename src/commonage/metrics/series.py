@@ -16,7 +16,8 @@ MIB = 1024 * 1024
 
 Kind = Literal["gauge", "counter", "histogram"]
 
-_DEVICE = ("node", "device", "uuid", "model", "simulated")
+_NODE = ("site", "node")
+_DEVICE = ("site", "node", "device", "uuid", "model", "simulated")
 # Labels of NVIDIA's DCGM Exporter, for dashboards made for it.
 _DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
 
@@ -42,12 +43,12 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_environments", "gauge", "Environments of the catalogue, by state.", ("state",)),
     # --- nodes: lost nodes are counted, and have no other series
     Series("commonage_nodes", "gauge", "Nodes, by state.", ("state",)),
-    Series("commonage_node_cpu_cores", "gauge", "CPU cores of a node.", ("node",)),
-    Series("commonage_node_allocated_cpu_cores", "gauge", "CPU cores of a node that are allocated.", ("node",)),
-    Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", ("node",)),
-    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of a node that is allocated.", ("node",)),
-    Series("commonage_node_free_disk_bytes", "gauge", "Free disk space for workspaces; absent if unknown.", ("node",)),
-    Series("commonage_node_workloads", "gauge", "Workloads with an allocation on a node.", ("node",)),
+    Series("commonage_node_cpu_cores", "gauge", "CPU cores of a node.", _NODE),
+    Series("commonage_node_allocated_cpu_cores", "gauge", "CPU cores of a node that are allocated.", _NODE),
+    Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", _NODE),
+    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of a node that is allocated.", _NODE),
+    Series("commonage_node_free_disk_bytes", "gauge", "Free disk space for workspaces; absent if unknown.", _NODE),
+    Series("commonage_node_workloads", "gauge", "Workloads with an allocation on a node.", _NODE),
     # --- GPUs
     Series("commonage_device_memory_bytes", "gauge", "VRAM of a GPU.", _DEVICE),
     Series("commonage_device_allocated_memory_bytes", "gauge", "VRAM of a GPU that is allocated.", _DEVICE),

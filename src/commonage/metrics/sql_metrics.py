@@ -25,9 +25,11 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    literal,
     literal_column,
     select,
     union_all,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
@@ -35,6 +37,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.metrics.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 from commonage.ports.metrics import Point, Sample
 
@@ -44,6 +47,14 @@ MINUTES_KEPT_S: Final = 30 * DAY_S
 HOURS_KEPT_S: Final = 730 * DAY_S
 _STEP_S: Final = 3600  # old figures are rolled up an hour at a time, not at every call
 _SERIES_REMEMBERED: Final = 20_000
+
+
+async def _add_sites(connection: AsyncConnection) -> None:
+    """From version 1, whose subjects were `node:NAME` and `device:UUID`, all of the local site."""
+    for kind in ("node:", "device:"):
+        name = func.substr(series.c.subject, len(kind) + 1)
+        renamed = literal(f"{kind}{LOCAL_SITE}/") + name
+        await connection.execute(update(series).where(series.c.subject.startswith(kind)).values(subject=renamed))
 
 
 class SqlMetrics:
@@ -78,6 +89,9 @@ class SqlMetrics:
             await connection.execute(insert(about).values(version=VERSION))
         elif version > VERSION:
             raise Conflict("the samples were written by a newer Commonage; start that one", code="database-newer")
+        elif version < VERSION:
+            await _add_sites(connection)
+            await connection.execute(insert(about).values(version=VERSION))
 
     async def close(self) -> None:
         if self._engine is not None:

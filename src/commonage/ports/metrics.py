@@ -9,7 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
+    """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:SITE/NAME`,
+    `device:SITE/UUID`, `platform`.
 
     Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
     `queue_length`, `running`.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
@@ -41,7 +41,7 @@ class Batch:
     usage_reports: list[UsageReport] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
-    departed: list[tuple[str, str]] = field(default_factory=list)
+    departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
     resources: list[StoredResource] = field(default_factory=list)
 
@@ -59,6 +59,7 @@ class Filter:
     tenant: str | None = None
     kinds: Collection[Kind] | None = None
     states: Collection[State] | None = None
+    site: str | None = None
     node: str | None = None
     array_id: str | None = None
     environment: str | None = None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastAllocation
@@ -53,7 +53,7 @@ class Snapshot:
         self.durations = Durations()
         self._mix = mix or WorkloadMix()
         self._undo: list[tuple[AllocatedRequest, int]] | None = None
-        self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._environments: defaultdict[str, Counter[NodeKey]] = defaultdict(Counter)
         self._capacity = (-1, Capacity())
         self._policies = policies
         self.policy = self._make_policy()
@@ -81,8 +81,8 @@ class Snapshot:
     def put(self, nodes: Sequence[Node]) -> None:
         self.grid.put(nodes)
 
-    def remove(self, name: str) -> None:
-        self.grid.remove(name)
+    def remove(self, key: NodeKey) -> None:
+        self.grid.remove(key)
 
     def arrived(self, request: Request) -> None:
         """Let the policy learn from a submitted request. Called once for each workload, queued or not."""
@@ -108,11 +108,11 @@ class Snapshot:
             return  # most writes of a workload leave its allocation unchanged
         if before is not None:
             self._remove(before)
-        elif allocated.allocation.node in self.grid.number:
-            self.sites.started(self.grid.nodes[self.grid.number[allocated.allocation.node]].site)
+        elif allocated.allocation.node_key in self.grid.number:
+            self.sites.started(allocated.allocation.site)
         self.allocated[allocated.workload_id] = allocated
         self._charge(allocated)
-        self._environments[allocated.environment][allocated.allocation.node] += 1
+        self._environments[allocated.environment][allocated.allocation.node_key] += 1
         self._apply(allocated, 1)
 
     def release(self, workload_id: str, at: float) -> None:
@@ -133,9 +133,9 @@ class Snapshot:
 
     def _remove(self, allocated: AllocatedRequest) -> None:
         runs = self._environments[allocated.environment]
-        runs[allocated.allocation.node] -= 1
-        if not runs[allocated.allocation.node]:
-            del runs[allocated.allocation.node]
+        runs[allocated.allocation.node_key] -= 1
+        if not runs[allocated.allocation.node_key]:
+            del runs[allocated.allocation.node_key]
             if not runs:
                 del self._environments[allocated.environment]
         self._apply(allocated, -1)
@@ -218,7 +218,7 @@ class Snapshot:
         ]
 
     def runs(self, environment: str, number: int) -> bool:
-        return self.grid.nodes[number].name in self._environments.get(environment, ())
+        return self.grid.nodes[number].key in self._environments.get(environment, ())
 
     def capacity(self) -> Capacity:
         if self._capacity[0] != self.grid.puts:

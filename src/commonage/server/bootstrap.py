@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.control.control import Adapters, Control
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
@@ -148,7 +149,7 @@ async def assemble(
         identity=identity,
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=devices.devices,
-        elsewhere=agents,
+        elsewhere={LOCAL_SITE: agents} if agents is not None else {},
         engines=[engine],
         environments=builtin_of(settings),
         chance=random.SystemRandom().randrange,

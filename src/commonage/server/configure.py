@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import Rules
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.process.engine import ProcessEngine
@@ -19,7 +20,6 @@ from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
-from commonage.server.platform import SITE
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
@@ -50,7 +50,7 @@ def make_engine(
     }
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
-        return ProcessEngine(SITE, data, devices=devices, settings=process)
+        return ProcessEngine(LOCAL_SITE, data, devices=devices, settings=process)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -61,7 +61,7 @@ def make_engine(
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
-        return DockerEngine(SITE, data, devices=devices, settings=docker)
+        return DockerEngine(LOCAL_SITE, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
         **daemon,
@@ -71,7 +71,7 @@ def make_engine(
         sources=settings.port_source_ranges,
         without_agents=settings.swarm_without_agents,
     )
-    return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+    return SwarmEngine(LOCAL_SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:

@@ -10,6 +10,7 @@ from commonage.clouds import LibcloudMachines, driver_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.resources import Document, NodePool, Platform, StoredResource
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.settings import parse_mount
@@ -20,8 +21,6 @@ from commonage.resources.platform import check_references, platform_of
 from commonage.resources.scheduling import PricesEntry
 from commonage.server.settings.nodes import rental_of
 from commonage.server.settings.settings import Settings
-
-SITE = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def declared_platform(settings: Settings) -> Platform:
     """The built-in resources, and those of the settings file. Raises InvalidInput if they do not fit together."""
     forms = _forms(settings)
     platform = platform_of(forms, Platform(environments=tuple(builtin_of(settings))))
-    check_references(forms, platform, [SITE], ControlSettings().default_tenant)
+    check_references(forms, platform, [LOCAL_SITE], ControlSettings().default_tenant)
     LocalSupport(settings).check(platform)
     return platform
 

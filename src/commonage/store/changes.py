@@ -46,7 +46,7 @@ class Changes:
         self.changed = [{"of_id": name, **progress_row(newest[name])} for name in self.versions]
         self.ended = [name for name in self.versions if newest[name].state.is_terminal]
         self.events = [EVENT.row(event) for event in batch.events]
-        self.nodes = _last_rows(NODE, batch.nodes, lambda node: (node.site, node.name))
+        self.nodes = _last_rows(NODE, batch.nodes, lambda node: node.key)
         self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]

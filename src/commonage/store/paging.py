@@ -22,6 +22,7 @@ def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list
     equal = {
         columns.owner: which.owner,
         columns.tenant: which.tenant,
+        columns.site: which.site,
         columns.node: which.node,
         columns.array_id: which.array_id,
         columns.environment: which.environment,
@@ -62,8 +63,8 @@ def _walk(limit: int, *demands: ColumnElement[bool]) -> Select[tuple[str]]:
 
 
 def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
-    """The index walks to merge; None if a single walk over ids, a node or an array is best."""
-    if which.node is not None or which.array_id is not None:
+    """The index walks to merge; None if a single walk over ids, a site, a node or an array is best."""
+    if which.site is not None or which.node is not None or which.array_id is not None:
         return None
     states = sorted(State if which.states is None else set(which.states))
     by_state = [[workloads.c.state == state.value] for state in states]

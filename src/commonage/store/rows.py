@@ -188,6 +188,7 @@ def progress_row(workload: Workload) -> Row:
     attempt = workload.attempt
     return {
         **WORKLOAD.row(workload),
+        "site": clean(attempt.allocation.site) if attempt else None,
         "node": clean(attempt.allocation.node) if attempt else None,
         "attempt_id": attempt.id if attempt else None,
     }

@@ -162,7 +162,7 @@ class SqlStore:
         ]
 
     async def nodes(self) -> Sequence[Node]:
-        return sorted(await self._read(NODE, NODE.select()), key=lambda node: (node.site, node.name))
+        return sorted(await self._read(NODE, NODE.select()), key=lambda node: node.key)
 
     async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         of_workload = USAGE_REPORT.select().where(usage_reports.c.workload_id == clean(workload_id))

@@ -53,7 +53,7 @@ specs = Table(
 )
 
 # `key` is the client's; of an array only the first member has it, so that it can be unique.
-# `attempt_id` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
+# `attempt_id`, `site` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
 workloads = Table(
     "workloads",
     metadata,
@@ -64,6 +64,7 @@ workloads = Table(
     Column("owner", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("environment", Text, nullable=False),
+    Column("site", Text),
     Column("node", Text),
     Column("submitted_at", Double, nullable=False),
     Column("array_id", Id),
@@ -89,7 +90,7 @@ Index(None, workloads.c.owner, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.tenant, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
-Index(None, workloads.c.node, workloads.c.id, **_where("node IS NOT NULL"))
+Index(None, workloads.c.site, workloads.c.node, workloads.c.id, **_where("site IS NOT NULL"))
 Index(None, workloads.c.array_id, workloads.c.id, **_where("array_id IS NOT NULL"))
 
 # Values of secrets, stored separately, and only until the workload has ended.
@@ -113,6 +114,7 @@ attempts = Table(
     Column("owner", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("environment", Text, nullable=False),
+    Column("site", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("cpus_milli", BigInteger, nullable=False),
     Column("memory_mib", BigInteger, nullable=False),

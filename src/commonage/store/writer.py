@@ -40,7 +40,7 @@ class Writer:
         def upsert(table: Table) -> _Prepared:
             return prepared(_upsert(table, dialect))
 
-        progress = [*(name for name in WORKLOAD.columns if name not in _FIXED), "node", "attempt_id"]
+        progress = [*(name for name in WORKLOAD.columns if name not in _FIXED), "site", "node", "attempt_id"]
         self._dialect = dialect
         self._versions = prepared(
             select(workloads.c.id, workloads.c.version)

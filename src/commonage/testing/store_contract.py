@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store
@@ -321,15 +321,15 @@ class StoreContract(
         assert one in await store.nodes()
         await store.commit(Batch(nodes=[one, other]))
         there = await store.nodes()
-        assert [each for each in there if (each.site, each.name) == (one.site, one.name)] == [other]
-        assert there == sorted(there, key=lambda each: (each.site, each.name))
+        assert [each for each in there if each.key == one.key] == [other]
+        assert there == sorted(there, key=lambda each: each.key)
 
     async def test_a_node_that_was_removed_is_gone(self, store: Store) -> None:
         gone, other = make.node("gone"), make.node("stays")
         elsewhere = replace(gone, site="elsewhere")
         await store.commit(Batch(nodes=[gone, other, elsewhere]))
-        await store.commit(Batch(departed=[(gone.site, gone.name), (gone.site, "never there")]))
-        assert await store.nodes() == sorted([other, elsewhere], key=lambda each: (each.site, each.name))
+        await store.commit(Batch(departed=[gone.key, NodeKey(gone.site, "never there")]))
+        assert await store.nodes() == sorted([other, elsewhere], key=lambda each: each.key)
         await store.commit(Batch(nodes=[gone]))
         assert gone in await store.nodes()
 

@@ -9,6 +9,9 @@ from pydantic import BaseModel, Field
 from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import Name, PlainText, Strict
 
+LOCAL_SITE = "local"
+"""The site of the control plane's own engine. Its nodes are shown without their site."""
+
 
 class UnavailableOut(BaseModel):
     """An isolation level that is not available on a GPU, and how to make it available."""

@@ -154,6 +154,7 @@ class AttemptOut(BaseModel):
     id: str
     number: int
     state: StateName
+    site: str
     node: str
     shares: list[ShareOut]
     allocated_at: float
@@ -189,6 +190,7 @@ class WorkloadOut(BaseModel):
     ended_at: float | None
     deadline: float | None
     exit_code: int | None
+    site: str | None
     node: str | None
     shares: list[ShareOut]
     attempts: int
@@ -315,6 +317,7 @@ class WorkloadsQuery(Strict):
     owner: Name | None = Field(None, description="The owner; only admins see workloads of other users.")
     kind: KindName | None = None
     state: list[StateName] = Field(default_factory=list, description="Any of these states; repeat the parameter.")
+    site: Name | None = Field(None, description="The site that it runs on.")
     node: Name | None = Field(None, description="The node that it runs on.")
     environment: Name | None = None
     array: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Members of this array.")

@@ -109,7 +109,9 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     environments.VolumeOut: Description(
         (VolumeView, Volume), own="in_memory", hidden="volume source per target memory"
     ),
-    workloads.AttemptOut: Description((Attempt,), own="node shares allocated_at", hidden="workload_id allocation url"),
+    workloads.AttemptOut: Description(
+        (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
+    ),
     workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
     workloads.HolderOut: Description((Holder,)),
     workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
@@ -122,7 +124,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     workloads.WorkloadOut: Description(
         (Workload, Spec, StateDetails),
-        own="started_at ended_at exit_code node shares retries stopping url usage_report internal_url",
+        own="started_at ended_at exit_code site node shares retries stopping url usage_report internal_url",
         hidden="spec stop attempt not_before warned retried version secrets dropped_secrets retry",
     ),
 }

@@ -17,6 +17,7 @@ from commonage.domain.workloads import Condition, Dependency, State
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.factories import node_key
 from commonage.testing.fakes.clock import FakeClock
 from commonage.testing.fakes.store import MemoryStore
 
@@ -96,8 +97,8 @@ async def test_a_node_that_reports_while_the_store_is_away_is_written_later(site
     await site.clock.advance(20)
     site.store.trouble = None
     await site.clock.advance(10)
-    assert control.live_state.nodes["new-1"].state is NodeState.READY
-    assert ("here", "new-1") in site.store.shelf.nodes
+    assert control.live_state.nodes[node_key("new-1")].state is NodeState.READY
+    assert node_key("new-1") in site.store.shelf.nodes
 
 
 async def test_samples_of_attempts_devices_and_nodes(site: Site) -> None:
@@ -119,16 +120,16 @@ async def test_samples_of_attempts_devices_and_nodes(site: Site) -> None:
             (f"attempt:{attempt}", "memory_mib"): 300,
             (f"attempt:{attempt}", "gpu_memory_mib"): 5000,
             (f"attempt:{attempt}", "gpu_utilisation"): 0.5,
-            ("device:GPU-gpu-1-0", "gpu_memory_mib"): 5100,
-            ("device:GPU-gpu-1-0", "power_w"): 100.0,
-            ("node:gpu-1", "allocated_cpu_cores"): 1.0,
-            ("node:gpu-1", "allocated_memory_mib"): 1024,
+            ("device:local/GPU-gpu-1-0", "gpu_memory_mib"): 5100,
+            ("device:local/GPU-gpu-1-0", "power_w"): 100.0,
+            ("node:local/gpu-1", "allocated_cpu_cores"): 1.0,
+            ("node:local/gpu-1", "allocated_memory_mib"): 1024,
             ("platform", "running"): 1,
             ("platform", "queue_length"): 0,
         }.items()
     )
     assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
-    assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
+    assert ("device:local/GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
     assert [allocation.attempt_id for allocation in site.devices.allocated] == [attempt]
 
 

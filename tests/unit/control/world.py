@@ -122,7 +122,7 @@ class Site:
         self.samples_itself = samples_itself  # False: rounds come by `sampled` alone
 
     def new_engine(self) -> FakeEngine:
-        return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)
+        return FakeEngine("local", self.nodes, self.clock, world=self.world, default=self.default)
 
     def control(self, engine: Engine | None = None) -> Control:
         world = Adapters(
@@ -138,7 +138,7 @@ class Site:
                 factories.environment("notebook", kinds=(Kind.SESSION,)),
             ],
             chance=lambda below: next(self.chances) % below,
-            elsewhere=self.elsewhere,
+            elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
             support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),
             joining=self.joining,
             declared=self.declared,

@@ -77,6 +77,6 @@ async def control(anyio_backend: str, node: Any) -> Control:
         sm_clock_mhz=1410, memory_clock_mhz=1593, throttle=("temperature",), ecc_corrected=3, ecc_uncorrected=1,
         remapped_corrected=2, remapped_uncorrected=1, xid=31,
     )  # fmt: skip
-    made.node_views.note_measured({"GPU-real": measured})
+    made.node_views.note_measured({factories.device_key("GPU-real"): measured})
     made.writer.commits, made.writer.commit_s, made.writer.changes = 4, 0.5, 9
     return made

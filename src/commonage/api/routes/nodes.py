@@ -20,7 +20,7 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound
-from commonage.domain.nodes import NodePoolView
+from commonage.domain.nodes import NodeKey, NodePoolView
 from commonage.domain.principals import Principal, Scope
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
@@ -66,7 +66,7 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
     control, principal = context(request).control, caller(request, Scope.ADMIN)
     find_node(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
-    await control.drains.drain(principal, name, requeue=query.requeue, by=by)
+    await control.drains.drain(principal, NodeKey(site, name), requeue=query.requeue, by=by)
     return node_out(find_node(request, site, name), principal)
 
 
@@ -80,9 +80,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     workloads that still count as running on a lost node become lost.
     """
     control, principal = context(request).control, caller(request, Scope.ADMIN)
-    if name in control.live_state.nodes:  # a node that is no longer listed may still have a certificate
-        find_node(request, site, name)
-    return DoneOut(done=list(await control.drains.remove(principal, name, force=query.force)))
+    return DoneOut(done=list(await control.drains.remove(principal, NodeKey(site, name), force=query.force)))
 
 
 @router.post(
@@ -97,7 +95,7 @@ async def resume(request: Request, site: str, name: str, query: Annotated[Resume
     """
     principal = caller(request, Scope.ADMIN)
     find_node(request, site, name)
-    await context(request).control.nodes.resume(principal, name, query.gpu)
+    await context(request).control.nodes.resume(principal, NodeKey(site, name), query.gpu)
     return node_out(find_node(request, site, name), principal)
 
 

@@ -58,11 +58,11 @@ async def workload_metrics(request: Request, workload_id: str, query: Annotated[
     responses=problems("node-not-found", *QUERY),
 )
 async def node_metrics(request: Request, site: str, name: str, query: Annotated[MetricsQuery, Query()]) -> MetricsOut:
-    """Default: the last hour. The subjects are `node:NAME` and `device:UUID`."""
+    """Default: the last hour. The subjects are `node:SITE/NAME` and `device:SITE/UUID`."""
     caller(request, Scope.READ)
     view = find_node(request, site, name)
-    devices = {f"device:{one.device.uuid}": _OF_DEVICES for one in view.devices}
-    return await _metrics(request, query, {f"node:{name}": _OF_NODES, **devices})
+    devices = {f"device:{view.node.device_key(one.device)}": _OF_DEVICES for one in view.devices}
+    return await _metrics(request, query, {f"node:{view.node.key}": _OF_NODES, **devices})
 
 
 async def _metrics(request: Request, query: MetricsQuery, subjects: Mapping[str, Sequence[str]]) -> MetricsOut:

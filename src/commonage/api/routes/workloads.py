@@ -249,6 +249,7 @@ def workload_out(
         started_at=placed.started_at if placed else None,
         ended_at=((attempt and attempt.ended_at) or workload.since) if ended else None,
         exit_code=attempt.exit_code if attempt else None,
+        site=placed.allocation.site if placed else None,
         node=placed.allocation.node if placed else None,
         shares=[_share_out(share) for share in placed.allocation.shares] if placed else [],
         retries=spec.retry.retries,
@@ -287,6 +288,7 @@ def attempt_out(attempt: Attempt) -> AttemptOut:
     return fill(
         AttemptOut,
         attempt,
+        site=allocation.site,
         node=allocation.node,
         shares=[_share_out(share) for share in allocation.shares],
         allocated_at=allocation.at,
@@ -404,6 +406,7 @@ def parse_filter(query: WorkloadsQuery) -> Filter:
         owner=query.owner,
         kinds=None if query.kind is None else (Kind(query.kind),),
         states=frozenset(State(name) for name in query.state) or None,
+        site=query.site,
         node=query.node,
         array_id=query.array,
         environment=query.environment,

@@ -20,7 +20,12 @@ def node_table(nodes: Sequence[NodeOut]) -> Table:
     devices = ("GPU", "FREE VRAM", "USED VRAM", "BUSY")
     table = output.table("NODE", "STATE", "FREE CORES", "FREE MEMORY", *devices, "WORKLOADS", right=["WORKLOADS"])
     for node in nodes:
-        cells = (output.text(node.name), output.state(node.state), _free_cpus(node), _free_memory(node))
+        cells = (
+            output.text(output.node_label(node.site, node.name)),
+            output.state(node.state),
+            _free_cpus(node),
+            _free_memory(node),
+        )
         first, *others = [_device(device) for device in node.devices] or [("none", "", "", "")]
         table.add_row(*cells, *first, str(node.workloads))
         for other in others:
@@ -37,9 +42,11 @@ def _free_memory(node: NodeOut) -> str:
 
 
 def node_notes(nodes: Sequence[NodeOut]) -> list[str]:
-    reasons = [f"{node.name}: {output.messages(node.reasons)}" for node in nodes if node.reasons]
+    reasons = [
+        f"{output.node_label(node.site, node.name)}: {output.messages(node.reasons)}" for node in nodes if node.reasons
+    ]
     unattributed = [
-        f"{node.name}, GPU {device.label}: {_process_text(process)}"
+        f"{output.node_label(node.site, node.name)}, GPU {device.label}: {_process_text(process)}"
         for node in nodes
         for device in node.devices
         for process in device.unattributed

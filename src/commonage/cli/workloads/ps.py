@@ -32,6 +32,7 @@ _MAX_IN_TOP = 40
     "-s", "--state", "states", multiple=True, type=click.Choice(STATES), help="Only in this state. Repeatable."
 )
 @click.option("--kind", type=click.Choice(["session", "job", "service"]), help="Only of this kind.")
+@click.option("--site", metavar="NAME", help="Only at this site.")
 @click.option("--node", metavar="NAME", help="Only on this node.")
 @click.option("--env", "environment", metavar="NAME", help="Only in this environment.")
 @click.option("--array", metavar="ID", help="Only members of this array.")
@@ -76,7 +77,9 @@ def ps(server: Server, as_json: bool, watch: bool, limit: int | None, **options:
 
 def _filters(client: Client, options: dict[str, Any]) -> Any:
     query: dict[str, Any] = {
-        name: options[name] for name in ("kind", "node", "environment", "array", "text") if options[name] is not None
+        name: options[name]
+        for name in ("kind", "site", "node", "environment", "array", "text")
+        if options[name] is not None
     }
     if options["states"]:
         query["state"] = list(options["states"])

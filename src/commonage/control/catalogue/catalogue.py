@@ -7,6 +7,7 @@ listings read it. `Environments` adds the status of each entry, as users see it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
+
+_ORDER = (EnvironmentState.READY, EnvironmentState.BUILDING, EnvironmentState.FAILED, EnvironmentState.ABSENT)
+"""Of the statuses at several sites, the first in this order is shown."""
 
 
 class Catalogue(Mapping[str, Environment]):
@@ -117,10 +121,10 @@ class Environments:
         settings: ControlSettings,
     ) -> None:
         self._catalogue, self._image_status, self._settings = catalogue, image_status, settings
-        self._statuses: dict[str, EnvironmentStatus] = {}
+        self._statuses: dict[str, dict[str, EnvironmentStatus]] = defaultdict(dict)  # by name, then by site
 
-    def note_status(self, status: EnvironmentStatus) -> None:
-        self._statuses[status.name] = status
+    def note_status(self, site: str, status: EnvironmentStatus) -> None:
+        self._statuses[status.name][site] = status
 
     def views(self, principal: Principal | None = None) -> Sequence[EnvironmentView]:
         """The catalogue as `principal` may see it (None: all of it), with the status of each entry."""
@@ -133,4 +137,5 @@ class Environments:
             return brought
         on_first_use = OnFirstUse(is_image=environment.image is not None)
         absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
-        return self._statuses.get(environment.name, absent)
+        by_site = self._statuses.get(environment.name, {}).values()
+        return min(by_site, key=lambda one: _ORDER.index(one.state), default=absent)

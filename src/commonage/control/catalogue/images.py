@@ -161,14 +161,13 @@ class Images:
         principal.need(Scope.SUBMIT)
         image = self._known(principal, name)
         _need_owner(principal, image, "have it brought to nodes")
-        for node in nodes:
-            self.live_state.node(node)  # raises NotFound
-        ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
-        away = next((one for one in nodes if one not in ready), None)
+        chosen = [self.live_state.node_named(node).key for node in nodes]
+        ready = [one.key for one in self.live_state.nodes.values() if one.state is NodeState.READY]
+        away = next((one for one in chosen if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.request(image, nodes or ready)
+        self.prepulls.request(image, chosen or ready)
         return self.one(principal, image.name)
 
     def _tenant_of(self, principal: Principal, scope: str) -> str | None:

@@ -63,8 +63,8 @@ def events_awaiting_admin(
     why = node.report.awaits_admin
     if why is None or (before is not None and before.report.awaits_admin is not None):
         return []
-    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node == node.name]
-    reason = NodeUndecided(node=node.name, cause=why)
+    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node_key == node.key]
+    reason = NodeUndecided(node=node.key.label, cause=why)
     warnings = [event_of(one, EventKind.WARNING, now, reason) for one in on_node if one is not None]
     return [Event(EventKind.NODE, now, replace(reason, workloads=len(warnings))), *warnings] if warnings else []
 
@@ -88,16 +88,17 @@ def alarms(
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
-            found[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, faults=device.faults)
+            found[uuid] = GpuFault(node=node.key.label, gpu=device.label, model=device.model, faults=device.faults)
         elif was_at_fault and not device.faults:
-            found[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
+            found[uuid] = GpuRecovered(node=node.key.label, gpu=device.label, model=device.model)
     for uuid, device in old.items():
         if uuid not in new:
-            found[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
+            found[uuid] = GpuMissing(node=node.key.label, gpu=device.label, model=device.model)
     events = [Event(EventKind.NODE, now, alarm) for alarm in found.values()]
     for one in allocated:
         holder = workload(one.workload_id)
-        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares):
+        shares = one.allocation.shares if one.allocation.site == node.site else ()
+        for uuid in dict.fromkeys(share.device_uuid for share in shares):
             if holder is not None and uuid in found:
                 events.append(event_of(holder, EventKind.WARNING, now, replace(found[uuid], is_held=True)))
     return events

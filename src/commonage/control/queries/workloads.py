@@ -14,7 +14,7 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation
-from commonage.domain.nodes import Node, NodeState
+from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import (
@@ -115,13 +115,17 @@ class WorkloadQueries:
     def _pending_node(self, queued: QueuedRequest) -> Reason | None:
         """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
         snapshot = self.live_state.snapshot
-        pending_node = [one for one in self.live_state.pending_nodes if one.name not in self.live_state.nodes]
+        pending_node = [
+            one
+            for one in self.live_state.pending_nodes
+            if NodeKey(one.policy.site, one.name) not in self.live_state.nodes
+        ]
         if not pending_node or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
             return None
         return expected_node(pending_node, queued.request, self.clock.now())
 
     def node_problem(self, workload: Workload) -> Reason | None:
-        node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
+        node = self.live_state.nodes.get(workload.attempt.allocation.node_key) if workload.attempt is not None else None
         return node_problem(workload, node, self.clock.now())
 
     async def explain(self, principal: Principal, workload_id: str) -> Explanation:
@@ -192,12 +196,9 @@ class WorkloadQueries:
             yield line
 
     def _engine_of(self, attempt: Attempt) -> Engine:
-        node = self.live_state.nodes.get(attempt.allocation.node)
-        engine = self.engines.get(node.site) if node else None
-        if engine is None and len(self.engines) == 1:
-            engine = next(iter(self.engines.values()))
+        engine = self.engines.get(attempt.allocation.site)
         if engine is None:
-            raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
+            raise NotFound(f"the site {attempt.allocation.site} is gone, and its logs with it", code="log-not-found")
         return engine
 
     async def usage(self, principal: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
@@ -227,7 +228,8 @@ class WorkloadQueries:
         until: float,
         points: int = 200,
     ) -> dict[str, Sequence[Point]]:
-        """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
+        """Measurements of `attempt:ID` (the caller's own), `node:SITE/NAME`, `device:SITE/UUID` or
+        `platform`.
 
         A metric without measurements is left out.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from commonage.control.state.live_state import LiveState
 from commonage.control.tenants import may_use
+from commonage.domain.nodes import NodeKey
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
 from commonage.domain.resources import Action, Platform, ResourceChange
@@ -65,7 +66,7 @@ class Impact:
     def _sites(self, tenant: Tenant, work: list[Workload]) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         by_site: dict[str, list[Workload]] = {}
         for workload in work:
-            site = self._site_of(workload)
+            site = _site_of(workload)
             if site and tenant.sites and site not in tenant.sites:
                 by_site.setdefault(site, []).append(workload)
         for site, workloads in sorted(by_site.items()):
@@ -103,22 +104,23 @@ class Impact:
     def _node_pool(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         if change.action is Action.DELETE:
             there = {
-                one.name for one in self.live_state.nodes.values() if ("node-pool", change.name) in one.report.labels
+                one.key for one in self.live_state.nodes.values() if ("node-pool", change.name) in one.report.labels
             }
             on_them = self._where(lambda one: _node_of(one) in there)
             yield reasons.NodePoolGone(node_pool=change.name), on_them
 
     def _site(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         if change.action is Action.DELETE:
-            yield reasons.SiteGone(site=change.name), self._where(lambda one: self._site_of(one) == change.name)
-
-    def _site_of(self, workload: Workload) -> str:
-        node = self.live_state.nodes.get(_node_of(workload))
-        return "" if node is None else node.site
+            yield reasons.SiteGone(site=change.name), self._where(lambda one: _site_of(one) == change.name)
 
 
-def _node_of(workload: Workload) -> str:
-    return workload.attempt.allocation.node if workload.attempt is not None and not workload.state.waits else ""
+def _node_of(workload: Workload) -> NodeKey | None:
+    return workload.attempt.allocation.node_key if workload.attempt is not None and not workload.state.waits else None
+
+
+def _site_of(workload: Workload) -> str:
+    node = _node_of(workload)
+    return "" if node is None else node.site
 
 
 _Finder = Callable[[Impact, ResourceChange], Iterator[tuple[Reason, Iterable[Workload]]]]

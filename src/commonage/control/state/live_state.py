@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.errors import NotFound
-from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
+from commonage.domain.errors import InvalidInput, NotFound
+from commonage.domain.nodes import LOCAL_SITE, Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
@@ -22,6 +22,7 @@ from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
 
 CountKey = tuple[str, str]
+MAX_LISTED = 20  # nodes in an error message
 
 
 def count_keys(spec: Spec) -> tuple[CountKey, ...]:
@@ -42,8 +43,8 @@ class LiveState:
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._counts: Counter[CountKey] = Counter()
-        self._nodes: dict[str, Node] = {}
-        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self._nodes: dict[NodeKey, Node] = {}
+        self.nodes: Mapping[NodeKey, Node] = MappingProxyType(self._nodes)
         self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
         self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
         self.snapshot = Snapshot(rules=rules)
@@ -66,13 +67,22 @@ class LiveState:
     def set_pending_nodes(self, pending: Iterable[PendingNode]) -> None:
         self.pending_nodes = tuple(pending)
 
-    def node(self, name: str) -> Node:
-        """Raises NotFound, which lists the known nodes."""
-        node = self._nodes.get(name)
+    def node(self, key: NodeKey) -> Node:
+        """Raises NotFound, which lists known nodes."""
+        node = self._nodes.get(key)
         if node is None:
-            known = ", ".join(sorted(self._nodes)) or "none"
-            raise NotFound(f"there is no node {name[:60]!r}; there are: {known}", code="node-not-found")
+            known = ", ".join(one.label for one in sorted(self._nodes)[:MAX_LISTED]) or "none"
+            raise NotFound(f"there is no node {key.label[:120]!r}; there are: {known}", code="node-not-found")
         return node
+
+    def node_named(self, name: str) -> Node:
+        """The node NAME or SITE/NAME. Raises NotFound, and InvalidInput if several sites have a node NAME."""
+        site, _, own = name.rpartition("/")
+        found = [node for node in self._nodes.values() if node.name == own and site in ("", node.site)]
+        if len(found) > 1:
+            places = ", ".join(sorted(str(node.key) for node in found)[:MAX_LISTED])
+            raise InvalidInput(f"the node {name[:60]!r} is ambiguous: {places}; write SITE/NAME", field="nodes")
+        return found[0] if found else self.node(NodeKey(site or LOCAL_SITE, own))
 
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
@@ -157,14 +167,14 @@ class LiveState:
         )
 
     def put_nodes(self, nodes: Sequence[Node]) -> None:
-        changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.name))]
-        self._nodes.update((node.name, node) for node in nodes)
+        changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.key))]
+        self._nodes.update((node.key, node) for node in nodes)
         self.snapshot.put(changed)
 
-    def remove_node(self, name: str) -> None:
+    def remove_node(self, key: NodeKey) -> None:
         """Remove a node for good. No allocation may exist on it."""
-        if self._nodes.pop(name, None) is not None:
-            self.snapshot.remove(name)
+        if self._nodes.pop(key, None) is not None:
+            self.snapshot.remove(key)
             self.changed.set()
 
     def set_node_pools(self, policies: Sequence[NodePoolPolicy]) -> None:

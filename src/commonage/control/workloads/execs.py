@@ -61,11 +61,10 @@ class Execs:
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)
-        node = self.live_state.nodes.get(attempt.allocation.node)
-        engine = self.engines.get(node.site) if node is not None else None
+        engine = self.engines.get(attempt.allocation.site)
         if engine is None:
-            where = attempt.allocation.node
-            raise NotFound(f"the node {where}, on which {workload_id} runs, is not known any more", code="not-found")
+            where = attempt.allocation.site
+            raise NotFound(f"the site {where}, on which {workload_id} runs, is not known any more", code="not-found")
         return workload, attempt, engine
 
 

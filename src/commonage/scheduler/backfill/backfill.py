@@ -152,7 +152,7 @@ class Backfill:
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for victim in victims:
-                if victim.allocation.node == self._grid.nodes[number].name:
+                if victim.allocation.node_key == self._grid.nodes[number].key:
                     rows[index] = rows[index] + row_of(self._grid, victim.allocation)
         return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 

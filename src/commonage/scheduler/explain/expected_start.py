@@ -152,7 +152,7 @@ class _Simulation:
     def _end_at(self, allocated: AllocatedRequest, at: float) -> None:
         slot, number = (
             self._snapshot.allocations.slot.get(allocated.allocation.attempt_id),
-            self._snapshot.grid.number.get(allocated.allocation.node),
+            self._snapshot.grid.number.get(allocated.allocation.node_key),
         )
         if slot is not None and number is not None:
             self._snapshot.allocations.ends_at[slot] = at

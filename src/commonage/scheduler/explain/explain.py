@@ -39,7 +39,9 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             if allocated is not None:
                 return Explanation(
                     workload_id=queued.workload_id,
-                    reasons=(waiting.StartsNow(node=allocated.allocation.node, gpus=str(queued.request.gpu or "")),),
+                    reasons=(
+                        waiting.StartsNow(node=allocated.allocation.node_key.label, gpus=str(queued.request.gpu or "")),
+                    ),
                     at=now,
                     startable_now=True,
                     position=position,
@@ -163,7 +165,7 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
                 request.name,
                 request.owner,
                 request.kind,
-                request.allocation.node,
+                request.allocation.node_key.label,
                 holds,
                 request.ends_at,
             )

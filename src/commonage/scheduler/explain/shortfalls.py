@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import NodeKey, NodeState
 from commonage.domain.reasons import Reason, waiting
 from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
@@ -129,12 +129,14 @@ class _Withheld:
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
-        self._promised: dict[str, float] = {}  # by node: the first promised start of a request ahead
+        self._promised: dict[NodeKey, float] = {}  # by node: the first promised start of a request ahead
         mine = _place(snapshot, outcome, queued.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
                 for allocation in promise.allocations:
-                    self._promised[allocation.node] = min(promise.at, self._promised.get(allocation.node, promise.at))
+                    self._promised[allocation.node_key] = min(
+                        promise.at, self._promised.get(allocation.node_key, promise.at)
+                    )
 
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
         """(closest node, reason) of each group of these nodes; `within` [N]: those within quota."""
@@ -144,14 +146,14 @@ class _Withheld:
             groups[self._kept_for(number) if within[number] else over_quota].append(number)
         for kept, (first, *others) in groups.items():
             free = _free(grid, self._queued, first)
-            yield first, replace(kept, node=grid.nodes[first].name, nodes=1 + len(others), free=free)
+            yield first, replace(kept, node=grid.label(first), nodes=1 + len(others), free=free)
 
     def _kept_for(self, number: int) -> waiting.FreeButKept:
         if self._reserved is not None and not self._reserved[number]:
             return self._reservation(number)
         if self._backfill.claims.is_reserved_for_head(number):
             return waiting.ReservedForHeadOfQueue()
-        at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
+        at = self._promised.get(self._snapshot.grid.nodes[number].key, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
         if at < self._backfill.end_if_started(self._queued):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastAllocation, Usage, UsageReport
@@ -37,7 +37,7 @@ class Shelf:
     attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
-    nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class MemoryStore:
             insort(shelf.events, event, key=lambda each: each.seq)
             shelf.numbers.add(event.seq)
         for node in batch.nodes:
-            shelf.nodes[node.site, node.name] = node
+            shelf.nodes[node.key] = node
         for departed in batch.departed:
             shelf.nodes.pop(departed, None)
         shelf.usage_reports.update((each.attempt_id, each) for each in batch.usage_reports)
@@ -286,6 +286,7 @@ def matches(workload: Workload, which: Filter) -> bool:
     asked: list[tuple[object, object]] = [
         (which.owner, spec.owner),
         (which.tenant, spec.tenant),
+        (which.site, workload.attempt.allocation.site if workload.attempt else None),
         (which.node, workload.attempt.allocation.node if workload.attempt else None),
         (which.array_id, spec.array_id),
         (which.environment, spec.environment),

@@ -25,7 +25,7 @@ def reason(code: str, message: str) -> dict[str, Any]:
 
 def node_with(*devices: dict[str, Any]) -> NodeOut:
     return NodeOut(
-        name="gpu-1", site="here", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
+        name="gpu-1", site="local", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
         free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0,
         notes=[reason("NotIsolated", "mind the gap")],
         labels={"zone": "basement"},

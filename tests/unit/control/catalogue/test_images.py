@@ -283,7 +283,7 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
         await control.images.prepull(ADA, "lab/torch", ())
         await site.clock.advance(1)
         assert site.engine.prepared == [("lab/torch", "gpu-1")]
-        await control.nodes.drain(ROOT, "gpu-1", True)
+        await control.nodes.drain(ROOT, make.node_key("gpu-1"), True)
         with pytest.raises(Conflict, match="gpu-1 takes no work now"):
             await control.images.prepull(ADA, "lab/torch", ["gpu-1"])
         with pytest.raises(Conflict, match="no node takes work now"):

@@ -32,7 +32,12 @@ def tenant(name: str, nominal: int | None, **bounds: int | None) -> Tenant:
 def allocated(name: str, n: float, owner: str = "ann") -> AllocatedRequest:
     share = replace(factories.share(), compute_milli=round(n * 1000), memory_mib=round(n * 1024))
     return AllocatedRequest(
-        Allocation(f"a{next(NUMBERS)}", "node-1", 1000, 1024, (share,), 0.0), "w", "", owner, "job", tenant=name
+        Allocation(f"a{next(NUMBERS)}", factories.SITE, "node-1", 1000, 1024, (share,), 0.0),
+        "w",
+        "",
+        owner,
+        "job",
+        tenant=name,
     )
 
 

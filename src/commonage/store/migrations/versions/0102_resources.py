@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0102"
-down_revision = "0100"
+down_revision = "0101"
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
