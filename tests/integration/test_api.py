@@ -278,7 +278,7 @@ async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncC
     await until(lambda: api.control.sampling.iterations.health().age_s is not None)
     series = (await ann.get("/nodes/local/gpu-1/metrics")).json()["series"]
     assert {"allocated_cpu_cores", "allocated_memory_mib"} <= {one["metric"] for one in series}
-    assert (await ann.post("/nodes/local/gpu-1/drain")).json()["code"] == "scope-missing"
+    assert (await ann.post("/nodes/local/gpu-1/drain")).json()["code"] == "permission-missing"
     async with api.client("admin:root") as root:
         assert (await root.post("/nodes/local/gpu-1/drain")).json()["state"] == "draining"
         assert (await root.post("/nodes/local/gpu-1/resume")).json()["state"] == "ready"
@@ -306,7 +306,7 @@ async def test_drain_announces_requeues_and_empty_node_can_be_removed(api: Api, 
             "draining",
             pytest.approx(api.control.clock.now() + 7200, abs=5),
         )
-        assert (await ann.delete("/nodes/local/gpu-1")).json()["code"] == "scope-missing"
+        assert (await ann.delete("/nodes/local/gpu-1")).json()["code"] == "permission-missing"
         assert (await root.delete("/nodes/local/gpu-1?force=maybe")).status_code == 422
         (said,) = (await root.delete("/nodes/local/gpu-1")).json()["done"]
         assert said == "gpu-1 is removed; it is back if it reports again"

@@ -36,7 +36,9 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         join_service = None if world is None else world.join_service
         control = made.control
-        control.drains = Drains(control.live_state, control.writer, control.nodes, control.clock, join_service)
+        control.drains = Drains(
+            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_service
+        )
         app = create_app(control, Auth(made.identity), nodes=join_service)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
@@ -139,7 +141,7 @@ async def test_on_a_full_disk_a_node_that_joins_is_told(
 async def test_nobody_else_does(world: World, tmp_path: Path, call: tuple[str, str]) -> None:
     async with api(tmp_path, world) as client:
         answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers={"Authorization": "Bearer ann"})
-        assert (answer.status_code, answer.json()["code"]) == (403, "scope-missing")
+        assert (answer.status_code, answer.json()["code"]) == (403, "permission-missing")
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)

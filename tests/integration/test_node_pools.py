@@ -31,7 +31,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         control = api.control
         cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
         renting = Renting(lambda pool: cloud, FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
-        control.node_pools = NodePools(renting, control.live_state, control.writer, control.drains, control.clock)
+        control.node_pools = NodePools(
+            renting, control.live_state, control.writer, control.drains, control.clock, control.settings
+        )
         control.node_pools.declare([NodePool(POLICY, HERE, "1", "1")])
         looks.append(asyncio.create_task(control.node_pools.tick()))
 

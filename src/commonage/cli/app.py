@@ -49,6 +49,7 @@ COMMANDS: dict[str, Row] = {
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
+    "quota": Row("commonage.cli.tenant:quota", "Show what quotas leave.", USERS),
     "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
     "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),

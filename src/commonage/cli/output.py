@@ -145,14 +145,15 @@ def explanation(explained: ExplanationOut) -> list[str]:
     for holder in explained.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
-        lines.append(f"The {holder.kind}{name} of {holder.owner} uses {holder.holds} on {holder.node}{ends}.")
+        who = f"The {holder.kind}{name} of {holder.owner} uses" if holder.owner else "Other tenants use"
+        lines.append(f"{who} {holder.holds} on {holder.node}{ends}.")
     if explained.fits_now and waits:
         lines.append(f"This would start now: {explained.fits_now}.")
     if explained.expected_start_at is not None and waits:
         lines.append(_expected(explained, explained.expected_start_at))
     elif explained.basis and explained.position is not None and waits:
         lines.append(explained.basis.message)
-    return lines
+    return [*lines, *(quota.message for quota in explained.quotas)]
 
 
 def _expected(explained: ExplanationOut, at: float) -> str:

@@ -12,6 +12,7 @@ from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
+from commonage.control.loops.retention import RetentionLoop
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
@@ -34,6 +35,8 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
+from commonage.control.usage.quota_notices import QuotaNotices
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
@@ -111,17 +114,17 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
-        self.drains = Drains(live_state, writer, self.nodes, clock, adapters.joining)
+        self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.support.cloud, adapters.joining, chance)
-        self.node_pools = NodePools(renting, live_state, writer, self.drains, clock)
+        self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
         self.volumes = Volumes(self.node_views, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
-        self.homes = HomeWatch(adapters.homes, clock, settings.home_quota_mib)
-        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock)
+        self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
         self.execs = Execs(self.queries, live_state, writer, engines, clock)
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
@@ -136,15 +139,20 @@ class Control:
             self._measured,
         )  # fmt: skip
         self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        live_limits = LiveLimits(live_state, limits, self.homes)
+        self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
+        self.quota_notices = QuotaNotices(store, live_state, self.writer, self.quota_uses, clock)
         self.workloads = Workloads(
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
-            self._ids, chance, LiveLimits(live_state, limits),
+            self._ids, chance, live_limits, self.quota_uses,
         )  # fmt: skip
         start_session = self.workloads.start_session_by_hub
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
+        self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
+            self.retention, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         builtin = replace(settings.platform, environments=tuple(adapters.environments))
@@ -152,7 +160,7 @@ class Control:
             store, live_state, writer, clock, settings, adapters.support, builtin, engines, self._declare
         )
         self._settings_file = adapters.declared
-        self.git_sources = GitSources(writer, clock)
+        self.git_sources = GitSources(writer, clock, settings)
         self._follow()
 
     def _declare(self, platform: Platform) -> None:
@@ -191,6 +199,7 @@ class Control:
         await self.usage_reports.open()
         await self.images.open()
         await self.reservations.open()
+        await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())

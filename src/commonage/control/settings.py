@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.resources import NodePool, Platform
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
@@ -44,6 +45,14 @@ class BundleLimits:
     keep_s: int = 86_400
 
 
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended workloads (from their end) and events are kept, in seconds."""
+
+    workloads_s: float = 90 * 86_400.0
+    events_s: float = 30 * 86_400.0
+
+
 @dataclass(slots=True)
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
@@ -57,6 +66,7 @@ class ControlSettings:
     port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
     origin_warning: str = ""  # shown to admins on every page of the portal
     default_tenant: str = "commons"
+    platform_roles: tuple[RoleBinding, ...] = ()
     rules: Rules = field(default_factory=Rules)
     priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES
     default_cpus_milli: int = 1000
@@ -71,6 +81,7 @@ class ControlSettings:
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
     bundles: BundleLimits = field(default_factory=BundleLimits)
+    retention: Retention = field(default_factory=Retention)
     prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.reasons import Reason
 
 INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
@@ -152,7 +153,8 @@ class NodeReport:
 
     `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
     engine knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still
-    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
+    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot. `usage` is
+    measured; None if nobody measures there.
     """
 
     name: str
@@ -165,6 +167,7 @@ class NodeReport:
     disk_pressure: Reason | None = None
     gone: bool = False
     awaits_admin: Reason | None = None
+    usage: NodeUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)

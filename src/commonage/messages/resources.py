@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.reasons import resources as r
 from commonage.domain.requests import format_cpus, format_memory
-from commonage.messages.template import Say, Texts, count
+from commonage.messages.template import Say, Texts, count, sentence
 
 
 def _amount(resource: str, amount: int) -> str:
@@ -32,6 +32,7 @@ TEXTS: Texts = {
         f"The database took over {count(reason.count, 'resource')} of kind {reason.kind} from the settings file."
     ),
     r.TenantGone: ("Tenant {tenant} is deleted. Its workloads continue without a quota, and nobody can submit to it."),
+    r.RolesDiffer: "Roles in tenant {tenant} change.",
     r.SiteNotAllowed: "Tenant {tenant} may no longer use site {site}. Workloads that run there continue.",
     r.EnvironmentNotAllowed: (
         "Tenant {tenant} may no longer use environment {environment}. Submitted workloads continue."
@@ -46,8 +47,15 @@ TEXTS: Texts = {
     r.VolumeGone: "Volume {volume} is deleted. Workloads that have it continue, and queued ones cannot start.",
     r.VolumeDiffers: "Volume {volume} changes. Workloads that have it continue, and queued ones get the new one.",
     r.NodePoolGone: "Node pool {node_pool} is deleted. Its nodes are removed when they are idle.",
-    r.GitCommitApplied: "Commit {commit} of {source} is applied: {message}",
-    r.GitCommitRefused: "Commit {commit} of {source} is refused, and the resources are as before: {message}",
-    r.GitUnreachable: "The repository of {source} cannot be read, and the resources are as before: {message}",
+    r.GitCommitApplied: lambda reason, _: (
+        f"Commit {reason.commit[:12]} of {reason.source} is applied. {sentence(reason.message)}"
+    ),
+    r.GitCommitRefused: lambda reason, _: (
+        f"Commit {reason.commit[:12]} of {reason.source} is refused, and the resources are as before. "
+        f"{sentence(reason.message)}"
+    ),
+    r.GitUnreachable: lambda reason, _: (
+        f"The repository of {reason.source} cannot be read, and the resources are as before. {sentence(reason.message)}"
+    ),
     r.SiteGone: "Site {site} is no longer declared. Workloads that run there continue.",
 }

@@ -74,13 +74,27 @@ async def _nodes(control: Control, families: Families) -> None:
 def _node(view: NodeView, families: Families) -> None:
     key, report = view.node.key, view.node.report
     allocated_cores = (report.cpus_milli - view.free_cpus_milli) / 1000
-    disk = None if report.disk_free_mib is None else report.disk_free_mib * MIB
     families.put("commonage_node_cpu_cores", report.cpus_milli / 1000, *key)
     families.put("commonage_node_allocated_cpu_cores", allocated_cores, *key)
     families.put("commonage_node_memory_bytes", report.memory_mib * MIB, *key)
     families.put("commonage_node_allocated_memory_bytes", (report.memory_mib - view.free_memory_mib) * MIB, *key)
-    families.put("commonage_node_free_disk_bytes", disk, *key)
+    families.put("commonage_node_free_disk_bytes", _bytes(report.disk_free_mib), *key)
     families.put("commonage_node_workloads", view.workloads, *key)
+    if (used := report.usage) is not None:
+        families.put("commonage_node_used_cpu_cores", used.cpu_cores, *key)
+        families.put("commonage_node_used_memory_bytes", _bytes(used.memory_mib), *key)
+        families.put("commonage_node_disk_bytes", _bytes(used.disk_total_mib), *key)
+        families.put("commonage_node_used_disk_bytes", _bytes(used.disk_used_mib), *key)
+        families.put("commonage_node_disk_read_bytes_per_second", used.disk_read_bytes_per_s, *key)
+        families.put("commonage_node_disk_written_bytes_per_second", used.disk_written_bytes_per_s, *key)
+        families.put("commonage_node_network_received_bytes_per_second", used.network_received_bytes_per_s, *key)
+        families.put("commonage_node_network_sent_bytes_per_second", used.network_sent_bytes_per_s, *key)
+        families.put("commonage_node_temperature_celsius", used.temperature_c, *key)
+        families.put("commonage_node_load", used.load, *key)
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB
 
 
 def _shares(control: Control, families: Families) -> None:

@@ -13,7 +13,7 @@ class Sample:
     `device:SITE/UUID`, `platform`.
 
     Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
-    `queue_length`, `running`.
+    `queue_length`, `running`. Those of a node without `allocated_` in front are measured (`domain.node_usage`).
     """
 
     metric: str
@@ -42,8 +42,9 @@ class Metrics(Protocol):
         """At most about `points` buckets within [since, until), oldest first, from the finest data still kept."""
 
     async def tidy(self, now: float) -> None:
-        """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.
+        """Aggregate old data by minute, later by hour, and delete it at last, each after the time that the admin set.
 
-        Some databases do this by themselves.
+        By default raw values are kept for a day, minutes for a month, hours for two years, those of attempts as long as
+        workloads. Some databases do this by themselves.
         """
         return

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from commonage.domain.errors import InvalidInput
 from commonage.domain.resources import Document
 from commonage.resources.kinds import KINDS
 from commonage.resources.schema import schema
@@ -14,7 +15,7 @@ from commonage.resources.schema import schema
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """`control` is `text`, `choice`, `lines` (a list) or `pairs` (NAME=VALUE lines). `choices` only of a choice."""
+    """`control` is `text`, `choice`, `lines` (a list), `pairs` (NAME=VALUE) or `json`. Only a choice has `choices`."""
 
     path: str
     description: str
@@ -42,17 +43,22 @@ def _rows(form: Mapping[str, Any], definitions: Mapping[str, Any], path: str = "
         required = name in form.get("required", ())
         kind = inner.get("type")
         choices = ("true", "false") if kind == "boolean" else tuple(inner.get("enum", ()))
-        control = "choice" if choices else {"array": "lines", "object": "pairs"}.get(str(kind), "text")
+        nested = "$ref" in str(inner.get("items", "")) or "$ref" in str(inner.get("additionalProperties", ""))
+        plain = {"array": "lines", "object": "pairs"}.get(str(kind), "text")
+        control = "choice" if choices else "json" if nested and plain != "text" else plain
         yield FieldRow(path + name, text, control, choices, required)
 
 
 def texts_of(kind: str, document: Document) -> dict[str, str]:
     """The fields of a document as text, by path; missing ones are empty."""
-    return {row.path: _text(_at(document, row.path)) for row in rows_of(kind)}
+    return {row.path: _text(row, _at(document, row.path)) for row in rows_of(kind)}
 
 
 def document_of(kind: str, texts: Mapping[str, str]) -> Document:
-    """The fields from their texts; empty ones are left out, so that they have their defaults."""
+    """The fields from their texts; empty ones are left out, so that they have their defaults.
+
+    Raises InvalidInput for a text that is not JSON, where that is needed.
+    """
     made: Document = {}
     for row in rows_of(kind):
         text = texts.get(row.path, "").strip()
@@ -68,6 +74,11 @@ def document_of(kind: str, texts: Mapping[str, str]) -> Document:
 
 def _value(row: FieldRow, text: str) -> Any:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if row.control == "json":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InvalidInput(f"{row.path} is not valid JSON: {error}", field=row.path) from None
     if row.control == "lines":
         return lines
     if row.control == "pairs":
@@ -83,9 +94,11 @@ def _at(document: Document, path: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def _text(row: FieldRow, value: Any) -> str:
     if value is None:
         return ""
+    if row.control == "json":
+        return json.dumps(value, indent=2, ensure_ascii=False)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -84,7 +84,7 @@ def _duration(value: object) -> int:
     return parse_duration(str(value), field="the value")
 
 
-def _write_duration(seconds: int) -> str:
+def write_duration(seconds: int) -> str:
     """`7d`, `10m`, `90s`: in the largest unit that divides it."""
     units = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
     size, unit = next((size, unit) for size, unit in units if seconds % size == 0)
@@ -134,8 +134,8 @@ DiskMibOrZero = Annotated[int, Quantity(parse_memory, _write_memory, SPACE, zero
 Milli = Annotated[int, Quantity(parse_cpus, format_cpus, "a number of cores, like 8 or 0.5")]
 MilliOrZero = Annotated[int, Quantity(parse_cpus, format_cpus, "a number of cores, like 8 or 0.5", zero=True)]
 DevicesMilli = Annotated[int, Quantity(_devices, lambda milli: f"{milli / 1000}", "a number of GPUs, like 4 or 2.5")]
-Seconds = Annotated[int, Quantity(_duration, _write_duration, DURATION)]
-SecondsOrZero = Annotated[int, Quantity(_duration, _write_duration, DURATION, zero=True)]
+Seconds = Annotated[int, Quantity(_duration, write_duration, DURATION)]
+SecondsOrZero = Annotated[int, Quantity(_duration, write_duration, DURATION, zero=True)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Takes("a number that is not negative")]
 Labels = Annotated[
     dict[str, str],

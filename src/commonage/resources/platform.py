@@ -41,6 +41,8 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in tenant.environments if "/" not in name]
         _check(f"the tenant {tenant.name}: environments", fixed, environments)
+        bounded = [name for name in tenant.per_environment if "/" not in name]
+        _check(f"the tenant {tenant.name}: per_environment", bounded, environments)
         _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites)
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)

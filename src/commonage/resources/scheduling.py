@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.resources import Site
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
 from commonage.resources.fields import DevicesMilli, Entry, Form, MibOrZero, MilliOrZero, NotNegative
+
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Hours = Annotated[float, Field(ge=0, le=1_000_000_000, allow_inf_nan=False)]
 
 
 class BoundsEntry(Entry):
@@ -19,9 +23,49 @@ class BoundsEntry(Entry):
     memory: MibOrZero | None = Field(None, description="Memory, like 256GiB.")
     gpus: DevicesMilli | None = Field(None, description="GPUs, like 4 or 2.5.")
     vram: MibOrZero | None = Field(None, description="VRAM, like 96GiB.")
+    running: Count | None = Field(None, description="Workloads with an allocation.")
+    queued: Count | None = Field(None, description="Workloads that wait for an allocation or are held.")
+    storage: MibOrZero | None = Field(None, description="Disk space of homes and volumes, like 2TiB.")
+    gpu_hours_month: Hours | None = Field(None, description="GPU hours in a calendar month.")
 
     def bounds(self) -> Bounds:
-        return Bounds(self.cpus, self.memory, self.gpus, self.vram)
+        gpu_s = None if self.gpu_hours_month is None else round(self.gpu_hours_month * 3600)
+        return Bounds(self.cpus, self.memory, self.gpus, self.vram, self.running, self.queued, self.storage, gpu_s)
+
+    def only(self, *allowed: str) -> str | None:
+        """The first bound that is set and not allowed."""
+        return next((name for name, bound in self if bound is not None and name not in allowed), None)
+
+
+BoundsByName = dict[Annotated[str, Field(min_length=1, max_length=128)], BoundsEntry]
+_LENDABLE = ("cpus", "memory", "gpus", "vram")
+_OF_MODEL = ("gpus", "vram", "running", "gpu_hours_month")
+_OF_ENVIRONMENT = (*_LENDABLE, "running", "queued", "gpu_hours_month")
+SubjectName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
+
+
+class BindingEntry(Entry):
+    """A role for one user, or for all users of one group, of JupyterHub."""
+
+    user: SubjectName | None = Field(None, description="A user. Give either a user or a group.")
+    group: SubjectName | None = Field(None, description="A group of JupyterHub.")
+    role: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.user is None) == (self.group is None):
+            raise ValueError("a role is for a user or for a group: set one of `user` and `group`")
+        return self
+
+    def binding(self) -> RoleBinding:
+        kind = SubjectKind.USER if self.user is not None else SubjectKind.GROUP
+        return RoleBinding(kind, self.user or self.group or "", Role(self.role))
+
+
+class MemberEntry(BindingEntry):
+    """A role in a tenant, for one user or for all users of one group, of JupyterHub."""
+
+    role: Literal["viewer", "member", "teacher", "manager"] = Field(description="The role in the tenant.")
 
 
 class TenantEntry(Form):
@@ -38,28 +82,55 @@ class TenantEntry(Form):
     borrowing: BoundsEntry = Field(BoundsEntry(), description="Most that it may use beyond its quota.")
     lending: BoundsEntry = Field(BoundsEntry(), description="Most of its unused quota that others may use.")
     per_user: BoundsEntry = Field(BoundsEntry(), description="Most that one member may use.")
+    per_environment: BoundsByName = Field(
+        default_factory=dict, max_length=1000, description="Most that all members may use in an environment, by name."
+    )
+    per_model: BoundsByName = Field(
+        default_factory=dict, max_length=1000, description="Most that all members may use of a GPU model, by name."
+    )
     sites: tuple[str, ...] = Field((), description="Sites that its members may use. Empty: all.")
     environments: tuple[str, ...] = Field((), description="Environments that its members may use. Empty: all.")
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most live jobs and services. Missing: the general limit."
     )
+    members: tuple[MemberEntry, ...] = Field((), description="Roles in the tenant, each with `user` or `group`.")
 
     @model_validator(mode="after")
     def _check(self) -> TenantEntry:
         """Borrowing and lending are relative to the nominal quota, so it must be set."""
         for what in ("borrowing", "lending"):
+            fixed = getattr(self, what).only(*_LENDABLE)
+            if fixed is not None:
+                raise ValueError(f"{what}.{fixed}: only {', '.join(_LENDABLE)} are lent")
             for resource, bound in getattr(self, what):
                 own = getattr(self.nominal, resource)
                 if bound is not None and own is None:
                     raise ValueError(f"{what}.{resource} is relative to nominal.{resource}, which is not set")
                 if what == "lending" and bound is not None and bound > own:
                     raise ValueError(f"lending.{resource} is more than nominal.{resource}")
+        for what, several, allowed in (
+            ("per_environment", self.per_environment, _OF_ENVIRONMENT),
+            ("per_model", self.per_model, _OF_MODEL),
+        ):
+            for name, entry in several.items():
+                other = entry.only(*allowed)
+                if other is not None:
+                    raise ValueError(f"{what}.{name}.{other}: it bounds {', '.join(allowed)}")
         return self
 
     def tenant(self) -> Tenant:
-        bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
-        quota = Quota(*bounds)
-        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
+        quota = Quota(
+            self.nominal.bounds(),
+            self.borrowing.bounds(),
+            self.lending.bounds(),
+            self.per_user.bounds(),
+            tuple((name, entry.bounds()) for name, entry in self.per_environment.items()),
+            tuple((name, entry.bounds()) for name, entry in self.per_model.items()),
+        )
+        members = tuple(entry.binding() for entry in self.members)
+        return Tenant(
+            self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads, members
+        )
 
 
 class PriorityClassEntry(Form):

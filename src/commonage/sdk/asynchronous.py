@@ -67,7 +67,16 @@ from commonage.wire.resources import (
     ResourceList,
     ResourceOut,
 )
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
+from commonage.wire.tenants import (
+    QuotaList,
+    QuotaOut,
+    ReservationIn,
+    ReservationList,
+    ReservationOut,
+    ReservedOut,
+    TenantList,
+    TenantOut,
+)
 from commonage.wire.usage import UsageOut
 from commonage.wire.workloads import (
     AttemptList,
@@ -359,6 +368,10 @@ class AsyncClient:
     async def export(self) -> ExportOut:
         """All declared platform resources as documents. For admins."""
         return await self._get("/export", ExportOut)
+
+    async def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
+        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        return (await self._get("/quotas", QuotaList, tenant=tenant, user=user)).items
 
     async def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""

@@ -63,7 +63,16 @@ from commonage.wire.resources import (
     ResourceList,
     ResourceOut,
 )
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
+from commonage.wire.tenants import (
+    QuotaList,
+    QuotaOut,
+    ReservationIn,
+    ReservationList,
+    ReservationOut,
+    ReservedOut,
+    TenantList,
+    TenantOut,
+)
 from commonage.wire.usage import UsageOut
 from commonage.wire.workloads import (
     AttemptList,
@@ -333,6 +342,10 @@ class Client:
     def export(self) -> ExportOut:
         """All declared platform resources as documents. For admins."""
         return self._get("/export", ExportOut)
+
+    def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
+        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        return self._get("/quotas", QuotaList, tenant=tenant, user=user).items
 
     def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""

@@ -32,6 +32,7 @@ from commonage.server.configure import (
     control_settings,
     homes_dir,
     make_engine,
+    sample_retention,
     shared_dir,
 )
 from commonage.server.data_dir import DataDir
@@ -135,7 +136,7 @@ async def assemble(
     account = registry.account if registry is not None else None
     engine = make_engine(settings, data.path, devices.devices, access, account, agents)
     database = database_of(settings, data.path)
-    store, metrics = SqlStore(database), SqlMetrics(database)
+    store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     joining = None
     if address := settings.site_address:

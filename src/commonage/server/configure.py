@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import Rules
 from commonage.engines.docker.engine import DockerEngine
@@ -16,6 +16,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
+from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
@@ -39,7 +40,8 @@ def make_engine(
     """
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
-        "keep_logs_days": settings.keep_logs_days,
+        "keep_logs_s": settings.keep_logs,
+        "keep_job_files_s": settings.keep_job_files,
         "max_log_mib": settings.max_log,
     }
     node: dict[str, Any] = {
@@ -108,6 +110,15 @@ def _agents_file(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
+def sample_retention(settings: Settings) -> SampleRetention:
+    return SampleRetention(
+        raw_s=settings.keep_samples,
+        minutes_s=settings.keep_samples_by_minute,
+        hours_s=settings.keep_samples_by_hour,
+        attempts_s=settings.keep_workloads,
+    )
+
+
 def control_settings(settings: Settings) -> ControlSettings:
     """The settings of control; platform resources come from the database."""
     return ControlSettings(
@@ -129,6 +140,7 @@ def control_settings(settings: Settings) -> ControlSettings:
             per_tenant_mib=settings.bundle_space_per_tenant,
             keep_s=settings.keep_bundles,
         ),
+        retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every_s,
@@ -148,4 +160,5 @@ def rules_of(settings: Settings) -> Rules:
         age_credit=settings.age_credit,
         guaranteed_s=float(settings.guaranteed_runtime),
         head_of_queue_timeout_s=float(settings.head_of_queue_timeout),
+        time_zone=settings.quota_time_zone,
     )

@@ -6,12 +6,12 @@ walks are merged: the database need not sort, or estimate the number of matches.
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal, select, union_all
+from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal, or_, select, union_all
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from commonage.domain.workloads import State
-from commonage.ports.store import Filter
+from commonage.ports.store import Filter, Visible
 from commonage.store.rows import clean
 from commonage.store.tables import workloads
 
@@ -37,7 +37,15 @@ def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list
     if which.text is not None:
         text = clean(which.text).casefold()
         terms.append(_contains(columns.name_folded, text, dialect) | (func.substr(columns.id, 1, len(text)) == text))
+    if which.visible is not None:
+        terms.append(is_visible(columns.owner, columns.tenant, which.visible))
     return terms
+
+
+def is_visible(owner: ColumnElement[str], tenant: ColumnElement[str], visible: Visible) -> ColumnElement[bool]:
+    """The condition on a row that has an owner and a tenant."""
+    own = owner == clean(visible.owner)
+    return or_(own, tenant.in_(sorted(map(clean, visible.tenants)))) if visible.tenants else own
 
 
 def newest_first(

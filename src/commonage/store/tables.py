@@ -25,6 +25,8 @@ from sqlalchemy import (
     text,
 )
 
+from commonage.domain.workloads import State
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -42,6 +44,9 @@ Number = BigInteger().with_variant(Integer(), "sqlite")
 def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
+
+# The states of ended workloads, as the partial index has them: it is used by statements with the same text.
+ENDED = f"state IN ({', '.join(repr(state.value) for state in State if state.is_terminal)})"
 
 # The submitted spec: one for all members of an array, and never changed.
 specs = Table(
@@ -92,6 +97,9 @@ Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.site, workloads.c.node, workloads.c.id, **_where("site IS NOT NULL"))
 Index(None, workloads.c.array_id, workloads.c.id, **_where("array_id IS NOT NULL"))
+# Retention looks for the oldest ends, and for other members of an array with the same spec.
+Index(None, workloads.c.since, workloads.c.id, **_where(ENDED))
+Index(None, workloads.c.spec_id)
 
 # Values of secrets, stored separately, and only until the workload has ended.
 secrets = Table(
@@ -148,6 +156,7 @@ events = Table(
 )
 Index(None, events.c.workload_id, events.c.seq, **_where("workload_id IS NOT NULL"))
 Index(None, events.c.owner, events.c.seq, **_where("owner IS NOT NULL"))
+Index(None, events.c.tenant, events.c.seq, **_where("owner IS NULL"))
 
 nodes = Table(
     "nodes",
@@ -181,6 +190,23 @@ Index(None, usage_reports.c.workload_id, usage_reports.c.began_at)
 Index(None, usage_reports.c.owner, usage_reports.c.command_hash, usage_reports.c.ended_at)
 Index(None, usage_reports.c.began_at, **_where("ended_at IS NULL"))
 
+# Usage of deleted workloads: see `domain.usage.DailyUsage`.
+usage_totals = Table(
+    "usage_totals",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("tenant", Id, primary_key=True),
+    Column("owner", Id, primary_key=True),
+    Column("environment", Id, primary_key=True),
+    Column("workloads", BigInteger, nullable=False),
+    Column("began", BigInteger, nullable=False),
+    Column("gpu_mib_s", Double, nullable=False),
+    Column("gpu_milli_s", Double, nullable=False),
+    Column("cpus_milli_s", Double, nullable=False),
+    Column("memory_mib_s", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Resources reserved for a tenant in a window of time; the request is in `body`. Past ones stay, as a record.
 reservations = Table(
     "reservations",
@@ -205,6 +231,20 @@ resources = Table(
     Column("managed_by", Text, nullable=False),
     Column("changed_by", Text, nullable=False),
     Column("changed_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# The newest notice about each bound of a quota, so that a restart does not repeat it.
+quota_notices = Table(
+    "quota_notices",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("level", Integer, nullable=False),
+    Column("period_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -87,12 +87,11 @@ def node(
     **fields: Any,
 ) -> Node:
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
-    `faults`, `disk_pressure` and `disk_free_mib`.
+    `faults`, `disk_pressure`, `disk_free_mib` and `usage`.
     """
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
-    of_report = {
-        key: fields.pop(key) for key in ("labels", "faults", "disk_pressure", "disk_free_mib") if key in fields
-    }
+    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage")
+    of_report = {key: fields.pop(key) for key in names if key in fields}
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)
 

@@ -1,8 +1,6 @@
 """Contract tests for every store. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file covers writing; `store_reading_contract`, `store_usage_reports_contract` and `store_reservations_contract`
-cover
-the rest.
+This file covers writing; the other `store_…_contract` files cover the rest.
 """
 
 from __future__ import annotations
@@ -18,13 +16,14 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
-from commonage.ports.store import Batch, Filter, Store
+from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
 from commonage.testing.store_resources_contract import StoreResourcesContract
+from commonage.testing.store_retention_contract import StoreRetentionContract
 from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
@@ -51,6 +50,7 @@ class StoreContract(
     StoreReservationsContract,
     StoreResourcesContract,
     StoreImagesContract,
+    StoreRetentionContract,
 ):
     """Writing is atomic, durable, and loses no concurrent change."""
 
@@ -96,7 +96,7 @@ class StoreContract(
             await store.workload(odd)
         assert await store.workload_by_key(odd, odd) is None
         assert await store.attempts(odd) == []
-        assert await store.events(workload_id=odd, owner=odd) == []
+        assert await store.events(workload_id=odd, visible=Visible(odd, (odd,), (odd,))) == []
         assert (await store.workloads(Filter(owner=odd, text=odd), limit=1)).items == []
 
     async def test_it_survives_closing(self, store: Store) -> None:

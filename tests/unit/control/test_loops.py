@@ -9,6 +9,7 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import Unavailable
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.reasons.waiting import Other
@@ -172,3 +173,17 @@ def test_positions_in_a_long_queue() -> None:
     assert live_state.position(expected[1].id, factories.NOW) == 1
     assert live_state.get(expected[0].id) is None
     assert live_state.counts() == {State.QUEUED: 2999}
+
+
+async def test_measured_use_of_a_node_is_sampled_and_makes_no_write(site: Site, control: Control) -> None:
+    await site.clock.advance(10)
+    written = control.writer.commits
+    for cores in (1.0, 2.5):
+        usage = NodeUsage(cores, 2048, network_sent_bytes_per_s=9.0)
+        site.engine.add_node(factories.node("gpu-1", 1, usage=usage).report)
+        await site.clock.advance(10)
+    assert control.writer.commits == written
+    now = site.clock.now()
+    [*_, point] = await control.metrics.query("cpu_cores", "node:local/gpu-1", since=now - 60, until=now + 1)
+    assert point.mean == 2.5
+    assert await control.metrics.query("temperature_c", "node:local/gpu-1", since=now - 60, until=now + 1) == []

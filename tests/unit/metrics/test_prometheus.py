@@ -191,12 +191,13 @@ async def test_the_text_is_that_of_prometheus(app: FastAPI) -> None:
         ("Bearer reader", 200),
         ("token admin", 200),
         ("Bearer submitter", 403),
+        ("Bearer user", 403),
         ("Bearer nobody", 401),
         ("Basic reader", 401),
         ("Bearer ", 401),
     ],
 )
-async def test_a_token_that_may_read_is_needed(app: FastAPI, authorization: str, status: int) -> None:
+async def test_the_token_of_an_operator_is_needed(app: FastAPI, authorization: str, status: int) -> None:
     answer = await call(app, authorization=authorization)
     assert answer.status_code == status
     assert ("commonage_workloads{" in answer.text) == (status == 200)
@@ -224,3 +225,12 @@ async def test_requests_are_counted_by_area_and_class(control: Control) -> None:
     assert value(families, "commonage_http_requests_total", area="portal", method="GET", status="4xx") == 1
     counts = [one for one in families["commonage_http_request_seconds"].samples if one.name.endswith("_count")]
     assert [(one.labels, one.value) for one in counts] == [({"area": "portal"}, 2)]
+
+
+async def test_measured_use_of_a_node_is_in_base_units(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_node_used_cpu_cores", site="local", node="node-1") == 1.5
+    assert value(families, "commonage_node_used_memory_bytes", site="local", node="node-1") == 2048 * MIB
+    assert value(families, "commonage_node_used_disk_bytes", site="local", node="node-1") == 100 * MIB
+    assert value(families, "commonage_node_network_sent_bytes_per_second", site="local", node="node-1") == 40.0
+    assert value(families, "commonage_node_temperature_celsius", site="local", node="node-1") == 55.0

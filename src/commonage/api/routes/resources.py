@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from commonage.api.fill import fill, reason
-from commonage.api.routing import BODY, QUERY, Guarded, answer, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, QUERY, Guarded, answer, asks, body_of, caller, context, problems, read_json
 from commonage.control.resources.affected import Affected
 from commonage.control.resources.resources import ANY_VERSION, Documents, Plan, PlannedChange
 from commonage.domain.errors import InvalidInput
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.resources import GitState, StoredResource
 from commonage.resources.schema import schema
 from commonage.wire.resources import (
@@ -52,6 +52,7 @@ _VERSION: dict[str, Any] = {
 
 
 @router.get("/resources", tags=["resources"], summary="List resources", responses=problems())
+@asks(Permission.SEE_PLATFORM)
 async def list_resources(request: Request) -> ResourceList:
     """All declared resources. For admins."""
     found = context(request).control.resources.all(caller(request))
@@ -61,6 +62,7 @@ async def list_resources(request: Request) -> ResourceList:
 @router.get(
     "/resources/{kind}", tags=["resources"], summary="List resources of a kind", responses=problems("kind-not-found")
 )
+@asks(Permission.SEE_PLATFORM)
 async def list_kind(request: Request, kind: str) -> ResourceList:
     """The declared resources of one kind, by name. For admins. Built-in ones are not listed until they are changed."""
     found = context(request).control.resources.all(caller(request), kind)
@@ -73,6 +75,7 @@ async def list_kind(request: Request, kind: str) -> ResourceList:
     summary="Show a resource",
     responses=problems("kind-not-found", "resource-not-found"),
 )
+@asks(Permission.SEE_PLATFORM)
 async def one_resource(request: Request, response: Response, kind: str, name: str) -> ResourceOut:
     """One resource. The header `ETag` has its version. For admins."""
     found = context(request).control.resources.one(caller(request), kind, name)
@@ -88,9 +91,10 @@ async def one_resource(request: Request, response: Response, kind: str, name: st
     responses=problems(*BODY, *_DOCUMENTS, "kind-not-found", "version-mismatch", "invalid-parameter"),
     openapi_extra={**body_of(ResourceIn, {"document": _TENANT}), **_VERSION},
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def put_resource(request: Request, kind: str, name: str) -> Response:
     """Replace all fields of a resource. The change is in force when this returns. For admins."""
-    principal = caller(request, Scope.ADMIN)
+    principal = caller(request)
     document = (await read_json(request, ResourceIn)).document
     for what, value in (("kind", kind), ("name", name)):
         if document.get(what, value) != value:
@@ -111,12 +115,13 @@ async def put_resource(request: Request, kind: str, name: str) -> Response:
     ),
     openapi_extra=_VERSION,
 )  # fmt: skip
+@asks(Permission.MANAGE_PLATFORM)
 async def delete_resource(request: Request, kind: str, name: str, force: bool = False) -> ResourceOut:
     """Delete a resource; a built-in one of its name is in force again. Refused while workloads use it, unless `force`.
 
     For admins.
     """
-    control, principal = context(request).control, caller(request, Scope.ADMIN)
+    control, principal = context(request).control, caller(request)
     deleted = await control.resources.delete(principal, kind, name, _version(request), force=force)
     return fill(ResourceOut, deleted)
 
@@ -128,9 +133,10 @@ async def delete_resource(request: Request, kind: str, name: str, force: bool = 
     responses=problems(*BODY, *_DOCUMENTS),
     openapi_extra=body_of(PlanIn, {"documents": [_TENANT]}),
 )
+@asks(Permission.SEE_PLATFORM)
 async def plan(request: Request) -> PlanOut:
     """What `apply` would change, and the running workloads and people that it affects. For admins."""
-    principal = caller(request, Scope.ADMIN)
+    principal = caller(request)
     return _plan_out(context(request).control.resources.plan(principal, _documents(await read_json(request, PlanIn))))
 
 
@@ -141,14 +147,16 @@ async def plan(request: Request) -> PlanOut:
     responses=problems(*BODY, *_DOCUMENTS, "version-mismatch"),
     openapi_extra=body_of(ApplyIn, {"documents": [_TENANT], "revision": 12}),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def apply(request: Request) -> PlanOut:
     """Put documents in force: all of them, or none. Returns what was changed. For admins."""
-    principal = caller(request, Scope.ADMIN)
+    principal = caller(request)
     body = await read_json(request, ApplyIn)
     return _plan_out(await context(request).control.resources.apply(principal, _documents(body), body.revision))
 
 
 @router.get("/export", tags=["resources"], summary="Export all resources", responses=problems())
+@asks(Permission.SEE_PLATFORM)
 async def export(request: Request) -> ExportOut:
     """All declared resources as documents: applying them changes nothing. For admins."""
     resources = context(request).control.resources
@@ -156,13 +164,14 @@ async def export(request: Request) -> ExportOut:
 
 
 @router.get("/schema/commonage.yml.json", tags=["resources"], summary="JSON Schema of resources", responses=problems())
-async def json_schema(request: Request) -> JSONResponse:
+@asks(None)
+async def json_schema() -> JSONResponse:
     """The JSON Schema of one document of a `commonage.yml` file, for editors and checks."""
-    caller(request)
     return JSONResponse(schema())
 
 
 @router.get("/git-sources", tags=["resources"], summary="List git sources", responses=problems())
+@asks(Permission.SEE_PLATFORM)
 async def list_git_sources(request: Request) -> GitSourceList:
     """Git branches that manage resources, with their last commit or error. For admins."""
     found = context(request).control.git_sources.all(caller(request))
@@ -176,9 +185,10 @@ async def list_git_sources(request: Request) -> GitSourceList:
     responses=problems(*BODY),
     openapi_extra=body_of(GitSourceIn, {"state": "applied", "commit": "0" * 40, "message": "1 change"}),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def report_git_source(request: Request, name: str) -> GitSourceOut:
     """Called by `commonage gitops` after each round. For admins."""
-    principal = caller(request, Scope.ADMIN)
+    principal = caller(request)
     body = await read_json(request, GitSourceIn)
     sources = context(request).control.git_sources
     reported = await sources.report(principal, name, GitState(body.state), commit=body.commit, message=body.message)

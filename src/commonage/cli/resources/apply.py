@@ -192,7 +192,8 @@ def _change_lines(change: ResourceChangeOut) -> Iterator[str]:
         yield f"    ! {affected.reason.message}"
         named = [f"{one.id} ({one.owner}{f', {one.name}' if one.name else ''})" for one in affected.workloads]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        yield f"      workloads: {', '.join(named[:_NAMED])}{more}"
+        if named:
+            yield f"      workloads: {', '.join(named[:_NAMED])}{more}"
         yield f"      people: {', '.join(affected.people)}"
 
 

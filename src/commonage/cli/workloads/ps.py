@@ -120,6 +120,8 @@ def workload_table(workloads: islice[WorkloadOut] | list[WorkloadOut], with_owne
 def top(server: Server, once: bool, every: float, as_json: bool) -> None:
     """Watch nodes, GPUs and workloads, until Ctrl-C.
 
+    Of each node and GPU: what is used (measured, by everything on it), what is allocated to workloads, and the total.
+
     \b
     Examples:
       commonage top
@@ -138,7 +140,7 @@ def top(server: Server, once: bool, every: float, as_json: bool) -> None:
 def _overview(client: Client) -> Group:
     from rich.console import Group
 
-    from commonage.cli.nodes.view import node_table
+    from commonage.cli.nodes.view import device_table, usage_table
 
     info = client.info()
     counts = ", ".join(f"{number} {state}" for state, number in info.counts.items() if number) or "no workloads"
@@ -146,7 +148,9 @@ def _overview(client: Client) -> Group:
     if info.simulated_gpus:
         head += "  [yellow]GPUs are simulated[/]"
     workloads = islice(client.workloads(state=list(LIVE)), _MAX_IN_TOP)
-    return Group(head, "", node_table(client.nodes()), "", workload_table(workloads, with_owner=True))
+    nodes = client.nodes()
+    gpus = ("", device_table(nodes)) if any(node.devices for node in nodes) else ()
+    return Group(head, "", usage_table(nodes), *gpus, "", workload_table(workloads, with_owner=True))
 
 
 def _watch(content: Callable[[], RenderableType], *, every_s: float, whole_screen: bool = False) -> None:

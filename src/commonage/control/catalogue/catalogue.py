@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
-from commonage.control.tenants import tenants_of
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import OnFirstUse
@@ -100,9 +101,9 @@ class Catalogue(Mapping[str, Environment]):
 
 def _tenants(principal: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
     """The tenants of `principal`; None means all, as for an admin."""
-    if principal is None or principal.is_admin:
+    if principal is None or access_of(principal, settings).may(Permission.SEE_TENANT):
         return None
-    return frozenset(one.name for one in tenants_of(principal.groups, settings))
+    return frozenset(one.name for one in access_of(principal, settings).tenants(Permission.SEE_TENANT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from commonage.control.engines import Engines
 from commonage.control.nodes.devices import AllDevices
@@ -24,7 +24,8 @@ from commonage.control.usage.attribution import (
 )
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import LOCAL_SITE, Allocation
+from commonage.domain.node_usage import NodeUsage
+from commonage.domain.nodes import LOCAL_SITE, Allocation, NodeState
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
@@ -32,6 +33,8 @@ from commonage.ports.metrics import Metrics, Sample
 
 log = logging.getLogger(__name__)
 TIDY_EVERY_S = 60.0
+NODE_USAGE = tuple(one.name for one in fields(NodeUsage) if one.name != "disk_total_mib")
+"""Metrics of a node, of the same names as the figures: that total hardly changes."""
 
 
 @dataclass(slots=True)
@@ -163,6 +166,9 @@ class Sampling:
             samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
             if report.disk_free_mib is not None:
                 samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
+            if report.usage is not None and view.node.state is not NodeState.LOST:
+                used = asdict(report.usage)
+                samples += [Sample(name, subject, now, used[name]) for name in NODE_USAGE if used[name] is not None]
         counts = self.live_state.counts()
         samples.append(Sample("queue_length", "platform", now, self.live_state.queue_length()))
         samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))

@@ -11,7 +11,9 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from commonage.control.access import access_of
 from commonage.control.nodes.nodes import Nodes
+from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -19,7 +21,8 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AttemptLost, StopRequested
 from commonage.domain.nodes import LOCAL_SITE, Node, NodeKey, NodeState
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.nodes import NodeInUse
@@ -35,8 +38,15 @@ _MAX_NAMED = 5
 
 class Drains:
     def __init__(
-        self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
+        self,
+        live_state: LiveState,
+        writer: Writer,
+        nodes: Nodes,
+        clock: Clock,
+        settings: ControlSettings,
+        joining: Joining | None = None,
     ) -> None:
+        self._settings = settings
         self._live_state, self._writer, self._nodes = live_state, writer, nodes
         self._clock, self._joining = clock, joining
         self.iterations = Iterations("drains", clock.now)
@@ -50,7 +60,7 @@ class Drains:
         restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
         their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
         """
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.DRAIN_NODES)
         now = self._clock.now()
         if by is not None and by <= now:
             raise InvalidInput(
@@ -107,7 +117,7 @@ class Drains:
         sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
         with nothing done, when the disk is full.
         """
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.MANAGE_PLATFORM)
         node = self._live_state.nodes.get(key)
         if node is not None:
             await self._may_be_removed(principal, node, force)

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import access_of
 from commonage.control.nodes.drains import Drains
+from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, queued_request_of
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Machine, NodeKey, NodePoolPolicy, NodePoolView, NodeState, PendingNode
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.requests import format_duration
@@ -97,7 +100,16 @@ class Renting:
 
 
 class NodePools:
-    def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
+    def __init__(
+        self,
+        renting: Renting,
+        live_state: LiveState,
+        writer: Writer,
+        drains: Drains,
+        clock: Clock,
+        settings: ControlSettings,
+    ) -> None:
+        self._settings = settings
         self._node_pools: list[_PoolState] = []
         self._cloud, self._joining, self._chance = renting.cloud, renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
@@ -126,7 +138,7 @@ class NodePools:
         return before
 
     def views(self, principal: Principal) -> Sequence[NodePoolView]:
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         return [self._view(pool) for pool in self._node_pools]
 
     def _view(self, pool: _PoolState) -> NodePoolView:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Environments
 from commonage.control.engines import Engines
 from commonage.control.nodes.devices import AllDevices
@@ -28,7 +29,8 @@ from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import DeviceKey, Node, NodeKey, NodeReport, NodeState
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons.nodes import NotReporting, WorkloadLostThere
 from commonage.domain.reasons.notes import NodeStateChanged
 from commonage.domain.workloads import Event, EventKind, State, Workload
@@ -179,7 +181,7 @@ class Nodes:
 
         `drains` handles the workloads on the node; `leave_by` is stored for it.
         """
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.DRAIN_NODES)
         async with self._writing:
             node = self._live_state.node(key)
             wished = drained(node, principal.name if drain else "", leave_by)
@@ -199,7 +201,7 @@ class Nodes:
         With `gpu` (index or uuid), only clear the remembered faults of that GPU. Faults that persist are found again at
         once. Raises NotFound, Forbidden.
         """
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.DRAIN_NODES)
         node = self._live_state.node(key)
         devices = node.report.devices if gpu is None else (device_of(node, gpu),)
         for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import Access
 from commonage.control.state.live_state import LiveState
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.watchdog import Watchdog
@@ -54,8 +55,9 @@ class NodeViews:
     def note_measured(self, samples: Mapping[DeviceKey, DeviceSample]) -> None:
         self._measured = dict(samples)
 
-    def capabilities(self) -> Sequence[Capabilities]:
-        return [engine.capabilities() for engine in self._engines.values()]
+    def capabilities(self, access: Access | None = None) -> Sequence[Capabilities]:
+        """Those of all sites, or of those that a reader may use."""
+        return [one.capabilities() for site, one in self._engines.items() if access is None or access.sees_site(site)]
 
     def all(self) -> Sequence[NodeView]:
         allocated = self._live_state.allocated()
@@ -66,7 +68,14 @@ class NodeViews:
             for share in one.allocation.shares:
                 holds = Resources(gpu_memory_mib=share.memory_mib)
                 holder = Holder(
-                    one.workload_id, one.name, one.owner, one.kind, one.allocation.node_key.label, holds, one.ends_at
+                    one.workload_id,
+                    one.name,
+                    one.owner,
+                    one.kind,
+                    one.allocation.node_key.label,
+                    holds,
+                    one.ends_at,
+                    one.tenant,
                 )
                 holders[one.allocation.device_key(share)].append(holder)
         return [self._view(node, holders, counts[key]) for key, node in sorted(self._live_state.nodes.items())]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from commonage.control.state.live_state import LiveState
 from commonage.control.tenants import may_use
 from commonage.domain.nodes import NodeKey
+from commonage.domain.permissions import SubjectKind
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
 from commonage.domain.resources import Action, Platform, ResourceChange
@@ -19,14 +20,15 @@ QUOTA_RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """`people` are the owners of the workloads."""
+    """`members`: users and groups whose roles change, besides the owners of the workloads."""
 
     reason: Reason
-    workloads: tuple[Workload, ...]
+    workloads: tuple[Workload, ...] = ()
+    members: tuple[str, ...] = ()
 
     @property
     def people(self) -> tuple[str, ...]:
-        return tuple(sorted({workload.spec.owner for workload in self.workloads}))
+        return tuple(sorted({*self.members, *(workload.spec.owner for workload in self.workloads)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,18 @@ class Impact:
         if find is None or change.action in (Action.CREATE, Action.UNCHANGED):
             return []
         found = [Affected(reason, tuple(workloads)) for reason, workloads in find(self, change)]
-        return [one for one in found if one.workloads]
+        if change.kind == "Tenant":
+            found.append(self._members(change.name))
+        return [one for one in found if one.people]
+
+    def _members(self, tenant: str) -> Affected:
+        """Users and groups with another role than before."""
+        before, after = (
+            {one for known in platform.tenants if known.name == tenant for one in known.members}
+            for platform in (self.before, self.after)
+        )
+        names = {f"group {one.subject}" if one.kind is SubjectKind.GROUP else one.subject for one in before ^ after}
+        return Affected(reasons.RolesDiffer(tenant=tenant), members=tuple(sorted(names)))
 
     def _where(self, matches: Callable[[Workload], bool]) -> list[Workload]:
         return sorted((one for one in self.live_state if matches(one)), key=lambda one: one.id)

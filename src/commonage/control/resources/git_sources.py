@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from commonage.control.access import access_of
+from commonage.control.settings import ControlSettings
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import InvalidInput
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons.resources import GitCommitApplied, GitCommitRefused, GitUnreachable
 from commonage.domain.resources import GitSource, GitState
 from commonage.domain.workloads import Event, EventKind
@@ -25,16 +28,17 @@ _REASONS = {
 class GitSources:
     writer: Writer
     clock: Clock
+    settings: ControlSettings
     _sources: dict[str, GitSource] = field(default_factory=dict)
 
     def all(self, principal: Principal) -> Sequence[GitSource]:
-        """By name. For admins."""
-        principal.need(Scope.ADMIN)
+        """By name. For operators and admins."""
+        access_of(principal, self.settings).need(Permission.SEE_PLATFORM)
         return [self._sources[name] for name in sorted(self._sources)]
 
     async def report(self, principal: Principal, name: str, state: GitState, *, commit: str, message: str) -> GitSource:
         """Note the state of a source; a new state is an event. For admins."""
-        principal.need(Scope.ADMIN)
+        access_of(principal, self.settings).need(Permission.MANAGE_PLATFORM)
         if not name.startswith("git:"):
             raise InvalidInput(f"{name[:60]!r} is no git source; its name is like git:REPO@BRANCH", field="name")
         before = self._sources.get(name)

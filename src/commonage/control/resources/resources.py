@@ -12,13 +12,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from commonage.control.access import Access, access_of
 from commonage.control.resources.affected import Affected, Impact
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, NotFound
 from commonage.domain.images import Environment
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
 from commonage.domain.resources import Action, Document, Platform, ResourceChange, StoredResource
@@ -139,6 +141,9 @@ class Resources:
     def platform(self) -> Platform:
         return self._platform
 
+    def _access(self, principal: Principal) -> Access:
+        return access_of(principal, self.settings)
+
     def not_offered(self) -> Sequence[Environment]:
         """Declared environments that no engine here can run."""
         return [one for one in self._platform.environments if not self.support.offers(one)]
@@ -148,16 +153,16 @@ class Resources:
         return sum(one.version for one in self._stored.values())
 
     def all(self, principal: Principal, kind: str | None = None) -> Sequence[StoredResource]:
-        """Declared resources in the order of their kinds. For admins. Raises NotFound for an unknown kind."""
-        principal.need(Scope.ADMIN)
+        """Declared resources by kind. For operators and admins. Raises NotFound for an unknown kind."""
+        self._access(principal).need(Permission.SEE_PLATFORM)
         if kind is not None:
             kind_named(kind)
         found = [one for one in self._stored.values() if one.body is not None and kind in (None, one.kind)]
         return sorted(found, key=lambda one: (ORDER[one.kind], one.name))
 
     def one(self, principal: Principal, kind: str, name: str) -> StoredResource:
-        """For admins. Raises NotFound."""
-        principal.need(Scope.ADMIN)
+        """For operators and admins. Raises NotFound."""
+        self._access(principal).need(Permission.SEE_PLATFORM)
         kind_named(kind)
         found = self._stored.get((kind, name))
         if found is None or found.body is None:
@@ -167,7 +172,7 @@ class Resources:
 
     def plan(self, principal: Principal, documents: Documents) -> Plan:
         """What `apply` would do now. Raises InvalidInput with the field, and Conflict."""
-        principal.need(Scope.ADMIN)
+        self._access(principal).need(Permission.SEE_PLATFORM)
         return self._planned(documents.declaration())[0]
 
     async def apply(self, principal: Principal, documents: Documents, revision: int | None = None) -> Plan:
@@ -175,7 +180,7 @@ class Resources:
 
         Raises InvalidInput and Conflict.
         """
-        principal.need(Scope.ADMIN)
+        self._access(principal).need(Permission.MANAGE_PLATFORM)
         wanted = documents.declaration()
         async with self._changing:
             await self._reread()
@@ -191,7 +196,7 @@ class Resources:
         self, principal: Principal, document: Document, version: int, *, kind: str, name: str
     ) -> StoredResource:
         """Create (version 0) or replace one resource of this version. Raises InvalidInput, Conflict."""
-        principal.need(Scope.ADMIN)
+        self._access(principal).need(Permission.MANAGE_PLATFORM)
         kind_named(kind)
         key, form = parse({**document, "kind": kind, "name": name})
         async with self._changing:
@@ -207,7 +212,7 @@ class Resources:
         self, principal: Principal, kind: str, name: str, version: int, *, force: bool = False
     ) -> StoredResource:
         """Delete one resource of this version; while workloads use it only with `force`. Raises NotFound, Conflict."""
-        principal.need(Scope.ADMIN)
+        self._access(principal).need(Permission.MANAGE_PLATFORM)
         async with self._changing:
             await self._reread()
             found = self.one(principal, kind, name)
@@ -215,7 +220,7 @@ class Resources:
             need_unmanaged(found)
             change = ResourceChange(kind, name, Action.DELETE, found.version)
             plan, following = self._after([change], {}, principal.name)
-            if plan.changes[0].affected and not force:
+            if any(one.workloads for one in plan.changes[0].affected) and not force:
                 raise _in_use(plan.changes[0])
             await self._commit(following)
         return found

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.nodes import LOCAL_SITE, Node, NodeKey, NodePoolPolicy, PendingNode
+from commonage.domain.errors import NotFound
+from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
@@ -43,6 +43,7 @@ class LiveState:
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._counts: Counter[CountKey] = Counter()
+        self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         self._nodes: dict[NodeKey, Node] = {}
         self.nodes: Mapping[NodeKey, Node] = MappingProxyType(self._nodes)
         self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
@@ -75,15 +76,6 @@ class LiveState:
             raise NotFound(f"there is no node {key.label[:120]!r}; there are: {known}", code="node-not-found")
         return node
 
-    def node_named(self, name: str) -> Node:
-        """The node NAME or SITE/NAME. Raises NotFound, and InvalidInput if several sites have a node NAME."""
-        site, _, own = name.rpartition("/")
-        found = [node for node in self._nodes.values() if node.name == own and site in ("", node.site)]
-        if len(found) > 1:
-            places = ", ".join(sorted(str(node.key) for node in found)[:MAX_LISTED])
-            raise InvalidInput(f"the node {name[:60]!r} is ambiguous: {places}; write SITE/NAME", field="nodes")
-        return found[0] if found else self.node(NodeKey(site or LOCAL_SITE, own))
-
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
 
@@ -102,6 +94,7 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+        self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
             if self._workloads.pop(workload.id, None) is not None:
@@ -125,6 +118,17 @@ class LiveState:
             self._counts[key] += step
             if not self._counts[key]:
                 del self._counts[key]
+
+    def _count_waiting(self, spec: Spec, step: int) -> None:
+        if step:
+            counts = self._waiting[spec.tenant]
+            counts[spec.owner, spec.environment] += step
+            if not counts[spec.owner, spec.environment]:
+                del counts[spec.owner, spec.environment]
+
+    def waiting(self, tenant: str) -> Mapping[tuple[str, str], int]:
+        """The number of held and queued workloads of a tenant, by owner and environment."""
+        return self._waiting.get(tenant, {})
 
     def count(self, key: CountKey) -> int:
         return self._counts[key]
@@ -229,6 +233,10 @@ class LiveState:
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
                 took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
+
+
+def _waits(workload: Workload) -> bool:
+    return workload.state in (State.HELD, State.QUEUED)
 
 
 def queued_request_of(workload: Workload) -> QueuedRequest:

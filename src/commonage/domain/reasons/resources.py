@@ -43,6 +43,12 @@ class TenantGone(Reason):
     tenant: str
 
 
+class RolesDiffer(Reason):
+    """Users or groups get, lose or change roles in the tenant."""
+
+    tenant: str
+
+
 class SiteNotAllowed(Reason):
     """The tenant may no longer use the site. What runs there continues."""
 

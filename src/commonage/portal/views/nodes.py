@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import device_of
+from commonage.control.queries.visibility import visible_nodes
 from commonage.control.windows import deadline_of
 from commonage.domain.images import Image, environments_of
 from commonage.domain.nodes import DeviceKey, Node, NodeKey
@@ -98,7 +100,8 @@ def _image_name(request: Request) -> str:
 
 async def _gather_nodes(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
     """Nodes, and for each GPU the last hour of its measurements as sparklines."""
-    views = control.node_views.all()
+    access = access_of(visitor.principal, control.settings)
+    views = visible_nodes(control.node_views.all(), access)
     now = control.clock.now()
     lines: dict[DeviceKey, dict[str, str]] = {}
     for view in views:
@@ -115,11 +118,11 @@ async def _gather_nodes(control: Control, _: Request, visitor: Visitor) -> dict[
             tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
             lines[key] = _sparklines(found, tops, now)
     return {
-        "node_rows": device_rows.node_rows(views, visitor.principal),
+        "node_rows": device_rows.node_rows(views, access),
         "lines": lines,
         "simulated": control.live_state.simulated_gpus,
         "environments": control.environments.views(visitor.principal),
-        "capabilities": control.node_views.capabilities(),
+        "capabilities": control.node_views.capabilities(access),
     }
 
 

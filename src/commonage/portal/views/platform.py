@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,7 +12,7 @@ from starlette.routing import Route
 
 from commonage import messages
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text
 from commonage.resources.editing import document_of, rows_of, texts_of
@@ -42,7 +43,7 @@ def routes(site: Site) -> list[Route]:
         return site.render(request, visitor, "platform.html", values)
 
     async def edit(request: Request, visitor: Visitor) -> Response:
-        visitor.principal.need(Scope.ADMIN)
+        site.access(visitor).need(Permission.SEE_PLATFORM)
         kind, name = request.query_params.get("kind", ""), request.query_params.get("name", "")
         kind_named(kind)
         if not name:
@@ -52,7 +53,7 @@ def routes(site: Site) -> list[Route]:
         return show(request, visitor, form)
 
     async def save(request: Request, visitor: Visitor) -> Response:
-        visitor.principal.need(Scope.ADMIN)
+        site.access(visitor).need(Permission.MANAGE_PLATFORM)
         sent = await request.form()
         kind = kind_named(form_text(sent, "kind")).name
         texts = {row.path: form_text(sent, f"field-{row.path}") for row in rows_of(kind)}
@@ -75,7 +76,8 @@ def routes(site: Site) -> list[Route]:
         return RedirectResponse(f"{HOME}platform#{kind}", status_code=303)
 
     def show(request: Request, visitor: Visitor, form: ResourceForm, status: int = 200) -> Response:
-        values = {"section": "platform", "form": form, "rows": rows_of(form.kind)}
+        values: dict[str, Any] = {"section": "platform", "form": form, "rows": rows_of(form.kind)}
+        values["may_change"] = site.access(visitor).may(Permission.MANAGE_PLATFORM) and not form.managed_by
         return site.render(request, visitor, "resource.html", values, status)
 
     return [

@@ -17,7 +17,6 @@ from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.plan import Plan, SchedulingPass
-from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
 Found = list[tuple[int, Reason]]  # (closest node, shortfall there) of each group of nodes
@@ -72,15 +71,18 @@ def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reaso
     """The quota reason for the request with its gang. Quotas do not count requests that fit into a reservation."""
     if not snapshot.rules.tenants or snapshot.reserved.own_nodes(queued, shape) is not None:
         return None
-    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts_of(shape, max(1, queued.gang_size)))
+    return snapshot.quotas.reason(queued, shape, max(1, queued.gang_size))
 
 
 def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
     within = (
-        snapshot.quotas.nodes_within_quota(snapshot.grid, shape, queued.tenant, queued.owner)
+        snapshot.quotas.nodes_within_quota(snapshot.grid, queued, shape, queued.gang_size)
         if snapshot.rules.tenants
         else None
     )
+    reserved = None if within is None else snapshot.reserved.own_nodes(queued, shape)
+    if within is not None and reserved is not None:
+        within = within | reserved
     return fit.copy() if within is None else fit & within
 
 
@@ -171,10 +173,11 @@ class _Withheld:
             here, key=lambda reservation: (reservation.starts_at > self._now, reservation.starts_at, reservation.id)
         )
         begins = reservation.starts_at > self._now
+        own = reservation.tenant == self._queued.tenant  # of other tenants only the time is shown
         return waiting.ReservedForOthers(
-            tenant=reservation.tenant,
-            user=reservation.owner,
-            title=reservation.title,
+            tenant=reservation.tenant if own else "",
+            user=reservation.owner if own else None,
+            title=reservation.title if own else "",
             begins_in_s=reservation.starts_at - self._now if begins else None,
             ends_in_s=None if begins else reservation.ends_at - self._now,
         )

@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
+from commonage.domain.requests import parse_duration
 from commonage.engines.settings import parse_mount
-from commonage.resources.fields import Quantity, Takes, check_domain
+from commonage.resources.fields import Quantity, Takes, check_domain, write_duration
 
 _MIN_PREFIX = 22  # has room for two networks
+_MAX_RETENTION_S = 36_500 * 86_400
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
 
 
@@ -57,6 +59,10 @@ def metadata_of(field: FieldInfo) -> list[Any]:
 
 def quantity_of(field: FieldInfo) -> Quantity | None:
     return next((one for one in metadata_of(field) if isinstance(one, Quantity)), None)
+
+
+def _retention(value: object) -> int:
+    return parse_duration(str(value), field="the value", max_s=_MAX_RETENTION_S)
 
 
 def split_list(value: object) -> object:
@@ -103,6 +109,9 @@ def host_or_address(value: str | None) -> str | None:
         raise ValueError("not a host name or an IP address, without port") from None
 
 
+RetentionSeconds = Annotated[
+    int, Quantity(_retention, write_duration, "a duration of at least an hour, like 90d"), Field(ge=3600)
+]
 Days = Annotated[int, Field(ge=0, le=36_500), Takes("a number of days")]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_list), Takes("names, separated by commas")]
 Mounts = Annotated[

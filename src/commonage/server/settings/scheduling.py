@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -12,13 +13,25 @@ from commonage.resources.fields import (
     Seconds,
     SecondsOrZero,
 )
-from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, TenantEntry
+from commonage.resources.scheduling import BindingEntry, PricesEntry, PriorityClassEntry, TenantEntry
 from commonage.scheduler.policies import registry
 from commonage.scheduler.queue.sites import SitePolicy
 from commonage.server.settings.fields import (
     setting,
 )
 from commonage.wire.hub import docs_page
+
+
+class PlatformRoleEntry(BindingEntry):
+    role: Literal["operator", "admin"]
+
+
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("no such time zone; write it like Europe/Berlin or UTC") from None
+    return name
 
 
 def _policy(name: str) -> str:
@@ -30,6 +43,16 @@ def _policy(name: str) -> str:
 class SchedulingSettings(BaseModel):
     tenants: Annotated[tuple[TenantEntry, ...], UNIQUE_NAMES] = setting(
         (), f"Tenants that share the nodes, each with a weight and a quota ({docs_page('operate/tenants')})."
+    )
+    quota_time_zone: Annotated[str, AfterValidator(_time_zone)] = setting(
+        "UTC",
+        "Time zone in which the calendar months of GPU-hour quotas begin.",
+        "a name of the IANA database, like Europe/Berlin",
+    )
+    platform_roles: tuple[PlatformRoleEntry, ...] = setting(
+        (),
+        "Roles in all tenants, `operator` or `admin`, each for a `user` or a `group` of JupyterHub "
+        f"({docs_page('operate/roles')}). Admins of JupyterHub are admins without an entry.",
     )
     priority_classes: Annotated[tuple[PriorityClassEntry, ...], UNIQUE_NAMES] = setting(
         (),

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job, submit
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import reasons_for, with_state
+from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.nodes import Node, NodeState
@@ -56,8 +58,8 @@ DOWN = SwarmNodeDown(error="heartbeat failure")
 )
 def test_only_admins_read_what_a_daemon_reported(node: Node, shown: Reason) -> None:
     judged_node = with_state(node) if node.report.faults else node
-    assert reasons_for(judged_node, ANN) == (shown,)
-    assert reasons_for(judged_node, ROOT) == judged_node.reasons
+    assert reasons_for(judged_node, access_of(ANN, ControlSettings())) == (shown,)
+    assert reasons_for(judged_node, access_of(ROOT, ControlSettings())) == judged_node.reasons
 
 
 def site_of_two(**settings: float) -> Site:

@@ -161,6 +161,17 @@ async def test_plan_shows_fields_and_whom_they_affect() -> None:
         assert planned.affected[0].people == ("ann",)
 
 
+async def test_plan_names_people_whose_roles_change() -> None:
+    async with Site().open() as control:
+        ann, staff = {"user": "ann", "role": "manager"}, {"group": "staff", "role": "viewer"}
+        await apply(control, {**LAB, "members": [ann, staff]})
+        (planned,) = control.resources.plan(ROOT, Documents([{**LAB, "members": [{**ann, "role": "viewer"}]}])).changes
+        assert [(one.reason, one.people) for one in planned.affected] == [
+            (reasons.RolesDiffer(tenant="commons"), ("ann", "group staff"))
+        ]
+        assert control.settings.rules.tenants[0].members[0].subject == "ann"
+
+
 async def test_managed_resources_change_only_at_their_source() -> None:
     async with Site().open() as control:
         other: Document = {"kind": "Site", "name": "north"}

@@ -16,6 +16,7 @@ from commonage import messages
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.images import Image, Kernel, Provenance, SourceFile
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
@@ -262,3 +263,17 @@ async def test_markup_in_image_fields_is_escaped(portal: Portal, ann: Person) ->
         page = (await ann.get(path)).text
         assert_whole(page)
         assert "<script>alert" not in page
+
+
+async def test_what_is_used_is_shown_beside_what_is_allocated(portal: Portal, clock: FakeClock, ann: Person) -> None:
+    report = next(one for one in await portal.engine.nodes() if one.name == "gpu-1")
+    usage = NodeUsage(1.5, 2048, 10_240, 20_480, 1_500_000.0, None, 0.0, 12.0, 61.0, 0.7)
+    portal.engine.add_node(replace(report, usage=usage))
+    await clock.advance(10)
+    page = (await ann.get("nodes")).text
+    assert "bar-used" in page
+    assert "allocated, 1.5 used" in page
+    assert "2 GiB used" in page
+    for text in ("disk 10 GiB of 20 GiB used", "read 1.5 MB/s", "network in 0 B/s", "processor 61 °C", "load 0.7"):
+        assert text in page
+    assert "written" not in page, "what is unknown is left out"
