@@ -47,7 +47,7 @@ async def test_storage_is_summed_by_tenant_and_user() -> None:
         FolderSize("labs", "art", "bob", 400),
         FolderSize("scratch", None, "bob", 1000),
     ]
-    watch = HomeWatch(homes, FakeClock(), None)
+    watch = HomeWatch(homes, FakeClock(), ControlSettings())
     assert watch.stored_mib("lab") is None
     await watch.refresh()
     assert (watch.stored_mib("lab"), watch.stored_mib("art"), watch.stored_mib("none")) == (300, 400, 0)
@@ -56,7 +56,7 @@ async def test_storage_is_summed_by_tenant_and_user() -> None:
 
 async def test_full_storage_refuses_new_work_except_sessions() -> None:
     homes = Measured({"ann": 3000})
-    watch = HomeWatch(homes, FakeClock(), None)
+    watch = HomeWatch(homes, FakeClock(), ControlSettings())
     quota = Quota(per_user=Bounds(storage_mib=2048))
     limits = LiveLimits(LiveState(Rules((Tenant("lab", quota=quota),))), Limits(), watch)
     limits.check(factories.spec())  # not measured yet
