@@ -22,6 +22,8 @@ from commonage.cli import main as commonage
 from commonage.messages.permissions import reference as permissions_reference
 from commonage.messages.reference import reference as reasons_reference
 from commonage.metrics.series import SERIES
+from commonage.resources.reference import reference as resources_reference
+from commonage.resources.schema import schema
 from commonage.server.settings.settings import reference
 
 ROOT = Path(__file__).parents[1]
@@ -103,6 +105,16 @@ def reasons() -> str:
     return f"{NOTE}\n{reasons_reference()}"
 
 
+def resources() -> str:
+    """Return a page with every kind of resource and its fields."""
+    return f"{NOTE}\n{resources_reference()}"
+
+
+def resource_schema() -> str:
+    """Return the JSON Schema of `commonage.yml` files."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 def permissions() -> str:
     """Return a page with roles and permissions."""
     return f"{NOTE}\n{permissions_reference()}"
@@ -114,11 +126,13 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Any] = {
     "cli.md": command_line,
+    "commonage.schema.json": resource_schema,
     "metrics.md": metrics,
     "openapi.json": openapi,
     "permissions.md": permissions,
     "problems.md": problems,
     "reasons.md": reasons,
+    "resources.md": resources,
     "settings.md": settings,
 }
 

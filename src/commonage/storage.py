@@ -26,9 +26,8 @@ _OWNERS = {"{tenant}", "{user}"}
 class HomeFolders:
     """The folders below `root`, and those of volumes with a tenant or user in their path. Users may write to them."""
 
-    def __init__(self, root: SafePath, volumes: Sequence[Volume] = ()) -> None:
+    def __init__(self, root: SafePath) -> None:
         self._root = root
-        self._volumes = [one for one in volumes if one.writable and _OWNERS & set(one.source.split("/"))]
 
     async def measure(self) -> Mapping[str, int]:
         """MiB of each, rounded up. Folders that cannot be read, or vanish, are left out. Raises Unavailable."""
@@ -45,12 +44,13 @@ class HomeFolders:
         except TimeoutError:
             raise Unavailable(f"Measuring the homes in {self._root} took more than an hour.") from None
 
-    async def measure_volumes(self) -> Sequence[FolderSize]:
+    async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         """Links are not followed. Folders that are missing here are left out. Raises Unavailable."""
+        owned = [one for one in volumes if one.writable and _OWNERS & set(one.source.split("/"))]
         try:
             owners = {
                 path: (volume.name, tenant, user)
-                for volume in self._volumes
+                for volume in owned
                 for path, tenant, user in await asyncio.to_thread(_owned, volume.source)
             }
             found = await _measured([os.fsencode(path) for path in owners], "/") if owners else {}

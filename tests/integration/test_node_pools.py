@@ -18,6 +18,7 @@ from tests.unit.test_clouds import HERE
 from commonage.clouds import LibcloudMachines, Rental
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.domain.nodes import MachineKind, NodePoolPolicy
+from commonage.domain.resources import NodePool
 
 POLICY = NodePoolPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)
 
@@ -29,10 +30,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def prepare(api: Api) -> None:
         control = api.control
         cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
-        renting = Renting([(POLICY, cloud)], FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
+        renting = Renting(lambda pool: cloud, FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
         control.node_pools = NodePools(
             renting, control.live_state, control.writer, control.drains, control.clock, control.settings
         )
+        control.node_pools.declare([NodePool(POLICY, HERE, "1", "1")])
         looks.append(asyncio.create_task(control.node_pools.tick()))
 
     with served(tmp_path_factory.mktemp("api"), prepare=prepare) as address:

@@ -47,7 +47,7 @@ async def test_folders_of_volumes_are_measured_by_tenant_and_user(tmp_path: Path
         Volume("all", source=f"{tmp_path}/labs", writable=True),
         Volume("read", source=f"{tmp_path}/labs/{{tenant}}"),
     ]
-    found = await HomeFolders(SafePath(tmp_path), volumes).measure_volumes()
+    found = await HomeFolders(SafePath(tmp_path)).measure_volumes(volumes)
     assert sorted((one.volume, one.tenant, one.user) for one in found if one.used_mib > 0) == [
         ("labs", "art", "ada"),
         ("labs", "optics", "ada"),

@@ -25,6 +25,7 @@ from commonage.api.routes import (
     installation,
     nodes,
     registry,
+    resources,
     tenants,
     usage,
     workloads,
@@ -40,12 +41,16 @@ from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
 from commonage.wire.nodes import JoinTokenIn
 from commonage.wire.reasons import Problem
+from commonage.wire.resources import ApplyIn, GitSourceIn, PlanIn, ResourceIn
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
-_NOUNS = (workloads, events, usage, execs, nodes, environments, images, registry, tenants, installation)
+_NOUNS = (workloads, events, usage, execs, nodes, environments, images, registry, resources, tenants, installation)
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
-_BODIES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn)
+_BODIES = (
+    SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
+    ResourceIn, PlanIn, ApplyIn, GitSourceIn,
+)  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",

@@ -61,6 +61,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
+        "kind-not-found": ("No such kind", "No kind of resource has this name; `detail` lists the kinds."),
+        "resource-not-found": ("No such resource", "No resource of this kind has this name."),
         "registry-not-found": ("No registry", "This installation runs no image registry."),
         "bundle-not-found": (
             "No such bundle",
@@ -91,6 +93,15 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Not enough room for the reservation",
             "The nodes cannot provide it in addition to the existing reservations; `detail` has the numbers.",
         ),
+        "version-mismatch": (
+            "Version does not match",
+            "The resource has another version than `If-Match`, or resources changed since the plan; read again.",
+        ),
+        "managed-elsewhere": (
+            "Managed by another source",
+            "A git repository declares the resource; change it there. `detail` names it.",
+        ),
+        "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
     },
     413: {
@@ -141,6 +152,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "An image is named `TENANT/NAME` or `TENANT/NAME:TAG`, and its reference contains a digest.",
         ),
         "needs-gpu": ("GPU required", "The environment requires a GPU, or more VRAM than requested."),
+        "unknown-kind": ("Unknown kind", "A document has no kind, or one that does not exist."),
+        "unknown-reference": (
+            "Unknown reference",
+            "A resource names another one that does not exist, or that the change deletes.",
+        ),
         "unknown-tenant": ("No such tenant", "The settings have no tenant of this name; `detail` lists the tenants."),
         "unknown-priority": (
             "No such priority class",

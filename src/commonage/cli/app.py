@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 WORKLOADS, CATALOGUE, NODES = "Workloads", "Environments and data", "Nodes"
-USERS, SERVER = "Tenants and account", "Server (on its own machine)"
+USERS, PLATFORM, SERVER = "Tenants and account", "Platform", "Server (on its own machine)"
 
 COMMANDS: dict[str, Row] = {
     "run": Row("commonage.cli.workloads.run:run", "Run a command as a job and follow it.", WORKLOADS),
@@ -54,6 +54,12 @@ COMMANDS: dict[str, Row] = {
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
     "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),
     "completion": Row("commonage.cli.login:completion", "Print the completion script for your shell.", USERS),
+    "plan": Row("commonage.cli.resources.apply:plan", "Show what files of resources would change.", PLATFORM),
+    "apply": Row("commonage.cli.resources.apply:apply", "Put files of resources in force.", PLATFORM),
+    "diff": Row("commonage.cli.resources.apply:diff", "Compare the server with files of resources.", PLATFORM),
+    "export": Row("commonage.cli.resources.apply:export", "Print all resources as a file.", PLATFORM),
+    "resource": Row("commonage.cli.resources.resource:resource", "List, set and delete resources.", PLATFORM),
+    "gitops": Row("commonage.cli.resources.gitops:gitops", "Keep resources as a git branch declares them.", PLATFORM),
     "up": Row("commonage.server.commands.server:up", "Start the server.", SERVER),
     "component": Row("commonage.server.commands.server:component", "Run one component in its own process.", SERVER),
     "token": Row("commonage.server.commands.server:token", "Create a token for a user.", SERVER),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
@@ -26,6 +26,8 @@ from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.request_limits import Connections, requests_of_users
 from commonage.control.reservations import Reservations
+from commonage.control.resources.git_sources import GitSources
+from commonage.control.resources.resources import Resources
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
@@ -43,10 +45,10 @@ from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.workloads import Workloads
-from commonage.domain.errors import CommonageError
+from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
-from commonage.domain.nodes import NodePoolPolicy
+from commonage.domain.resources import Document, NodePool, Platform
 from commonage.domain.workloads import IdSequence
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
@@ -58,14 +60,23 @@ from commonage.ports.homes import Homes
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
+from commonage.ports.platform import PlatformSupport
 from commonage.ports.store import Store
+
+
+class _NoSupport(PlatformSupport):
+    """For an installation without clouds: any environment and volume, no node pool."""
+
+    def cloud(self, pool: NodePool) -> Cloud:
+        raise InvalidInput(f"{pool.policy.name}: this installation has no clouds")
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site.
+    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
+    built-in ones. `declared`: the resources of the settings file by kind, which an empty database takes over.
     """
 
     store: Store
@@ -78,7 +89,8 @@ class Adapters:
     environments: Sequence[Environment]
     chance: Callable[[int], int]
     elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
-    clouds: Sequence[tuple[NodePoolPolicy, Cloud]] = ()
+    support: PlatformSupport = field(default_factory=_NoSupport)
+    declared: Mapping[str, Sequence[Document]] = field(default_factory=dict)
     joining: Joining | None = None
     homes: Homes | None = None
 
@@ -92,7 +104,7 @@ class Control:
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
         self.engines = engines = Engines(adapters.engines)
-        self.live_state = live_state = LiveState(settings.rules, [policy for policy, _ in adapters.clouds])
+        self.live_state = live_state = LiveState(settings.rules)
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
         self.prepulls = Prepulls(engines, live_state, catalogue, clock, everywhere=settings.prepull)
@@ -103,7 +115,7 @@ class Control:
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
-        renting = Renting(adapters.clouds, adapters.joining, chance)
+        renting = Renting(adapters.support.cloud, adapters.joining, chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
@@ -115,7 +127,7 @@ class Control:
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
         self.execs = Execs(self.queries, live_state, writer, engines, clock)
         self.gangs = Gangs(store, live_state, writer, clock)
-        start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings.volumes)
+        start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
         self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
         self.schedule = Schedule(live_state, writer, clock)
@@ -141,9 +153,22 @@ class Control:
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
             self.retention, self.reconcile.watches,
-            *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
+            self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
+        builtin = replace(settings.platform, environments=tuple(adapters.environments))
+        self.resources = Resources(
+            store, live_state, writer, clock, settings, adapters.support, builtin, engines, self._declare
+        )
+        self._settings_file = adapters.declared
+        self.git_sources = GitSources(writer, clock, settings)
         self._follow()
+
+    def _declare(self, platform: Platform) -> None:
+        """Put changed resources in force."""
+        self.settings.declare(platform)
+        self.catalogue.declare(platform.environments)
+        self.node_pools.declare(platform.node_pools)
+        self.reservations.refresh()
 
     def _follow(self) -> None:
         for follower in (
@@ -168,6 +193,7 @@ class Control:
 
     async def open(self) -> None:
         """Resume from the store's contents and the workloads that the engines still run. Call once, before run()."""
+        await self.resources.open(self._settings_file)
         await self.writer.open()
         await self.bundles.open()
         await self.usage_reports.open()

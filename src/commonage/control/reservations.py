@@ -178,6 +178,10 @@ class Reservations:
         except CommonageError as error:
             log.warning("cannot note that reservations are over: %s", error)
 
+    def refresh(self) -> None:
+        """Pass the rules on after the tenants or sites have changed."""
+        self._tell()
+
     def _rest(self) -> float:
         ends = min((reservation.ends_at for reservation in self._live.values()), default=None)
         return LONGEST_REST_S if ends is None else min(LONGEST_REST_S, max(0.05, ends - self.clock.now()))

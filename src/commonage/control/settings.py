@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commonage.domain.permissions import RoleBinding
+from commonage.domain.resources import NodePool, Platform
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
@@ -52,11 +53,12 @@ class Retention:
     events_s: float = 30 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `rules` are those that the admin declared; reservations are added when they are created (see reservations.py).
+    `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in ones at first,
+    then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
     """
 
     name: str = "Commonage"
@@ -77,6 +79,7 @@ class ControlSettings:
     token_lifetime_s: int = 90 * 24 * 3600
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
+    node_pools: tuple[NodePool, ...] = ()
     bundles: BundleLimits = field(default_factory=BundleLimits)
     retention: Retention = field(default_factory=Retention)
     prepull: bool = True
@@ -89,3 +92,21 @@ class ControlSettings:
     sweep_every_s: float = 5.0
     node_lost_after_s: float = 30.0
     session_appears_within_s: float = 30.0
+
+    @property
+    def platform(self) -> Platform:
+        """Its platform resources. It knows no environments, and of sites only order and price."""
+        return Platform(
+            tenants=self.rules.tenants,
+            priority_classes=self.priority_classes,
+            volumes=self.volumes,
+            node_pools=self.node_pools,
+            prices=self.prices,
+        )
+
+    def declare(self, platform: Platform) -> None:
+        """Put platform resources in force."""
+        sites = tuple((site.name, site.price_per_gpu_h) for site in platform.sites)
+        self.rules = replace(self.rules, tenants=platform.tenants, sites=sites)
+        self.priority_classes, self.prices = platform.priority_classes, platform.prices
+        self.volumes, self.node_pools = platform.volumes, platform.node_pools

@@ -6,9 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 
-from commonage.domain.reasons import REASONS, Reason, attempts, devices, engines, nodes, notes, refusals, waiting
+from commonage.domain.reasons import (
+    REASONS,
+    Reason,
+    attempts,
+    devices,
+    engines,
+    nodes,
+    notes,
+    refusals,
+    resources,
+    waiting,
+)
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources)
 
 
 def reference() -> str:

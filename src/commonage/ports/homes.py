@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from commonage.domain.volumes import Volume
+
 
 @dataclass(frozen=True, slots=True)
 class FolderSize:
@@ -25,5 +27,5 @@ class Homes(Protocol):
     async def measure(self) -> Mapping[str, int]:
         """Disk usage in MiB of each home, by folder name. May take minutes. Raises Unavailable."""
 
-    async def measure_volumes(self) -> Sequence[FolderSize]:
-        """Disk usage of each folder of a volume that this machine sees. May take minutes. Raises Unavailable."""
+    async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
+        """Disk usage of each folder of these volumes that this machine sees. May take minutes. Raises Unavailable."""

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
@@ -26,7 +27,8 @@ class Batch:
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
     replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
-    `departed` names nodes and `unreserved` reservations to delete.
+    `departed` names nodes and `unreserved` reservations to delete. `resources` carry the version they were read with
+    plus one, like `updates`; a new one has version 1.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -45,6 +47,7 @@ class Batch:
     unreserved: list[str] = field(default_factory=list)
     departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
+    resources: list[StoredResource] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
     expired_events: list[int] = field(default_factory=list)
     quota_notices: list[QuotaNotice] = field(default_factory=list)
@@ -52,7 +55,7 @@ class Batch:
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest or self.quota_notices)
+        return bool(work or rest or self.quota_notices or self.resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +194,6 @@ class Store(Protocol):
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""
+
+    async def resources(self) -> Sequence[StoredResource]:
+        """All platform resources, including deleted ones, by kind and name."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -26,6 +26,7 @@ from commonage.sdk.calls import (
     image_path,
     may_repeat,
     node_path,
+    resource_path,
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
@@ -53,6 +54,18 @@ from commonage.wire.nodes import (
     NodeOut,
     NodePoolList,
     NodePoolOut,
+)
+from commonage.wire.resources import (
+    ApplyIn,
+    ExportOut,
+    GitSourceIn,
+    GitSourceList,
+    GitSourceOut,
+    PlanIn,
+    PlanOut,
+    ResourceIn,
+    ResourceList,
+    ResourceOut,
 )
 from commonage.wire.tenants import (
     QuotaList,
@@ -311,6 +324,50 @@ class AsyncClient:
     async def tenants(self) -> Sequence[TenantOut]:
         """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return (await self._get("/tenants", TenantList)).items
+
+    async def resources(self, kind: str | None = None) -> Sequence[ResourceOut]:
+        """The declared platform resources, or those of one kind. For admins."""
+        path = "/resources" if kind is None else f"/resources/{quote(kind, safe='')}"
+        return (await self._get(path, ResourceList)).items
+
+    async def resource(self, kind: str, name: str) -> ResourceOut:
+        """One platform resource, with its version. For admins."""
+        return await self._get(resource_path(kind, name), ResourceOut)
+
+    async def put_resource(
+        self, kind: str, name: str, fields: Mapping[str, Any], version: int | None = None
+    ) -> ResourceOut:
+        """Replace the fields of the resource of this version; without it, create a new one. For admins."""
+        follows = "" if version is None else f'"{version}"'
+        body = ResourceIn(document=dict(fields))
+        path = resource_path(kind, name)
+        return await self._call(Call("PUT", path, ResourceOut, body=body, version=follows, repeatable=False))
+
+    async def delete_resource(self, kind: str, name: str, version: int, *, force: bool = False) -> ResourceOut:
+        """Delete the resource of this version; with `force` also while workloads use it. For admins."""
+        path, query = resource_path(kind, name), {"force": "true"} if force else {}
+        call = Call("DELETE", path, ResourceOut, query=query, version=f'"{version}"', repeatable=False)
+        return await self._call(call)
+
+    async def plan(self, ask: PlanIn) -> PlanOut:
+        """What applying these documents would change, and whom that affects. For admins."""
+        return await self._call(Call("POST", "/plan", PlanOut, body=ask))
+
+    async def apply(self, ask: ApplyIn) -> PlanOut:
+        """Put documents in force: all of them, or none. For admins."""
+        return await self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
+
+    async def git_sources(self) -> Sequence[GitSourceOut]:
+        """Git branches that manage resources, with their last commit or error. For admins."""
+        return (await self._get("/git-sources", GitSourceList)).items
+
+    async def report_git_source(self, name: str, ask: GitSourceIn) -> GitSourceOut:
+        """Report the state of a git branch. For admins."""
+        return await self._call(Call("PUT", f"/git-sources/{quote(name, safe='')}", GitSourceOut, body=ask))
+
+    async def export(self) -> ExportOut:
+        """All declared platform resources as documents. For admins."""
+        return await self._get("/export", ExportOut)
 
     async def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
         """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""

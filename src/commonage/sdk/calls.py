@@ -50,6 +50,7 @@ class Call(Generic[Answer]):
     answer: type[Answer]
     query: Mapping[str, Any] = field(default_factory=dict)
     body: BaseModel | None = None
+    version: str = ""  # sent as If-Match
     repeatable: bool = True
 
     def parse(self, status: int, body: bytes, retry_after: str | None) -> Answer:
@@ -112,6 +113,10 @@ def workload_path(workload_id: str, *rest: str) -> str:
 
 def node_path(site: str, name: str, *rest: str) -> str:
     return "/".join(["/nodes", quote(site, safe=""), quote(name, safe=""), *rest])
+
+
+def resource_path(kind: str, name: str) -> str:
+    return "/".join(["/resources", quote(kind, safe=""), quote(name, safe="")])
 
 
 def events_path(workload_id: str | None) -> str:

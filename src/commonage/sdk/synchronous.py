@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -23,6 +23,7 @@ from commonage.sdk.calls import (
     image_path,
     may_repeat,
     node_path,
+    resource_path,
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
@@ -49,6 +50,18 @@ from commonage.wire.nodes import (
     NodeOut,
     NodePoolList,
     NodePoolOut,
+)
+from commonage.wire.resources import (
+    ApplyIn,
+    ExportOut,
+    GitSourceIn,
+    GitSourceList,
+    GitSourceOut,
+    PlanIn,
+    PlanOut,
+    ResourceIn,
+    ResourceList,
+    ResourceOut,
 )
 from commonage.wire.tenants import (
     QuotaList,
@@ -287,6 +300,48 @@ class Client:
     def tenants(self) -> Sequence[TenantOut]:
         """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return self._get("/tenants", TenantList).items
+
+    def resources(self, kind: str | None = None) -> Sequence[ResourceOut]:
+        """The declared platform resources, or those of one kind. For admins."""
+        path = "/resources" if kind is None else f"/resources/{quote(kind, safe='')}"
+        return self._get(path, ResourceList).items
+
+    def resource(self, kind: str, name: str) -> ResourceOut:
+        """One platform resource, with its version. For admins."""
+        return self._get(resource_path(kind, name), ResourceOut)
+
+    def put_resource(self, kind: str, name: str, fields: Mapping[str, Any], version: int | None = None) -> ResourceOut:
+        """Replace the fields of the resource of this version; without it, create a new one. For admins."""
+        follows = "" if version is None else f'"{version}"'
+        body = ResourceIn(document=dict(fields))
+        path = resource_path(kind, name)
+        return self._call(Call("PUT", path, ResourceOut, body=body, version=follows, repeatable=False))
+
+    def delete_resource(self, kind: str, name: str, version: int, *, force: bool = False) -> ResourceOut:
+        """Delete the resource of this version; with `force` also while workloads use it. For admins."""
+        path, query = resource_path(kind, name), {"force": "true"} if force else {}
+        call = Call("DELETE", path, ResourceOut, query=query, version=f'"{version}"', repeatable=False)
+        return self._call(call)
+
+    def plan(self, ask: PlanIn) -> PlanOut:
+        """What applying these documents would change, and whom that affects. For admins."""
+        return self._call(Call("POST", "/plan", PlanOut, body=ask))
+
+    def apply(self, ask: ApplyIn) -> PlanOut:
+        """Put documents in force: all of them, or none. For admins."""
+        return self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
+
+    def git_sources(self) -> Sequence[GitSourceOut]:
+        """Git branches that manage resources, with their last commit or error. For admins."""
+        return self._get("/git-sources", GitSourceList).items
+
+    def report_git_source(self, name: str, ask: GitSourceIn) -> GitSourceOut:
+        """Report the state of a git branch. For admins."""
+        return self._call(Call("PUT", f"/git-sources/{quote(name, safe='')}", GitSourceOut, body=ask))
+
+    def export(self) -> ExportOut:
+        """All declared platform resources as documents. For admins."""
+        return self._get("/export", ExportOut)
 
     def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
         """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""

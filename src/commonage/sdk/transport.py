@@ -52,6 +52,8 @@ def request(call: Call[Any]) -> dict[str, Any]:
     """The arguments of httpx2's `request` for this call."""
     content = None if call.body is None else call.body.model_dump_json(exclude_unset=True).encode()
     headers = {} if content is None else {"Content-Type": JSON}
+    if call.version:
+        headers["If-Match"] = call.version
     return {"method": call.method, "url": call.path, "params": call.query, "content": content, "headers": headers}
 
 

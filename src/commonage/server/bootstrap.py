@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
-from commonage.clouds import LibcloudMachines
 from commonage.control.control import Adapters, Control
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
@@ -30,19 +29,17 @@ from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
 from commonage.server.configure import (
     agents_of,
-    catalogue_of,
     control_settings,
     homes_dir,
     make_engine,
     sample_retention,
     shared_dir,
-    volumes_of,
-    without_image,
 )
 from commonage.server.data_dir import DataDir
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, join_config
 from commonage.server.origins import Origins, warning_of
+from commonage.server.platform import LocalSupport, builtin_of, declared_of
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
@@ -155,11 +152,12 @@ async def assemble(
         devices=devices.devices,
         elsewhere={LOCAL_SITE: agents} if agents is not None else {},
         engines=[engine],
-        environments=[entry for entry in catalogue_of(settings) if entry not in without_image(settings)],
+        environments=builtin_of(settings),
         chance=random.SystemRandom().randrange,
-        clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],
+        support=LocalSupport(settings),
+        declared=declared_of(settings),
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path), volumes_of(settings)),
+        homes=HomeFolders(homes_dir(settings, data.path)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -35,7 +35,6 @@ from commonage.engines.process.processes import raise_file_limit
 from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of
-from commonage.server.configure import without_image
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
 from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
@@ -319,7 +318,7 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
 def _notes(settings: Settings, components: Components) -> list[str]:
     control = components.control
     notes = [control.settings.origin_warning] if control.settings.origin_warning else []
-    if names := ", ".join(environment.name for environment in without_image(settings)):
+    if names := ", ".join(environment.name for environment in control.resources.not_offered()):
         notes.append(
             f"Environments without an image are not available, because workloads run in containers here: {names}. Set "
             f"docker_image for built-in ones, `image` for others, or push an image ({docs_page('operate/images')})."

@@ -14,6 +14,7 @@ from commonage.store.rows import (
     NODE,
     QUOTA_NOTICE,
     RESERVATION,
+    RESOURCE,
     USAGE_REPORT,
     Row,
     Stored,
@@ -54,6 +55,7 @@ class Changes:
             QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
         )
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
+        self.resources = [{**RESOURCE.row(one), "before": one.version - 1} for one in batch.resources]
         self.expired = [clean(workload_id) for workload_id in batch.expired]
         self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)

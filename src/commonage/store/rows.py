@@ -21,6 +21,7 @@ from sqlalchemy import Select, Table, select
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node, Share
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Attempt, Event, Spec, Workload
@@ -145,6 +146,7 @@ NODE = Stored(Node, tables.nodes)
 USAGE_REPORT = Stored(UsageReport, tables.usage_reports)
 RESERVATION = Stored(Reservation, tables.reservations)
 IMAGE = Stored(Image, tables.images)
+RESOURCE = Stored(StoredResource, tables.resources)
 QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)
 
 ATTEMPT_COLUMNS = (*ATTEMPT.columns, *ALLOCATION.columns)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, s
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
@@ -30,13 +31,14 @@ from commonage.store.rows import (
     NODE,
     QUOTA_NOTICE,
     RESERVATION,
+    RESOURCE,
     USAGE_REPORT,
     Stored,
     attempt_from_row,
     clean,
     shares_from_text,
 )
-from commonage.store.tables import attempts, events, images, quota_notices, reservations, usage_reports
+from commonage.store.tables import attempts, events, images, quota_notices, reservations, resources, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.usage import SUBJECTS, usage_of, usage_statement
@@ -202,6 +204,9 @@ class SqlStore:
 
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
+
+    async def resources(self) -> Sequence[StoredResource]:
+        return await self._read(RESOURCE, RESOURCE.select().order_by(resources.c.kind, resources.c.name))
 
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         later = QUOTA_NOTICE.select().where(quota_notices.c.period_at >= since)

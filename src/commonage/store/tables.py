@@ -220,6 +220,20 @@ reservations = Table(
 )
 Index(None, reservations.c.ends_at)
 
+# Platform resources. A deleted one stays without a body, so that its versions go on growing.
+resources = Table(
+    "resources",
+    metadata,
+    Column("kind", Id, primary_key=True),
+    Column("name", Id, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("body", Text),
+    Column("managed_by", Text, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # The newest notice about each bound of a quota, so that a restart does not repeat it.
 quota_notices = Table(
     "quota_notices",

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
+from commonage.domain.errors import StaleVersion
 from commonage.store.changes import Changes, stale
 from commonage.store.expiry import delete_workloads
 from commonage.store.many import is_among, many_in_one
@@ -23,6 +24,7 @@ from commonage.store.tables import (
     nodes,
     quota_notices,
     reservations,
+    resources,
     secrets,
     specs,
     usage_reports,
@@ -68,6 +70,9 @@ class Writer:
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
+        resource_key = (resources.c.kind == bindparam("kind"), resources.c.name == bindparam("name"))
+        self._resource_version = prepared(select(resources.c.version).where(*resource_key).with_for_update())
+        self._upsert_resources = upsert(resources)
         self._upsert_quota_notices = upsert(quota_notices)
 
     def write(self, connection: Connection, changes: Changes) -> None:
@@ -87,6 +92,9 @@ class Writer:
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
         self._upsert_images.many(connection, changes.images)
+        for row in changes.resources:
+            self._check_resource(connection, row)
+            self._upsert_resources.many(connection, [row])
         if changes.expired:
             delete_workloads(connection, changes.expired)
         self._delete_events.many(connection, changes.expired_events)
@@ -100,6 +108,14 @@ class Writer:
         for workload_id, version in expected.items():
             if actual.get(workload_id) != version:
                 raise stale(workload_id, actual.get(workload_id), version)
+
+    def _check_resource(self, connection: Connection, row: Row) -> None:
+        found = self._resource_version.one(connection, row).scalar_one_or_none()
+        if (found or 0) != row["before"]:
+            raise StaleVersion(
+                f"{row['kind']} {row['name']} was changed meanwhile: it is at version {found or 0}, this change "
+                f"follows {row['before']}"
+            )
 
 
 class _Prepared:

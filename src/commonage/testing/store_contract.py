@@ -22,6 +22,7 @@ from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
+from commonage.testing.store_resources_contract import StoreResourcesContract
 from commonage.testing.store_retention_contract import StoreRetentionContract
 from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
@@ -47,6 +48,7 @@ class StoreContract(
     StoreReadingContract,
     StoreUsageReportsContract,
     StoreReservationsContract,
+    StoreResourcesContract,
     StoreImagesContract,
     StoreRetentionContract,
 ):

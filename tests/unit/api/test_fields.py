@@ -27,6 +27,7 @@ from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, No
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
+from commonage.domain.resources import FieldChange, GitSource, ResourceChange, StoredResource
 from commonage.domain.statuses import LogLine
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
 from commonage.domain.usage import Suggestion, Usage, UsageFigures, UsageReport
@@ -36,7 +37,7 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
-from commonage.wire import environments, events, images, nodes, reasons, tenants, usage, workloads
+from commonage.wire import environments, events, images, nodes, reasons, resources, tenants, usage, workloads
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -91,6 +92,10 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     nodes.UnattributedProcessOut: Description((UnattributedProcess,)),
     reasons.ReasonOut: Description((Reason,), own="params message"),
+    resources.FieldChangeOut: Description((FieldChange,)),
+    resources.GitSourceOut: Description((GitSource,)),
+    resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
+    resources.ResourceOut: Description((StoredResource,), hidden="body"),
     tenants.AmountsOut: Description((Amounts,)),
     tenants.BoundsOut: Description((Bounds,)),
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
@@ -132,11 +137,12 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
-    "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "FromCommand", "HealthOut", "HubSettings",
-    "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut",
-    "PeerOut", "PoolNodeOut", "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut",
-    "ReservationIn", "ReservedOut", "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
-    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
+    "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
+    "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
+    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut", "PrepullIn",
+    "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut", "ResourceIn",
+    "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut", "TerminalIn", "ToCommand", "TokenIn",
+    "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from tests.fakes.bundles import MemoryBundles
@@ -16,9 +17,12 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.resources import NodePool
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices, DeviceSample
 from commonage.ports.engine import Engine
+from commonage.ports.platform import PlatformSupport
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import FakeClock, settle
@@ -80,6 +84,16 @@ class FakeHub:
             await self.spawn(user, name, options)
 
 
+class GivenClouds(PlatformSupport):
+    """The clouds of node pools, by the names of the pools."""
+
+    def __init__(self, clouds: Mapping[str, Cloud]) -> None:
+        self._clouds = clouds
+
+    def cloud(self, pool: NodePool) -> Cloud:
+        return self._clouds[pool.policy.name]
+
+
 class Site:
     """What outlives a control plane: store, nodes, clock. `open()` gives one on it, as often as asked."""
 
@@ -100,6 +114,7 @@ class Site:
         self.elsewhere: Any = None
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
+        self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
         self.default = FOREVER
         self.engine = self.new_engine()
@@ -124,10 +139,12 @@ class Site:
             ],
             chance=lambda below: next(self.chances) % below,
             elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
-            clouds=self.clouds,
+            support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),
             joining=self.joining,
+            declared=self.declared,
         )
-        return Control(world, self.settings)
+        pools = tuple(NodePool(policy, "fake", "small", "debian") for policy, _ in self.clouds)
+        return Control(world, replace(self.settings, node_pools=pools))
 
     @asynccontextmanager
     async def open(self, engine: Engine | None = None) -> AsyncIterator[Control]:

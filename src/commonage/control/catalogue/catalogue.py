@@ -1,8 +1,8 @@
-"""The current catalogue: the configured environments and those of registered images.
+"""The current catalogue: the declared environments and those of registered images.
 
-A mapping from names to environments that changes in place, so that all holders see the newest state. Written by
-`images` alone; read by submission, start requests, timers, the launch form and listings. `Environments` adds the
-status of each entry, as users see it.
+A mapping from names to environments that changes in place, so that all holders see the newest state. `images` alone
+writes its images, and `resources` the other environments; submission, start requests, timers, the launch form and
+listings read it. `Environments` adds the status of each entry, as users see it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class Catalogue(Mapping[str, Environment]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def declare(self, fixed: Iterable[Environment]) -> None:
+        """Replace the environments that do not come from an image."""
+        self._fixed = {one.name: one for one in fixed}
+        self.put(())
 
     def put(self, images: Iterable[Image]) -> None:
         self._images.update((one.name, one) for one in images)

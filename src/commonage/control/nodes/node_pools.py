@@ -3,7 +3,7 @@
 The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
 would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
 no longer lists it. A node is drained before it is deleted, and deleted only when the scheduler places nothing on it any
-more. The policies come from the settings; the API shows them.
+more. The policies are platform resources; the API shows them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.requests import format_duration
+from commonage.domain.resources import NodePool
 from commonage.domain.workloads import Event, EventKind, State
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
@@ -69,6 +70,7 @@ class _PoolState:
 
     policy: NodePoolPolicy
     cloud: Cloud
+    declared: NodePool | None  # None: it was deleted, and ends with its last node
     rented: dict[str, _Rented] = field(default_factory=dict)
     took_s: float | None = None
     decision: ScalingDecision = field(default_factory=ScalingDecision)
@@ -87,9 +89,12 @@ class _PoolState:
 
 @dataclass(frozen=True, slots=True)
 class Renting:
-    """Clouds and policies, and what new machines start with. `chance(n)` is a random integer below n, for names."""
+    """The clouds, and what new machines start with. `chance(n)` is a random integer below n, for names.
 
-    clouds: Sequence[tuple[NodePoolPolicy, Cloud]]
+    `cloud` returns the cloud of a pool, and raises InvalidInput for an unknown provider.
+    """
+
+    cloud: Callable[[NodePool], Cloud]
     joining: Joining | None
     chance: Callable[[int], int]
 
@@ -105,8 +110,8 @@ class NodePools:
         settings: ControlSettings,
     ) -> None:
         self._settings = settings
-        self._node_pools = [_PoolState(policy, cloud) for policy, cloud in renting.clouds]
-        self._joining, self._chance = renting.joining, renting.chance
+        self._node_pools: list[_PoolState] = []
+        self._cloud, self._joining, self._chance = renting.cloud, renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
         self.iterations = Iterations("node_pools", clock.now, CLOUD_ITERATION_S)
 
@@ -115,6 +120,22 @@ class NodePools:
             await self.tick()
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
+
+    def declare(self, node_pools: Sequence[NodePool]) -> None:
+        """Put these node pools in force. Nodes of a pool that is gone are removed when they are idle."""
+        before = {pool.policy.name: pool for pool in self._node_pools}
+        self._node_pools = [self._declared(one, before.pop(one.policy.name, None)) for one in node_pools]
+        for pool in before.values():
+            pool.policy, pool.declared = replace(pool.policy, least=0, most=0, idle_s=0), None
+        self._node_pools += [pool for pool in before.values() if pool.rented]
+        self._live_state.set_node_pools([one.policy for one in node_pools])
+
+    def _declared(self, wanted: NodePool, before: _PoolState | None) -> _PoolState:
+        if before is None:
+            return _PoolState(wanted.policy, self._cloud(wanted), wanted)
+        if before.declared != wanted:
+            before.policy, before.cloud, before.declared = wanted.policy, self._cloud(wanted), wanted
+        return before
 
     def views(self, principal: Principal) -> Sequence[NodePoolView]:
         access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
@@ -151,8 +172,9 @@ class NodePools:
         return node is not None and node.drained_by == pool.principal.name
 
     async def tick(self) -> None:
-        for pool in self._node_pools:
+        for pool in list(self._node_pools):
             await self._check_pool(pool)
+        self._node_pools = [pool for pool in self._node_pools if pool.declared is not None or pool.rented]
 
     async def _check_pool(self, pool: _PoolState) -> None:
         now = self._clock.now()

@@ -16,6 +16,7 @@ from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, EventKind, Workload
@@ -32,6 +33,7 @@ class Rows(TypedDict, total=False):
     reservations: Sequence[Reservation]
     unreserved: Sequence[str]
     images: Sequence[Image]
+    resources: Sequence[StoredResource]
     expired: Sequence[str]
     expired_events: Sequence[int]
     quota_notices: Sequence[QuotaNotice]

@@ -181,6 +181,10 @@ class LiveState:
             self.snapshot.remove(key)
             self.changed.set()
 
+    def set_node_pools(self, policies: Sequence[NodePoolPolicy]) -> None:
+        self.node_pools = tuple(policies)
+        self.changed.set()
+
     def set_rules(self, rules: Rules) -> None:
         self.snapshot.set_rules(rules)
         self.changed.set()

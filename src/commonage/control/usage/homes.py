@@ -72,7 +72,7 @@ class HomeWatch:
         else:
             self._at = self._clock.now()
         try:
-            self._volumes = await self._homes.measure_volumes()
+            self._volumes = await self._homes.measure_volumes(self._settings.volumes)
         except CommonageError as error:
             log.warning("the volumes are not measured: %s", error)
 

@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.settings import ControlSettings
 from commonage.control.workloads.bundles import UserBundles
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.statuses import StartRequest
-from commonage.domain.volumes import Mount, Volume, mounts_of
+from commonage.domain.volumes import Mount, mounts_of
 from commonage.domain.workloads import Kind, Spec, Workload
 from commonage.ports.devices import Devices
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequests:
-    """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
+    """`gang_of` returns all members of a workload's gang, by their rank. `settings` has the volumes in force."""
 
     catalogue: Catalogue
     bundles: UserBundles
     devices: Devices
     gang_of: Callable[[Workload], Sequence[Workload]]
-    volumes: Sequence[Volume] = ()
+    settings: ControlSettings
 
     def of(self, workload: Workload) -> StartRequest:
         """Build the request of a workload with an allocation. Raises EngineFailure; NotFound if its bundle is gone."""
@@ -66,7 +67,7 @@ class StartRequests:
     def _mounts(self, spec: Spec) -> tuple[Mount, ...]:
         """Checks each volume again: it may have been removed, or made read-only, while the workload waited."""
         try:
-            return mounts_of(spec.volumes, self.volumes, spec.owner, spec.tenant)
+            return mounts_of(spec.volumes, self.settings.volumes, spec.owner, spec.tenant)
         except (InvalidInput, Forbidden) as error:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 

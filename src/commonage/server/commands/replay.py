@@ -19,6 +19,7 @@ from rich.table import Table
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.requests import format_duration, parse_duration
+from commonage.domain.resources import Platform
 from commonage.domain.tenants import Rules
 from commonage.replay.chart import ReplayRun, page
 from commonage.replay.clusters import all_ready, parse_cluster, with_more_devices, with_more_nodes
@@ -26,11 +27,12 @@ from commonage.replay.figures import percentile
 from commonage.replay.play import play, runnable_records
 from commonage.replay.policies import maker_of
 from commonage.replay.records import Records, read_history, read_trace
+from commonage.resources.scheduling import BoundsEntry
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.server.bootstrap import database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.configure import rules_of
-from commonage.server.settings.scheduling import BoundsEntry
+from commonage.server.platform import stored_platform
 from commonage.server.settings.settings import Resolved
 from commonage.store.sql_store import SqlStore
 
@@ -169,17 +171,18 @@ def _past(resolved: Resolved, options: Options) -> tuple[Records, tuple[Node, ..
     if options.trace is not None:
         return read_trace(options.trace), parse_cluster(options.cluster or "8x8"), Rules()
     settings = resolved.settings
-    rules = rules_of(settings)
 
-    async def read() -> tuple[Records, tuple[Node, ...]]:
+    async def read() -> tuple[Records, tuple[Node, ...], Platform]:
         store = SqlStore(database_of(settings, settings.data_dir))
         await store.open()
         try:
-            return await read_history(store), all_ready(await store.nodes())
+            platform = stored_platform(settings, await store.resources())
+            return await read_history(store), all_ready(await store.nodes()), platform
         finally:
             await store.close()
 
-    records, nodes = asyncio.run(read())
+    records, nodes, platform = asyncio.run(read())
+    rules = replace(rules_of(settings), tenants=platform.tenants)
     return records, parse_cluster(options.cluster) if options.cluster else nodes, rules
 
 

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from commonage.clouds import Rental, driver_of
-from commonage.domain.nodes import MachineKind, NodePoolPolicy
-from commonage.domain.requests import parse_labels
+from commonage.domain.resources import NodePool
 from commonage.gpu.detect import check_wanted
 from commonage.gpu.slots import parse_slots
-from commonage.server.settings.fields import (
+from commonage.resources.fields import (
     UNIQUE_NAMES,
-    Entry,
-    IpAddress,
+    Labels,
     Mib,
-    MibOrZero,
     Milli,
+    Takes,
+    check_domain,
+)
+from commonage.resources.workloads import NodePoolEntry
+from commonage.server.settings.fields import (
+    IpAddress,
     Mounts,
     OptionalPath,
     OptionalText,
     Port,
     PortOrFree,
     PrivateRange,
-    Seconds,
-    Takes,
-    check_domain,
     host_or_address,
     setting,
     split_list,
 )
 from commonage.wire.hub import docs_page
-
-_RESERVED_LABELS = ("node", "site", "engine")  # every node has them
 
 
 def _gpus(value: str) -> str:
@@ -47,24 +45,6 @@ def _slots(value: str) -> str:
     return value
 
 
-def _labels(value: object) -> object:
-    """The names and values that a variable writes as `zone=basement,rack=7`; a file has a table."""
-    if not isinstance(value, str):
-        return value
-    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
-    if not all(equals for _, equals, _ in pairs):
-        raise ValueError("not of the form zone=basement,rack=7")
-    return {name.strip(): text.strip() for name, _, text in pairs}
-
-
-def _known_labels(labels: dict[str, str]) -> dict[str, str]:
-    found = dict(check_domain(lambda: parse_labels(labels.items(), field="it")))
-    reserved = next((name for name in _RESERVED_LABELS if name in found), None)
-    if reserved is not None:
-        raise ValueError(f"{reserved} is a label that every node already has")
-    return found
-
-
 def _source_ranges(value: tuple[str, ...]) -> tuple[str, ...]:
     for one in value:
         try:
@@ -72,14 +52,6 @@ def _source_ranges(value: tuple[str, ...]) -> tuple[str, ...]:
         except ValueError as error:
             raise ValueError(f"{one} is not like 10.0.0.7 or 10.0.0.0/24: {error}") from None
     return value
-
-
-Labels = Annotated[
-    dict[str, str],
-    BeforeValidator(_labels),
-    AfterValidator(_known_labels),
-    Takes("a table of names with values in the file, or zone=basement,rack=7"),
-]
 
 
 class NodeSettings(BaseModel):
@@ -222,69 +194,22 @@ class JoinSettings(BaseModel):
     )
 
 
-class NodePoolEntry(Entry):
-    """One `[[node_pools]]` table."""
+def _known_provider(pools: tuple[NodePoolEntry, ...]) -> tuple[NodePoolEntry, ...]:
+    for pool in pools:
+        check_domain(lambda pool=pool: driver_of(rental_of(pool.node_pool())))  # type: ignore[misc]  # a default binds it
+    return pools
 
-    name: str
-    provider: Annotated[str, Field(min_length=1)]
-    size: Annotated[str, Field(min_length=1)]
-    image: Annotated[str, Field(min_length=1)]
-    location: str = ""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    options: dict[str, Any] = Field(default_factory=dict)
-    min: int = 0
-    max: int = 1
-    idle: Seconds = 900
-    wait: Seconds = 60
-    join_within: Seconds = 900
-    cpus: Milli
-    memory: Mib
-    gpus: Annotated[int, Field(ge=0, le=16)] = 0
-    gpu_model: str = ""
-    gpu_memory: MibOrZero = 0
-    labels: Labels = Field(default_factory=dict)
-    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    join_options: tuple[str, ...] = ()
 
-    @model_validator(mode="after")
-    def _check(self) -> NodePoolEntry:
-        check_domain(lambda: self.policy().check())
-        check_domain(lambda: driver_of(self.rental()))
-        if self.gpus and not (self.gpu_model and self.gpu_memory):
-            raise ValueError("nodes with GPUs need gpu_model and gpu_memory, so that the scheduler knows what fits")
-        return self
-
-    def policy(self) -> NodePoolPolicy:
-        kind = MachineKind(
-            self.cpus,
-            self.memory,
-            self.gpus,
-            self.gpu_model,
-            self.gpu_memory,
-            self.price,
-            tuple(sorted({**self.labels, "node-pool": self.name}.items())),
-        )
-        return NodePoolPolicy(
-            self.name,
-            kind,
-            least=self.min,
-            most=self.max,
-            idle_s=self.idle,
-            wait_s=self.wait,
-            join_s=self.join_within,
-            join_options=self.join_options,
-        )
-
-    def rental(self) -> Rental:
-        """The request to the cloud. Credentials come only from COMMONAGE_NODE_POOL_<NAME>_KEY and …_SECRET."""
-        prefix = f"COMMONAGE_NODE_POOL_{self.name.upper().replace('-', '_')}"
-        key, secret = os.environ.get(f"{prefix}_KEY", ""), os.environ.get(f"{prefix}_SECRET", "")
-        account = (key, secret, self.location)
-        return Rental(self.provider, self.size, self.image, *account, self.arguments, self.options)
+def rental_of(pool: NodePool) -> Rental:
+    """The request to the cloud. Credentials come only from COMMONAGE_NODE_POOL_<NAME>_KEY and …_SECRET."""
+    prefix = f"COMMONAGE_NODE_POOL_{pool.policy.name.upper().replace('-', '_')}"
+    key, secret = os.environ.get(f"{prefix}_KEY", ""), os.environ.get(f"{prefix}_SECRET", "")
+    account = (key, secret, pool.location)
+    return Rental(pool.provider, pool.size, pool.image, *account, pool.arguments, pool.options)
 
 
 class NodePoolSettings(BaseModel):
-    node_pools: Annotated[tuple[NodePoolEntry, ...], UNIQUE_NAMES] = setting(
+    node_pools: Annotated[tuple[NodePoolEntry, ...], UNIQUE_NAMES, AfterValidator(_known_provider)] = setting(
         (),
         "Node pools: cloud nodes that are added while workloads wait for them and removed when they are idle "
         f"({docs_page('operate/node-pools')}).",

@@ -9,6 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
+from commonage.resources.fields import (
+    Seconds,
+    Takes,
+)
 from commonage.server.settings.fields import (
     IpAddress,
     Names,
@@ -16,8 +20,6 @@ from commonage.server.settings.fields import (
     OptionalText,
     PortOrFree,
     RetentionSeconds,
-    Seconds,
-    Takes,
     no_empty,
     setting,
 )

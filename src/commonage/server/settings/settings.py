@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from commonage.server.settings.fields import Entry, Row, quantity_of, takes_of
+from commonage.resources.fields import Entry
+from commonage.server.settings.fields import Row, quantity_of, takes_of
 from commonage.server.settings.nodes import EngineSettings, JoinSettings, NodePoolSettings, NodeSettings
 from commonage.server.settings.scheduling import PriceSettings, SchedulingSettings
 from commonage.server.settings.server import LogSettings, RetentionSettings, ServerSettings, UserSettings

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from commonage.control.settings import Limits
-from commonage.domain.images import Environment
-from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
-from commonage.domain.workloads import Kind
-from commonage.server.settings.fields import (
+from commonage.resources.fields import (
     UNIQUE_NAMES,
-    Days,
     DiskMib,
     DiskMibOrZero,
-    Entry,
-    IpAddress,
     Mib,
     Milli,
-    OptionalText,
-    Port,
     Seconds,
     Takes,
-    check_domain,
+)
+from commonage.resources.workloads import EnvironmentEntry, VolumeEntry
+from commonage.server.settings.fields import (
+    Days,
+    IpAddress,
+    OptionalText,
+    Port,
     host_name,
     no_empty,
     setting,
@@ -34,23 +32,6 @@ _DEFAULT = Limits()
 _MIN_KEPT_S = 3600
 Count = Annotated[int, Field(ge=1, le=10_000_000), Takes("a number from 1")]
 BundleCount = Annotated[int, Field(ge=1, le=1_000_000), Takes("a number from 1 to 1000000")]
-
-
-class EnvironmentEntry(Entry):
-    """One `[[environments]]` table: adds an entry to the catalogue, or replaces one."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-    title: str = ""
-    description: str = ""
-    requirements: tuple[str, ...] = ()
-    python: str | None = None
-    image: str | None = None
-    kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
-    variables: dict[str, str] = Field(default_factory=dict)
-
-    def entry(self) -> Environment:
-        changed = {"title": self.title or self.name, "variables": tuple(self.variables.items())}
-        return Environment(**{**dict(self), **changed})
 
 
 class WorkloadSettings(BaseModel):
@@ -158,44 +139,6 @@ class LimitSettings(BaseModel):
             commands_per_user=self.max_commands_per_user,
             commands=self.max_commands,
             requests_per_s=self.max_requests_per_second,
-        )
-
-
-class VolumeEntry(Entry):
-    """One `[[volumes]]` table. `mode` is the most that may be requested; by default `ro` for folders, else `rw`."""
-
-    name: str
-    title: Annotated[str, Field(max_length=128)] = ""
-    description: Annotated[str, Field(max_length=500)] = ""
-    kind: VolumeKind = VolumeKind.FOLDER
-    source: str = ""
-    mode: Literal["ro", "rw"] | None = None
-    tenants: tuple[str, ...] = ()
-    per: Extent = Extent.ALL
-    size: Mib | None = None
-    memory: bool = False
-    always: bool = False
-    path: str = ""
-
-    @model_validator(mode="after")
-    def _check(self) -> VolumeEntry:
-        check_domain(lambda: check_volume(self.volume()))
-        return self
-
-    def volume(self) -> Volume:
-        return Volume(
-            name=self.name,
-            title=self.title or self.name,
-            description=self.description,
-            kind=self.kind,
-            source=self.source,
-            writable=self.mode == "rw" if self.mode else self.kind is not VolumeKind.FOLDER,
-            tenants=self.tenants,
-            per=self.per,
-            size_mib=self.size,
-            memory=self.memory,
-            always=self.always,
-            target=self.path,
         )
 
 

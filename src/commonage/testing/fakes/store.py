@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import (
     DAY_S,
@@ -50,6 +51,7 @@ class Shelf:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    resources: dict[tuple[str, str], StoredResource] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     totals: list[DailyUsage] = field(default_factory=list)
     quota_notices: dict[tuple[str, ...], QuotaNotice] = field(default_factory=dict)
@@ -98,6 +100,11 @@ class MemoryStore:
             self._check_key(workload, keys)
         for workload in batch.updates:
             self.check_version(workload, versions)
+        resources = {key: one.version for key, one in self.shelf.resources.items()}
+        for resource in batch.resources:
+            if resources.get(resource.key, 0) != resource.version - 1:
+                raise StaleVersion(f"{resource.kind} {resource.name} was changed meanwhile")
+            resources[resource.key] = resource.version
         numbers = {event.seq for event in batch.events}
         if len(numbers) != len(batch.events) or not numbers.isdisjoint(self.shelf.numbers):
             raise Conflict("an event of this number is there already")
@@ -143,6 +150,7 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        shelf.resources.update((each.key, each) for each in batch.resources)
         for notice in batch.quota_notices:
             shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
@@ -333,6 +341,10 @@ class MemoryStore:
         await self._turn()
         found = (each for each in self.shelf.usage_reports.values() if each.ended_at is None)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
+
+    async def resources(self) -> Sequence[StoredResource]:
+        await self._turn()
+        return [self.shelf.resources[key] for key in sorted(self.shelf.resources)]
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         await self._turn()

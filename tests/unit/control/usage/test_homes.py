@@ -12,7 +12,7 @@ from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.reasons.refusals import StorageQuotaExceeded
 from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.domain.volumes import folder_name
+from commonage.domain.volumes import Volume, folder_name
 from commonage.domain.workloads import Kind
 from commonage.ports.homes import FolderSize
 from commonage.testing import factories
@@ -35,7 +35,7 @@ class Measured:
             raise Unavailable("the disk is away")
         return self.used
 
-    async def measure_volumes(self) -> Sequence[FolderSize]:
+    async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         return self.volumes
 
 

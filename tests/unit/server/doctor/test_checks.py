@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from commonage.domain.volumes import VolumeKind
+from commonage.resources.workloads import VolumeEntry
 from commonage.server.commands.doctor import doctor as verb
 from commonage.server.doctor import checks as doctor
 from commonage.server.doctor.checks import Outcome
 from commonage.server.settings.settings import Settings
-from commonage.server.settings.workloads import VolumeEntry
 
 
 def checked(folder: Path, *words: str) -> dict[str, dict[str, str]]:

@@ -6,7 +6,8 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
-from commonage.server.configure import control_settings, priority_classes_of, rules_of, volumes_of
+from commonage.server.configure import rules_of
+from commonage.server.platform import declared_of, declared_platform
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.sources import SettingsError, line_of, resolve
 
@@ -64,7 +65,7 @@ def wrong(tmp_path: Path, toml: str) -> str:
 def test_rules_are_parsed(tmp_path: Path) -> None:
     settings = read(tmp_path, WHOLE)
     rules = rules_of(settings)
-    assert rules.tenants == (
+    assert declared_platform(settings).tenants == (
         Tenant(
             "optics",
             "Lab of Optics",
@@ -80,17 +81,15 @@ def test_rules_are_parsed(tmp_path: Path) -> None:
 
 
 def test_quota_of_counts_months_environments_and_models_is_parsed(tmp_path: Path) -> None:
-    rules = rules_of(
-        read(
-            tmp_path,
-            'quota_time_zone = "Europe/Berlin"\n[[tenants]]\nname = "a"\n'
-            'nominal = { running = 4, queued = 20, storage = "1GiB", gpu_hours_month = 0.5 }\n'
-            "per_user.running = 2\nper_environment.notebook = { gpus = 1, queued = 3 }\n"
-            "per_model.A100 = { gpus = 2, gpu_hours_month = 100 }\n",
-        )
+    settings = read(
+        tmp_path,
+        'quota_time_zone = "Europe/Berlin"\n[[tenants]]\nname = "a"\n'
+        'nominal = { running = 4, queued = 20, storage = "1GiB", gpu_hours_month = 0.5 }\n'
+        "per_user.running = 2\nper_environment.notebook = { gpus = 1, queued = 3 }\n"
+        "per_model.A100 = { gpus = 2, gpu_hours_month = 100 }\n",
     )
-    assert rules.time_zone == "Europe/Berlin"
-    assert rules.tenant("a").quota == Quota(
+    assert rules_of(settings).time_zone == "Europe/Berlin"
+    assert declared_platform(settings).tenants[0].quota == Quota(
         Bounds(running=4, queued=20, storage_mib=1024, gpu_s_month=1800),
         per_user=Bounds(running=2),
         per_environment=(("notebook", Bounds(gpu_milli=1000, queued=3)),),
@@ -99,16 +98,17 @@ def test_quota_of_counts_months_environments_and_models_is_parsed(tmp_path: Path
 
 
 def test_priority_classes_extend_built_in_ones(tmp_path: Path) -> None:
-    found = priority_classes_of(read(tmp_path, WHOLE))
+    found = declared_platform(read(tmp_path, WHOLE)).priority_classes
     assert [one.name for one in found] == ["scavenger", "low", "normal", "high", "deadline", "urgent"]
     assert found[0] == PriorityClass("scavenger", -90, preemptible=True)
     assert found[4] == PriorityClass("deadline", 20, for_admins=True)
 
 
-def test_control_settings_contain_rules(tmp_path: Path) -> None:
-    made = control_settings(read(tmp_path, WHOLE))
-    assert [one.name for one in made.rules.tenants] == ["optics", "org:students"]
-    assert made.priority_classes[4].name == "deadline"
+def test_declared_resources_become_documents(tmp_path: Path) -> None:
+    made = declared_of(read(tmp_path, WHOLE))
+    assert [one["name"] for one in made["Tenant"]] == ["optics", "org:students"]
+    assert made["Tenant"][0]["nominal"] == {"cpus": 32, "memory": "256GiB", "gpus": 2.5}
+    assert {"kind": "PriorityClass", "name": "deadline", "priority": 20} in made["PriorityClass"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_tenant_with_unknown_environment_or_site_is_refused(tmp_path: Path) -> N
     for names in ("environments", "sites"):
         settings = read(tmp_path, f'[[tenants]]\nname = "a"\n{names} = ["moon"]')
         with pytest.raises(InvalidInput, match=f"the tenant a: {names}: 'moon' does not exist"):
-            rules_of(settings)
+            declared_platform(settings)
 
 
 def test_unknown_location_has_no_line() -> None:
@@ -178,8 +178,8 @@ def test_volume_below_writable_mount_is_refused(tmp_path: Path) -> None:
     """
     settings = read(tmp_path, text)
     with pytest.raises(InvalidInput, match=r"the volume sets: .* is in /srv/shared/\{tenant\} \(docker_mounts\)"):
-        volumes_of(settings)
-    assert volumes_of(settings.model_copy(update={"engine": "process"}))[0].name == "sets"
+        declared_platform(settings)
+    assert declared_platform(settings.model_copy(update={"engine": "process"})).volumes[0].name == "sets"
     secrets = settings.model_copy(update={"docker_mounts": (f"{settings.data_dir}/secrets:/x",), "volumes": ()})
     with pytest.raises(InvalidInput, match="where the server keeps its secrets"):
-        volumes_of(secrets)
+        declared_platform(secrets)

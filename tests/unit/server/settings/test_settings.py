@@ -87,7 +87,7 @@ def test_quantities_and_lists_are_parsed(tmp_path: Path) -> None:
     assert settings.log_level == "warning"
     assert settings.bind == "127.0.0.1"
     assert settings.public_url is None
-    assert (settings.prices.gpu_gib_h, settings.prices.currency) == (0.25, "EUR")
+    assert (settings.prices.gpu_gib_hour, settings.prices.currency) == (0.25, "EUR")
 
 
 @pytest.mark.parametrize("value", ["300", '"300"', "5.5"])

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import VolumeKind
-from commonage.server.configure import control_settings
+from commonage.server.platform import declared_platform
 from commonage.server.settings.settings import Settings
 
 
@@ -16,11 +16,11 @@ def declared(**volume: Any) -> Settings:
 
 
 def test_folder_is_read_only_by_default_and_other_volumes_are_writable() -> None:
-    [folder] = control_settings(declared(name="datasets", source="/srv/datasets", tenants=["lab"])).volumes
+    [folder] = declared_platform(declared(name="datasets", source="/srv/datasets", tenants=["lab"])).volumes
     assert (folder.title, folder.writable, folder.tenants) == ("datasets", False, ("lab",))
-    [docker] = control_settings(declared(name="results", kind="docker", size="5GiB")).volumes
+    [docker] = declared_platform(declared(name="results", kind="docker", size="5GiB")).volumes
     assert (docker.kind, docker.writable, docker.size_mib) == (VolumeKind.DOCKER, True, 5120)
-    [own] = control_settings(declared(name="own", source="/srv/{user}", mode="rw")).volumes
+    [own] = declared_platform(declared(name="own", source="/srv/{user}", mode="rw")).volumes
     assert own.writable
 
 
@@ -46,7 +46,7 @@ def test_repeated_name_is_refused() -> None:
 
 def test_unknown_tenant_or_engine_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"the volume x: tenants: 'lib' does not exist. Known: commons, lab"):
-        control_settings(declared(name="x", source="/srv", tenants=["lib"]))
+        declared_platform(declared(name="x", source="/srv", tenants=["lib"]))
     settings = declared(name="x", kind="docker").model_copy(update={"engine": "process"})
     with pytest.raises(InvalidInput, match="Volume x is a Docker volume"):
-        control_settings(settings)
+        declared_platform(settings)

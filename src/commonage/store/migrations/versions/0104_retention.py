@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0107"
-down_revision = "0106"
+revision = "0104"
+down_revision = "0103"
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 ENDED = sa.text("state IN ('succeeded', 'failed', 'stopped', 'timed_out', 'lost')")

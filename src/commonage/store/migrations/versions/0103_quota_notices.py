@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0106"
-down_revision = "0103"
+revision = "0103"
+down_revision = "0102"
 
 
 def upgrade() -> None:

@@ -1,0 +1,1 @@
+"""Commands on platform resources, and the git source that applies them."""

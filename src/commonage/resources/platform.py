@@ -1,0 +1,71 @@
+"""Derives the resources in force from those that are declared, and checks that they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.resources import Platform
+from commonage.resources.documents import Forms
+from commonage.resources.fields import Form
+from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, SiteEntry, TenantEntry
+from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
+
+F = TypeVar("F", bound=Form)
+T = TypeVar("T")
+
+
+def platform_of(forms: Forms, builtin: Platform) -> Platform:
+    """Those of `forms` together with the built-in ones, which a declared one of the same name replaces."""
+    classes = _over(builtin.priority_classes, (one.priority_class() for one in _all(forms, PriorityClassEntry)))
+    prices = [one.prices() for one in _all(forms, PricesEntry)]
+    sites = _over(builtin.sites, (one.site() for one in _all(forms, SiteEntry)))
+    return Platform(
+        tenants=_over(builtin.tenants, (one.tenant() for one in _all(forms, TenantEntry))),
+        priority_classes=tuple(sorted(classes, key=lambda one: (one.priority, one.name))),
+        environments=_over(builtin.environments, (one.entry() for one in _all(forms, EnvironmentEntry))),
+        volumes=_over(builtin.volumes, (one.volume() for one in _all(forms, VolumeEntry))),
+        node_pools=_over(builtin.node_pools, (one.node_pool() for one in _all(forms, NodePoolEntry)), _pool_name),
+        sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
+        prices=prices[0] if prices else builtin.prices,
+    )
+
+
+def check_references(forms: Forms, platform: Platform, sites: Collection[str], default_tenant: str) -> None:
+    """Raises InvalidInput if a resource names another one that does not exist. `sites` are those with an engine."""
+    environments = {one.name for one in platform.environments}
+    known_sites = {*sites, *(one.name for one in platform.sites)}
+    tenants = {default_tenant, *(one.name for one in platform.tenants)}
+    for tenant in _all(forms, TenantEntry):
+        # Images are pushed and removed while the server runs; their names have a slash.
+        fixed = [name for name in tenant.environments if "/" not in name]
+        _check(f"the tenant {tenant.name}: environments", fixed, environments)
+        bounded = [name for name in tenant.per_environment if "/" not in name]
+        _check(f"the tenant {tenant.name}: per_environment", bounded, environments)
+        _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites)
+    for volume in _all(forms, VolumeEntry):
+        _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
+
+
+def _check(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        there = ", ".join(sorted(known)) or "none"
+        raise InvalidInput(f"{what}: {missing!r} does not exist. Known: {there}.", code="unknown-reference")
+
+
+def _all(forms: Forms, kind: type[F]) -> list[F]:
+    return [one for one in forms.values() if isinstance(one, kind)]
+
+
+def _name(value: object) -> str:
+    return str(value.name)  # type: ignore[attr-defined]  # every resource has a name
+
+
+def _pool_name(pool: object) -> str:
+    return str(pool.policy.name)  # type: ignore[attr-defined]  # only called with node pools
+
+
+def _over(builtin: Iterable[T], declared: Iterable[T], name: Callable[[T], str] = _name) -> tuple[T, ...]:
+    return tuple(({name(one): one for one in builtin} | {name(one): one for one in declared}).values())
