@@ -29,7 +29,8 @@ from commonage.domain.statuses import Measurement
 from commonage.link import messages
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.connection import Connection, encode_frame, message_frame, read_frame
+from commonage.link.connection import Connection, encode_frame, read_frame
+from commonage.link.exchange import message_frame
 from commonage.link.messages import Hello, Report
 from commonage.ports.agents import AgentReport, OnProgress
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced

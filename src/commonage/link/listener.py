@@ -19,15 +19,8 @@ from typing import Any
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link.certificate_authority import CertificateAuthority, KeyPair
-from commonage.link.connection import (
-    FRAME_ERRORS,
-    MAX_FRAME_BYTES,
-    close_writer,
-    encode_frame,
-    error_text,
-    message_frame,
-    read_frame,
-)
+from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
+from commonage.link.exchange import MAX_FRAME_BYTES, error_text, message_frame
 from commonage.link.forwarding import CHUNK, Streams, join_streams
 from commonage.link.messages import (
     HELLO,
