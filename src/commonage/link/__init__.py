@@ -11,6 +11,7 @@
 | admission of agents that dial; tunnels of containers | `listener.py` |
 | the control plane's view of all agents (port `Agents`) | `agent_connections.py` |
 | the last reports, kept over a restart | `saved_reports.py` |
+| TLS of the listeners | `tls.py` |
 | the authority's key and signatures | `certificate_authority.py` |
 | which certificates hold, and which are revoked | `issued_certificates.py` |
 | the agent's archive for joining nodes | `bundle.py` |
