@@ -82,7 +82,7 @@ async def _served(folder: Path, store: str) -> AsyncIterator[str]:
     await control.store.open()
     await control.open()
     writer = asyncio.create_task(control.writer.run())
-    await control.nodes.tick()
+    await control.nodes.refresh()
     port = free_port()
     app = create_app(control, Auth(FakeIdentity()))
     config = uvicorn.Config(app, port=port, access_log=False, log_level="warning", loop="uvloop", http="httptools")

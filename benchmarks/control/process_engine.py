@@ -19,7 +19,7 @@ import click
 
 from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
 from commonage.domain.images import Environment
-from commonage.domain.nodes import Allocation
+from commonage.domain.nodes import LOCAL_SITE, Allocation
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
@@ -87,7 +87,7 @@ async def _engine(settings: ProcessSettings) -> AsyncIterator[ProcessEngine]:
 
 def _request(number: int, command: tuple[str, ...]) -> StartRequest:
     attempt = f"bench{number:08}-1"
-    allocation = Allocation(attempt, "node", 1000, 256, (), time.time())
+    allocation = Allocation(attempt, LOCAL_SITE, "node", 1000, 256, (), time.time())
     return StartRequest(attempt, attempt[:-2], Kind.JOB, "bench", "ada", "lab", HERE, command, allocation)
 
 
@@ -201,7 +201,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
 def _session(number: int, python: str, hub: int) -> StartRequest:
     attempt = f"session{number:06}-1"
-    allocation = Allocation(attempt, "node", 1000, 1024, (), time.time())
+    allocation = Allocation(attempt, LOCAL_SITE, "node", 1000, 1024, (), time.time())
     place = Environment("notebook", "Notebook", python=python, kinds=(Kind.SESSION,))
     base = f"/user/ada/{number}/"
     variables = {

@@ -70,7 +70,7 @@ def _filled(shapes: int, nodes: int, limits: bool) -> LiveState:
             one: Workload = factories.workload(State.STARTING, time_limit_s=3600 if limits else None)
             allocation = factories.allocation(
                 f"{one.id}-1",
-                node=name,
+                node=name.name,
                 shares=[factories.share(device, memory_mib=device.memory_mib)],
                 cpus_milli=7900,
             )

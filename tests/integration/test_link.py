@@ -574,7 +574,7 @@ async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
 
 
 async def test_allocations_are_told_to_those_that_simulate_devices_once(site: Site) -> None:
-    allocation = Allocation("a-1", NODE, 1000, 1024, (), 1.0)
+    allocation = Allocation("a-1", "local", NODE, 1000, 1024, (), 1.0)
     program = AgentProgram(site.folder / NODE, site.config())
     try:
         report = await site.connected()

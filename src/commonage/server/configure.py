@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from commonage.catalogue import builtin_environments
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.docker.engine import DockerEngine
@@ -20,6 +21,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
+from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
@@ -27,8 +29,6 @@ from commonage.ports.registry import RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
-
-SITE = "local"
 
 
 def make_engine(
@@ -45,7 +45,8 @@ def make_engine(
     """
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
-        "keep_logs_days": settings.keep_logs_days,
+        "keep_logs_s": settings.keep_logs,
+        "keep_job_files_s": settings.keep_job_files,
         "max_log_mib": settings.max_log,
     }
     node: dict[str, Any] = {
@@ -56,7 +57,7 @@ def make_engine(
     }
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
-        return ProcessEngine(SITE, data, devices=devices, settings=process)
+        return ProcessEngine(LOCAL_SITE, data, devices=devices, settings=process)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -67,7 +68,7 @@ def make_engine(
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
-        return DockerEngine(SITE, data, devices=devices, settings=docker)
+        return DockerEngine(LOCAL_SITE, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
         **daemon,
@@ -77,7 +78,7 @@ def make_engine(
         sources=settings.port_source_ranges,
         without_agents=settings.swarm_without_agents,
     )
-    return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+    return SwarmEngine(LOCAL_SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:
@@ -114,6 +115,15 @@ def _agents_file(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
+def sample_retention(settings: Settings) -> SampleRetention:
+    return SampleRetention(
+        raw_s=settings.keep_samples,
+        minutes_s=settings.keep_samples_by_minute,
+        hours_s=settings.keep_samples_by_hour,
+        attempts_s=settings.keep_workloads,
+    )
+
+
 def control_settings(settings: Settings) -> ControlSettings:
     """The settings of control. Raises InvalidInput if a tenant names something that does not exist."""
     return ControlSettings(
@@ -138,6 +148,7 @@ def control_settings(settings: Settings) -> ControlSettings:
             per_tenant_mib=settings.bundle_space_per_tenant,
             keep_s=settings.keep_bundles,
         ),
+        retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every_s,
@@ -167,7 +178,9 @@ def rules_of(settings: Settings) -> Rules:
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _check_names(f"the tenant {entry.name}: environments", fixed, environments)
-        _check_names(f"the tenant {entry.name}: sites", entry.sites, [SITE])
+        bounded = [name for name in entry.per_environment if "/" not in name]
+        _check_names(f"the tenant {entry.name}: per_environment", bounded, environments)
+        _check_names(f"the tenant {entry.name}: sites", entry.sites, [LOCAL_SITE])
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
         policy=settings.policy,
@@ -177,6 +190,7 @@ def rules_of(settings: Settings) -> Rules:
         age_credit=settings.age_credit,
         guaranteed_s=float(settings.guaranteed_runtime),
         head_of_queue_timeout_s=float(settings.head_of_queue_timeout),
+        time_zone=settings.quota_time_zone,
     )
 
 

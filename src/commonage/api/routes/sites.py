@@ -1,4 +1,4 @@
-"""Routes of sites elsewhere: list, invite, revoke and remove them. All are for admins."""
+"""Routes of sites elsewhere: list, invite, revoke and remove them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from commonage.api.fill import fill
-from commonage.api.routing import BODY, Guarded, body_of, caller, context, expiry, problems, read_json
+from commonage.api.routing import BODY, Guarded, asks, body_of, context, expiry, problems, read_json
 from commonage.domain.errors import Conflict, InvalidInput
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.ports.sites import Sites
 from commonage.wire.nodes import DoneOut
 from commonage.wire.sites import SiteList, SiteOut, SiteTokenIn, SiteTokenOut
@@ -17,9 +17,9 @@ router = APIRouter(route_class=Guarded, tags=["sites"])
 
 
 @router.get("/sites", summary="List sites", responses=problems())
+@asks(Permission.SEE_PLATFORM)
 async def list_sites(request: Request) -> SiteList:
-    """All sites that may connect, or could before, with the state of their links. For admins."""
-    caller(request, Scope.ADMIN)
+    """All sites that may connect, or could before, with the state of their links. For those who see the platform."""
     sites = context(request).sites
     return SiteList(items=[] if sites is None else [fill(SiteOut, one) for one in await sites.sites()])
 
@@ -31,12 +31,12 @@ async def list_sites(request: Request) -> SiteList:
     responses=problems(*BODY, "conflict"),
     openapi_extra=body_of(SiteTokenIn, {"for_s": 3600}, required=False),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def make(request: Request, name: str) -> SiteTokenOut:
     """Create a token with which one machine may join as this site, once. It replaces an earlier token. For admins.
 
     It expires no later than the token of the request. A machine that is this site already stays so until then.
     """
-    caller(request, Scope.ADMIN)
     sites = _sites(request)
     body = await read_json(request, SiteTokenIn, optional=True)
     latest, now = await expiry(request), context(request).control.clock.now()
@@ -54,9 +54,9 @@ async def make(request: Request, name: str) -> SiteTokenOut:
     summary="Revoke a site",
     responses=problems("site-not-found", "conflict"),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def revoke(request: Request, name: str) -> DoneOut:
     """Revoke its certificate and its token, and end its link. It can join again with a new token. For admins."""
-    caller(request, Scope.ADMIN)
     await _sites(request).revoke(name)
     return DoneOut(done=[f"the site {name} is revoked: it can join again with a new token"])
 
@@ -66,9 +66,9 @@ async def revoke(request: Request, name: str) -> DoneOut:
     summary="Remove a site",
     responses=problems("site-not-found", "conflict"),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def remove(request: Request, name: str) -> DoneOut:
     """Revoke the site, and forget it. For admins."""
-    caller(request, Scope.ADMIN)
     await _sites(request).remove(name)
     return DoneOut(done=[f"the site {name} is removed"])
 

@@ -62,7 +62,7 @@ CASES = [
 
 
 def volumes_on(engine: Capabilities) -> Volumes:
-    node_pool = cast(Any, SimpleNamespace(capabilities=lambda: [engine]))
+    node_pool = cast(Any, SimpleNamespace(capabilities=lambda *_: [engine]))
     return Volumes(node_pool, ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK)))
 
 
