@@ -29,7 +29,8 @@ from commonage.domain.statuses import Measurement
 from commonage.link import messages
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.connection import Connection, encode_frame, message_frame, read_frame
+from commonage.link.connection import Connection, encode_frame, read_frame
+from commonage.link.exchange import message_frame
 from commonage.link.messages import Hello, Report
 from commonage.ports.agents import AgentReport, OnProgress
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
@@ -573,7 +574,7 @@ async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
 
 
 async def test_allocations_are_told_to_those_that_simulate_devices_once(site: Site) -> None:
-    allocation = Allocation("a-1", NODE, 1000, 1024, (), 1.0)
+    allocation = Allocation("a-1", "local", NODE, 1000, 1024, (), 1.0)
     program = AgentProgram(site.folder / NODE, site.config())
     try:
         report = await site.connected()

@@ -35,7 +35,8 @@ from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.info import may_gain, services_fault, swarm_faults
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.link import messages
-from commonage.link.connection import Connection, MessageHandlers, RequestHandler
+from commonage.link.connection import Connection
+from commonage.link.exchange import MessageHandlers, RequestHandler
 from commonage.link.execs import EXEC
 from commonage.link.messages import ReportReceived, RequestType, Welcome
 from commonage.messages import text

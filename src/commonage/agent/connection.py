@@ -19,18 +19,14 @@ from commonage.agent.config import AgentConfig, replace_file, split_address
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
-from commonage.link.connection import (
-    FRAME_ERRORS,
+from commonage.link.connection import FRAME_ERRORS, Connection, close_writer, encode_frame, read_frame
+from commonage.link.exchange import (
     MAX_FRAME_BYTES,
-    Connection,
     ConnectionLost,
     MessageHandlers,
     RequestHandler,
-    close_writer,
-    encode_frame,
     error_text,
     message_frame,
-    read_frame,
 )
 from commonage.link.messages import SILENCE_S, Hello, LinkRefused, RequestType, Welcome
 

@@ -27,7 +27,8 @@ from commonage.domain.reasons.nodes import RemovedFromSite
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link import messages, saved_reports
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.connection import Connection, ConnectionLost, RequestHandler
+from commonage.link.connection import Connection
+from commonage.link.exchange import ConnectionLost, RequestHandler
 from commonage.link.execs import LinkExecs
 from commonage.link.listener import AgentPeer, Listener, Tunnels
 from commonage.link.messages import Report, RequestType

@@ -8,6 +8,7 @@ of connections.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import ipaddress
 import re
 import secrets
@@ -20,11 +21,13 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates, write_file
 from commonage.link.messages import NODE_ID_URI
+from commonage.link.sites.messages import SITE_URI
 
 AUTHORITY_YEARS = 10
 SERVER_DAYS = 730
@@ -61,6 +64,15 @@ class Admitted:
 
     def __repr__(self) -> str:
         return "Admitted(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCertificate:
+    """The certificate of a site elsewhere (PEM), the digest of its public key, and its end (unix seconds)."""
+
+    pem: str
+    key: str
+    until: float
 
 
 class CertificateAuthority(IssuedCertificates):
@@ -144,6 +156,17 @@ class CertificateAuthority(IssuedCertificates):
         self._record_renewal(serial, entry)
         return signed
 
+    def sign_site(self, csr_pem: str, site: str) -> SiteCertificate:
+        """Sign a client certificate for this site elsewhere and the key in the request, valid for 30 days.
+
+        It holds while the registry of sites knows its key. Raises InvalidInput.
+        """
+        key = _requested_key(csr_pem)
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{SITE_URI}{site}")])
+        lasts = dt.timedelta(days=CLIENT_DAYS)
+        signed = self._sign(key, site, lasts, ExtendedKeyUsageOID.CLIENT_AUTH, names)
+        return SiteCertificate(_pem(signed), key_digest(key), signed.not_valid_after_utc.timestamp())
+
     def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, IssuedCertificate]:
         """Sign a client certificate. The caller must record the returned entry before it hands out the certificate."""
         if not _NODE_ID.fullmatch(node_id):
@@ -152,18 +175,7 @@ class CertificateAuthority(IssuedCertificates):
             raise InvalidInput(
                 f"{node!r} cannot be a node's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
             )
-        try:
-            request = x509.load_pem_x509_csr(csr_pem.encode())
-            sound = request.is_signature_valid
-            key = request.public_key()
-        except ValueError as error:
-            raise InvalidInput(f"this is no certificate request in PEM: {error}", field="csr") from error
-        if not sound:
-            raise InvalidInput("the certificate request is not signed by its own key; make a new one", field="csr")
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise InvalidInput(
-                "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
-            )
+        key = _requested_key(csr_pem)
         names_extension = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
         signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, names_extension)
         until = signed.not_valid_after_utc.timestamp()
@@ -194,6 +206,27 @@ class CertificateAuthority(IssuedCertificates):
             .add_extension(names_extension, critical=False)
             .sign(self._key, hashes.SHA256())
         )
+
+
+def _requested_key(csr_pem: str) -> ec.EllipticCurvePublicKey:
+    """The key of a certificate request. Raises InvalidInput."""
+    try:
+        request = x509.load_pem_x509_csr(csr_pem.encode())
+        sound = request.is_signature_valid
+        key = request.public_key()
+    except ValueError as error:
+        raise InvalidInput(f"this is no certificate request in PEM: {error}", field="csr") from error
+    if not sound:
+        raise InvalidInput("the certificate request is not signed by its own key; make a new one", field="csr")
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InvalidInput("the certificate request has another key than one of an elliptic curve (P-256)", field="csr")
+    return key
+
+
+def key_digest(key: CertificatePublicKeyTypes) -> str:
+    """SHA-256 of a public key, 64 hex digits."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
 
 
 def _make(certificate: Path, key_file: Path, now: float) -> None:

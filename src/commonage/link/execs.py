@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.link.connection import Connection, MessageHandlers
+from commonage.link.connection import Connection
+from commonage.link.exchange import MessageHandlers
 from commonage.link.messages import RequestType
 from commonage.ports.execs import NotRunning, Terminal
 

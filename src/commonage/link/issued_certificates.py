@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -125,16 +125,21 @@ class IssuedCertificates:
     def _write(self, entries: list[IssuedCertificate]) -> None:
         write_file(self._path, json.dumps([asdict(entry) for entry in entries], indent=0), 0o600)
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        with file_errors(_WHAT, self._path), self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _lock(self) -> AbstractContextManager[None]:
+        return locked(self._path, _WHAT)
 
 
 def _taken_back(entries: list[IssuedCertificate], node: str, node_ids: set[str]) -> list[IssuedCertificate]:
     ids = node_ids - {""}
     return [replace(one, revoked=one.revoked or one.node == node or one.node_id in ids) for one in entries]
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock of this file, also against other processes. `what` names the content for errors (Unavailable)."""
+    with file_errors(what, path), path.with_suffix(".lock").open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_file(path: Path, text: str, mode: int) -> None:

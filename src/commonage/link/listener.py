@@ -10,24 +10,15 @@ import asyncio
 import logging
 import socket
 import ssl
-import tempfile
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
-from commonage.link.certificate_authority import CertificateAuthority, KeyPair
-from commonage.link.connection import (
-    FRAME_ERRORS,
-    MAX_FRAME_BYTES,
-    close_writer,
-    encode_frame,
-    error_text,
-    message_frame,
-    read_frame,
-)
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
+from commonage.link.exchange import MAX_FRAME_BYTES, error_text, message_frame
 from commonage.link.forwarding import CHUNK, Streams, join_streams
 from commonage.link.messages import (
     HELLO,
@@ -41,6 +32,7 @@ from commonage.link.messages import (
     Nothing,
     Welcome,
 )
+from commonage.link.tls import server_context
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
@@ -173,20 +165,6 @@ def _peer_of(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Agen
     ids = [uri.removeprefix(NODE_ID_URI) for uri in uris if uri.startswith(NODE_ID_URI)]
     node_id = ids[0] if len(ids) == 1 else ""
     return AgentPeer(str(names["commonName"]), node_id, int(certificate["serialNumber"], 16), until, reader, writer)
-
-
-def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
-    """TLS for a server that requires client certificates of this authority (PEM). Reads and writes files."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=authority)
-    with tempfile.TemporaryDirectory(prefix="commonage-tls-") as folder:  # 0700; `ssl` takes files only
-        pair_file = Path(folder, "pair.pem")
-        pair_file.touch(mode=0o600)
-        pair_file.write_text(pair.key_pem + pair.cert_pem, encoding="ascii")
-        context.load_cert_chain(pair_file)
-    return context
 
 
 MAX_PER_NODE = 256

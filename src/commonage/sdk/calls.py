@@ -119,6 +119,10 @@ def resource_path(kind: str, name: str) -> str:
     return "/".join(["/resources", quote(kind, safe=""), quote(name, safe="")])
 
 
+def site_path(name: str, *rest: str) -> str:
+    return "/".join(["/sites", quote(name, safe=""), *rest])
+
+
 def events_path(workload_id: str | None) -> str:
     """The path of all visible events, or of those of one workload."""
     return "/events" if workload_id is None else workload_path(workload_id, "events")

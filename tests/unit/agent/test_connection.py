@@ -7,7 +7,8 @@ import pytest
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import ControlPlaneConnection
-from commonage.link.connection import Connection, ConnectionLost
+from commonage.link.connection import Connection
+from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Welcome
 
 pytestmark = pytest.mark.anyio

@@ -37,7 +37,8 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
-from commonage.wire import environments, events, images, nodes, reasons, resources, tenants, usage, workloads
+from commonage.ports.sites import SiteToken, SiteView
+from commonage.wire import environments, events, images, nodes, reasons, resources, sites, tenants, usage, workloads
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -96,6 +97,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     resources.GitSourceOut: Description((GitSource,)),
     resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
     resources.ResourceOut: Description((StoredResource,), hidden="body"),
+    sites.SiteOut: Description((SiteView,)),
+    sites.SiteTokenOut: Description((SiteToken,)),
     tenants.AmountsOut: Description((Amounts,)),
     tenants.BoundsOut: Description((Bounds,)),
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
@@ -139,10 +142,10 @@ ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
     "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
-    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut", "PrepullIn",
-    "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut", "ResourceIn",
-    "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut", "TerminalIn", "ToCommand", "TokenIn",
-    "TokenOut", "UnavailableOut", "UsageOut",
+    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
+    "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
+    "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
+    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from commonage.domain.reasons.attempts import ExitCode
-from commonage.link.connection import _failure_of, close_writer
+from commonage.link.connection import close_writer
+from commonage.link.exchange import decode_failure
 
 pytestmark = pytest.mark.anyio
 
@@ -58,11 +59,11 @@ async def test_closing_aborts_a_connection_that_was_closed_before(closed_before:
     [(["engine-failure", "no", True, "", None], ""), (["x", "no", True, "raw", None], "raw")],
 )
 def test_reads_a_failure_with_its_native_text(failure_frame: list[str | bool | None], native: str) -> None:
-    failure = _failure_of(failure_frame)
+    failure = decode_failure(failure_frame)
     assert (failure.message, failure.is_retryable, failure.native) == ("no", True, native)
     assert failure.reason is None
 
 
 def test_a_failure_with_a_reason_keeps_it() -> None:
-    failure = _failure_of(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
+    failure = decode_failure(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
     assert (failure.reason, failure.native) == (ExitCode(exit_code=3), "raw")

@@ -14,7 +14,8 @@ import pytest
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.domain.errors import EngineFailure
-from commonage.link.connection import Connection, ConnectionLost
+from commonage.link.connection import Connection
+from commonage.link.exchange import ConnectionLost
 from commonage.link.execs import EXEC, WINDOW_BYTES, LinkExecs
 from commonage.link.messages import MEASURE, Measured, Nothing, RequestType
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from commonage.domain.errors import EngineFailure, InvalidInput
-from commonage.link.connection import error_text
+from commonage.link.exchange import error_text
 
 Json = Any
 _TIMEOUT_S = 10.0

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.engines.containers.execs import DaemonExecs
-from commonage.link.connection import Connection, MessageHandlers
+from commonage.link.connection import Connection
+from commonage.link.exchange import MessageHandlers
 from commonage.link.execs import (
     ExecCancel,
     ExecConsumed,

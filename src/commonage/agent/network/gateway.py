@@ -22,7 +22,8 @@ from commonage.agent.connection import dial
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import GatewayNotListening
-from commonage.link.connection import FRAME_ERRORS, encode_frame, error_text, message_frame, read_frame
+from commonage.link.connection import FRAME_ERRORS, encode_frame, read_frame
+from commonage.link.exchange import error_text, message_frame
 from commonage.link.forwarding import CHUNK, Forwarder, Streams
 from commonage.link.messages import OPEN, PROTOCOL, TUNNEL, Hello
 from commonage.messages import text

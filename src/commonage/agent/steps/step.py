@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from commonage.agent.steps.host import Host
 from commonage.join.client import JoinClient
 from commonage.join.config import JoinConfig
-from commonage.link.connection import error_text
+from commonage.link.exchange import error_text
 
 
 class State(Enum):

@@ -1,0 +1,271 @@
+"""Messages, requests and their results between the two ends of a link, whatever carries their frames.
+
+A frame is a JSON object: a message `{"message": NAME, "body": …}`, or a request `{"request": NAME, "id": 7, "body":
+…}`, which is answered by `{"id": 7, "result": …}` or `{"id": 7, "error": …}`. Before that, `{"id": 7, "progress": …}`
+reports progress. `{"cancel": 7}` cancels a request. `connection` carries the frames of node agents, `sites.connection`
+those of sites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from commonage.domain.codec import Json, Unreadable, from_json, to_json
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.link.messages import RequestType
+from commonage.ports.agents import OnProgress, ignore_progress
+from commonage.ports.devices import ShareNotEnforced
+from commonage.ports.execs import NotRunning
+
+_log = logging.getLogger(__name__)
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
+_MAX_CONCURRENT_REQUESTS = 1000
+
+RequestHandler = Callable[[Any, OnProgress], Awaitable[object]]
+"""Handles a request and returns its result; may report progress. An exception is sent to the requester."""
+MessageHandlers = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
+"""The messages that this side accepts: by name, the type of the message and its handler."""
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def encode_json(frame: Json) -> bytes:
+    return json.dumps(frame, separators=(",", ":")).encode()
+
+
+def parse_json(data: bytes) -> Json:
+    """Raises ValueError, RecursionError."""
+    return json.loads(data)
+
+
+def decode_json(frame: bytes) -> Mapping[str, Any]:
+    """Raises ValueError, RecursionError, Unreadable."""
+    decoded = parse_json(frame)
+    if not isinstance(decoded, dict):
+        raise Unreadable("the frame is not a JSON object")
+    return decoded
+
+
+def message_frame(name: str, message: object) -> Json:
+    return {"message": name, "body": to_json(message)}
+
+
+def error_text(error: BaseException) -> str:
+    """The error's message, or its type if it has none."""
+    return str(error) or type(error).__name__
+
+
+class ConnectionLost(EngineFailure):
+    """The other side does not answer any more: the outcome of pending requests is not known."""
+
+    retryable = True
+
+
+@dataclass(slots=True, eq=False)
+class _PendingRequest:
+    result: asyncio.Future[Json]
+    on_progress: OnProgress
+
+
+class Exchange(ABC):
+    """One end of a link. `name` is that of the other side; the handlers are for its requests and messages."""
+
+    ignore_unknown: ClassVar[bool] = False
+    """Whether fields that this version does not know are skipped, because the other side may be newer."""
+
+    def __init__(
+        self,
+        name: str,
+        request_handlers: Mapping[RequestType[Any, Any], RequestHandler],
+        message_handlers: MessageHandlers,
+    ) -> None:
+        self.name = name
+        self._request_handlers = {kind.name: (kind, handler) for kind, handler in request_handlers.items()}
+        self._message_handlers = message_handlers
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _PendingRequest] = {}
+        self._handling: dict[int, asyncio.Task[None]] = {}
+        self._close_reason: str | None = None
+
+    # --- what carries the frames ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _transmit(self, frame: bytes) -> None:
+        """Queue this frame; not called after the end."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """The link has ended: close the connection."""
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def send(self, name: str, message: object) -> None:
+        """Send a message. After the end of the link it is lost."""
+        self._write(message_frame(name, message))
+
+    async def request(self, kind: RequestType[Q, A], params: Q, on_progress: OnProgress = ignore_progress) -> A:
+        """Send a request and wait for the result.
+
+        Raises the other side's error as an EngineFailure or NotRunning; ConnectionLost, also after a timeout.
+        """
+        if self._close_reason is not None:
+            raise ConnectionLost(self._close_reason)
+        number = next(self._numbers)
+        pending = _PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
+        self._pending[number] = pending
+        try:
+            self._write({"request": kind.name, "id": number, "body": to_json(params)})
+            async with asyncio.timeout(kind.timeout_s):
+                result = await pending.result
+        except TimeoutError:
+            raise ConnectionLost(f"{self.name} did not answer within {kind.timeout_s:.0f} s ({kind.name})") from None
+        finally:
+            del self._pending[number]
+            if not pending.result.done() or pending.result.cancelled():
+                self._write({"cancel": number})
+        try:
+            return from_json(kind.result, result, ignore_unknown=self.ignore_unknown)
+        except Unreadable as error:
+            raise EngineFailure(f"{self.name} sent a result that cannot be read: {error}") from error
+
+    def _write(self, frame: Json) -> None:
+        if self._close_reason is None:
+            self._transmit(encode_json(frame))
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, frame: Mapping[str, Any]) -> None:
+        if "message" in frame:
+            kind, handler = self._message_handlers.get(str(frame["message"]), (None, None))
+            if kind is not None and handler is not None:
+                self._on_message(kind, handler, frame)
+        elif "request" in frame:
+            self._on_request(frame)
+        elif "cancel" in frame:
+            task = self._handling.get(_number(frame, "cancel"))
+            if task is not None:
+                task.cancel()
+        else:
+            self._on_response(frame)
+        await asyncio.sleep(0)  # a flood of frames must not starve other tasks
+
+    def _on_message(self, kind: type[Any], handler: Callable[[Any], None], frame: Mapping[str, Any]) -> None:
+        try:
+            message = from_json(kind, frame.get("body"), ignore_unknown=self.ignore_unknown)
+        except Unreadable as error:
+            if not self.ignore_unknown:
+                raise
+            _log.warning("a message %s of %s is dropped: %s", frame["message"], self.name, error)
+        else:
+            handler(message)
+
+    def _on_request(self, frame: Mapping[str, Any]) -> None:
+        number = _number(frame, "id")
+        if len(self._handling) >= _MAX_CONCURRENT_REQUESTS or number in self._handling:
+            raise Unreadable(f"more than {_MAX_CONCURRENT_REQUESTS} requests at once, or two with the same id")
+        task = asyncio.create_task(self._handle(number, str(frame["request"]), frame.get("body")))
+        self._handling[number] = task
+        task.add_done_callback(lambda _: self._handling.pop(number, None))
+
+    async def _handle(self, number: int, name: str, params: Json) -> None:
+        def on_progress(reason: Reason, progress: float | None) -> None:
+            self._write({"id": number, "progress": [to_json(reason), progress]})
+
+        kind, handler = self._request_handlers.get(name, (None, None))
+        try:
+            if kind is None or handler is None:
+                raise EngineFailure(f"the request {name} is not known: the two sides have different versions")
+            result = await handler(from_json(kind.params, params, ignore_unknown=self.ignore_unknown), on_progress)
+        except CommonageError as error:
+            self._write({"id": number, "error": encode_failure(error)})
+        except Exception as error:  # a bug: the requester gets an error, the log the rest
+            _log.exception("request %s of %s failed", name, self.name)
+            self._write({"id": number, "error": encode_failure(EngineFailure(f"{name} failed: {error}"))})
+        else:
+            self._answer(number, name, to_json(result))
+
+    def _answer(self, number: int, name: str, result: Json) -> None:
+        frame = encode_json({"id": number, "result": result})
+        if len(frame) > MAX_FRAME_BYTES:  # the other side would end the link
+            too_large = EngineFailure(f"the result of {name} has {len(frame)} bytes, more than {MAX_FRAME_BYTES}")
+            self._write({"id": number, "error": encode_failure(too_large)})
+        elif self._close_reason is None:
+            self._transmit(frame)
+
+    def _on_response(self, frame: Mapping[str, Any]) -> None:
+        pending = self._pending.get(_number(frame, "id"))
+        if pending is None or pending.result.done():
+            return
+        if "progress" in frame:
+            pending.on_progress(*_progress_of(frame["progress"]))
+        elif "error" in frame:
+            pending.result.set_exception(decode_failure(frame["error"]))
+        else:
+            pending.result.set_result(frame.get("result"))
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        return self._close_reason is not None
+
+    def close(self, reason: str) -> None:
+        """End the link; pending requests fail with this reason. Idempotent: the first reason stays."""
+        if self._close_reason is not None:
+            return
+        self._close_reason = reason
+        self._disconnect()
+        for task in list(self._handling.values()):
+            task.cancel()
+        for pending in self._pending.values():
+            if not pending.result.done():
+                pending.result.set_exception(ConnectionLost(reason))
+
+
+def _number(frame: Mapping[str, Any], key: str) -> int:
+    number = frame.get(key)
+    if type(number) is not int:
+        raise Unreadable(f"the frame has no number in {key}: {str(frame)[:100]}")
+    return number
+
+
+def _progress_of(progress: Json) -> tuple[Reason, float | None]:
+    match progress:
+        case [reason, (int() | float() | None) as fraction]:
+            return from_json(Reason, reason), fraction
+        case _:
+            raise Unreadable("the progress of a request cannot be read")
+
+
+def encode_failure(error: CommonageError) -> Json:
+    reason = None if error.reason is None else to_json(error.reason)
+    native = error.native if isinstance(error, EngineFailure) else ""
+    return [error.problem_code, error.message, error.is_retryable, native, reason]
+
+
+def decode_failure(failure: Json) -> CommonageError:
+    """The error that the other side raised: NotRunning, or an EngineFailure. Raises Unreadable."""
+    match failure:
+        case [NotRunning.code, str(message), bool(), str(), _]:
+            return NotRunning(message)
+        case [str(code), str(message), bool(retryable), str(native), reason]:
+            kind = ShareNotEnforced if code == ShareNotEnforced.code else EngineFailure
+            return kind(_cause(message, reason), retryable=retryable, native=native)  # other codes are its own
+        case _:
+            raise Unreadable("the error of a request cannot be read")
+
+
+def _cause(message: str, reason: Json) -> str | Reason:
+    try:
+        return message if reason is None else from_json(Reason, reason, ignore_unknown=True)
+    except Unreadable:  # a reason of a newer version; the message says the same
+        return message

@@ -1,0 +1,58 @@
+"""The first messages of a site link, and the choice of its protocol version.
+
+The site dials and sends `hello`; the control plane answers `welcome` or `refused`, each as one line of JSON. From then
+on both sides send binary frames (`frames`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOL = 1
+"""The newest version that this program speaks. Raised when the two sides would misunderstand each other."""
+OLDEST_PROTOCOL = 1
+"""The oldest version that this program speaks: not newer than the one before PROTOCOL."""
+SITE_URI = "commonage:site:"
+"""Prefix of the URI by which a certificate names its site (a subject alternative name)."""
+MAX_CLOCK_OFFSET_S = 2.0
+"""Above this, admins are told that the clocks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocols:
+    """The versions that one side speaks."""
+
+    oldest: int = OLDEST_PROTOCOL
+    newest: int = PROTOCOL
+
+    def agree(self, other: Protocols) -> int | None:
+        """The newest version that both sides speak; None if there is none."""
+        agreed = min(self.newest, other.newest)
+        return agreed if agreed >= max(self.oldest, other.oldest) else None
+
+    def __str__(self) -> str:
+        return str(self.newest) if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHello:
+    """The first message of a site. `site` must be the name in its certificate; `now` is its time (unix seconds)."""
+
+    site: str
+    protocols: Protocols
+    version: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SiteWelcome:
+    """`protocol` is the version to speak, `until` the end of the site's certificate.
+
+    `now` is the control plane's time; a time of the site plus `clock_offset_s` is one of the control plane.
+    """
+
+    protocol: int
+    version: str
+    now: float
+    until: float
+    clock_offset_s: float
