@@ -126,7 +126,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Any] = {
     "cli.md": command_line,
-    "commonage.schema.json": resource_schema,
+    "resources.schema.json": resource_schema,
     "metrics.md": metrics,
     "openapi.json": openapi,
     "permissions.md": permissions,

@@ -145,6 +145,7 @@ def address(path: str, world: World, name: str) -> str:
         "reservation_id": world.reservations.get(name, "r" + "0" * 13),
         "scope": name,
         "site": "local",
+        "kind": "Tenant",
         "name": "torch:1" if "/images/" in path else "gpu-1",
     }
     return re.sub(r"{([^}]+)}", lambda found: values[found[1]], path)
@@ -187,7 +188,7 @@ def hiding(path: str) -> Permission | None:
     """The permission without which the things of a path do not exist for the caller."""
     if "{workload_id" in path:
         return Permission.SEE_WORKLOADS
-    return Permission.SEE_TENANT if "{name:path}" in path or "/images/{" in path else None
+    return Permission.SEE_TENANT if path.startswith("/tenants/") or "/images/{" in path else None
 
 
 @pytest.mark.parametrize("caller", [OUTSIDER, *TENANT_ROLES])

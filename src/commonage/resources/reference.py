@@ -12,7 +12,7 @@ _INTRODUCTION = """# Resources
 
 A `commonage.yml` file has one document for each resource, separated by `---`. Each document has `kind`, `name` and the
 fields of its kind. Amounts are written with units: `64GiB`, `10m`, and `8` or `0.5` for CPUs.
-[The guide](../operate/resources.md) explains how to use them; [commonage.schema.json](commonage.schema.json) is their
+[The guide](../operate/resources.md) explains how to use them; [resources.schema.json](resources.schema.json) is their
 JSON Schema."""
 
 
