@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +69,16 @@ async def test_refuses_unavailable_volumes(
         assert says in refused.json()["detail"]
 
 
-async def test_volume_removed_while_queued_ends_the_workload(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_volume_removed_while_queued_ends_the_workload(
+    api: Api, ann: httpx2.AsyncClient, root: httpx2.AsyncClient
+) -> None:
     holder = (await ann.post("/workloads", json={"command": ["x"], "gpus": 1})).json()["workload"]
     await until(lambda: api.engine.world.runs)
     ask: dict[str, Any] = {"command": ["x"], "gpus": 1, "volumes": ["results:rw"]}
     waiting = (await ann.post("/workloads", json=ask)).json()["workload"]["id"]
-    start_requests = api.control._start_requests
-    object.__setattr__(start_requests, "volumes", tuple(replace(one, writable=False) for one in start_requests.volumes))
+    read_only = {"source": "/srv/{tenant}/{user}", "mode": "ro"}
+    changed = await root.put("/resources/Volume/results", json={"document": read_only})
+    assert changed.status_code == 200, changed.text
     await ann.post(f"/workloads/{holder['id']}/stop")
 
     await until(lambda: api.control.live_state.get(waiting) is None)

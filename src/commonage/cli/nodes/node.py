@@ -186,7 +186,7 @@ def list_node_pools(server: Server, as_json: bool) -> None:
         from commonage.wire.hub import docs_page
 
         guide = server.url + docs_page("operate/node-pools")
-        click.echo(f"No node pools. Add [[node_pools]] tables to the settings ({guide}).", err=True)
+        click.echo(f"No node pools. Declare a NodePool with `commonage apply` ({guide}).", err=True)
         return
     table = output.table(
         "NODE POOL", "PROVIDER", "NODES", "MIN", "MAX", "CHANGE", "COST", "COST AFTER", right=("COST", "COST AFTER")
