@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.errors import CommonageError
 from commonage.domain.statuses import Capabilities, Measurement
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Measured, Nothing
@@ -19,7 +19,6 @@ from commonage.link.sites.engine_messages import (
     BUNDLE,
     EXEC,
     FORGET,
-    GATEWAY,
     LOGS,
     MEASURE,
     PREPARE,
@@ -39,7 +38,6 @@ from commonage.link.sites.engine_messages import (
     Stop,
 )
 from commonage.link.sites.sqlite_file import SqliteFile
-from commonage.link.sites.streams import Stream
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -70,10 +68,12 @@ class SiteSettings:
 class SiteAgent:
     """`open()`, then `run()` until cancelled; meanwhile `serve` each connection to the control plane, one at a time.
 
-    `gateway` is opened by the caller before the engine, which may need its port. `folder` holds the agent's own files.
+    `gateway` is open: the engine may need its port. `folder` holds the agent's own files.
     """
 
-    def __init__(self, engine: Engine, folder: Path, clock: Clock, settings: SiteSettings | None = None) -> None:
+    def __init__(
+        self, engine: Engine, gateway: SiteGateway, folder: Path, clock: Clock, settings: SiteSettings | None = None
+    ) -> None:
         self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
         self._file = SqliteFile(folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA))
         self._bundles = SiteBundles(folder / "bundles")
@@ -84,7 +84,7 @@ class SiteAgent:
         self._connection: SiteConnection | None = None
         self._report = SiteReport(Capabilities("remote"))
         self._reporting = asyncio.Lock()
-        self.gateway = SiteGateway(self._open_gateway)
+        self._gateway = gateway
 
     async def open(self) -> None:
         """Open the engine, and start what was accepted and not started yet. Raises EngineFailure, Unavailable."""
@@ -96,7 +96,6 @@ class SiteAgent:
 
     async def close(self) -> None:
         """Stops nothing that runs."""
-        self.gateway.close()
         await self._engine.close()
         await self._file.close()
 
@@ -129,6 +128,7 @@ class SiteAgent:
     async def use(self, connection: SiteConnection) -> None:
         """Report by this connection, made with `handlers`, until cancelled at its end."""
         self._connection = connection
+        self._gateway.use(connection)
         connection.send(REPORT, self._report)
         connection.send(STATUSES, self._statuses.complete())
         try:
@@ -137,15 +137,11 @@ class SiteAgent:
         finally:
             if self._connection is connection:
                 self._connection = None
+                self._gateway.use(None)
 
     def _on_statuses(self, statuses: SiteStatuses) -> None:
         if self._connection is not None:
             self._connection.send(STATUSES, statuses)
-
-    async def _open_gateway(self) -> Stream:
-        if self._connection is None:
-            raise EngineFailure("the control plane is not connected", retryable=True)
-        return await self._connection.open(GATEWAY, Nothing())
 
     # --- requests of the control plane ----------------------------------------------------------------------------
 
@@ -175,7 +171,7 @@ class SiteAgent:
     async def _on_attach(self, network: SiteNetwork, _: OnProgress) -> Nothing:
         """Wait for the end of the link, which cancels this."""
         if self._settings.serves_ports:
-            await self.gateway.serve(network.ports)
+            await self._gateway.serve(network.ports)
         await asyncio.Event().wait()
         return Nothing()
 

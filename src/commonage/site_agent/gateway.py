@@ -6,11 +6,14 @@ the engines of containers forward to `port`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 
+from commonage.domain.errors import EngineFailure
+from commonage.link.messages import Nothing
+from commonage.link.sites.connection import SiteConnection
+from commonage.link.sites.engine_messages import GATEWAY
 from commonage.link.sites.stream_forwarder import StreamForwarder
 from commonage.link.sites.streams import Stream
 
@@ -19,29 +22,41 @@ _LOOPBACK = "127.0.0.1"
 
 
 class SiteGateway:
-    """`open_stream` opens a GATEWAY stream. `port` serves all workloads; it is chosen at the first `open`."""
+    """`port` serves all workloads while it is open. Without a connection, theirs are closed at once."""
 
-    def __init__(self, open_stream: Callable[[], Awaitable[Stream]]) -> None:
-        self._forwarder = {0: StreamForwarder("workload gateway", open_stream)}
-        self._open_stream = open_stream
+    def __init__(self) -> None:
+        self._connection: SiteConnection | None = None
+        self._forwarders: dict[int, StreamForwarder] = {}
         self.port = 0
 
+    def use(self, connection: SiteConnection | None) -> None:
+        self._connection = connection
+
     async def open(self) -> None:
+        """Raises OSError."""
         listening = socket.create_server((_LOOPBACK, 0))
         self.port = listening.getsockname()[1]
-        await self._forwarder[0].listen(listening)
+        await self._listen(self.port, listening)
 
     async def serve(self, ports: Collection[int]) -> None:
         """Also serve these ports. One that another program has is left out: the platform may run on this machine."""
-        for port in set(ports) - set(self._forwarder):
+        for port in set(ports) - set(self._forwarders):
             try:
-                listening = await asyncio.to_thread(socket.create_server, (_LOOPBACK, port))
+                listening = socket.create_server((_LOOPBACK, port))
             except OSError as error:
                 _log.warning("workloads cannot reach the platform by port %s of this machine: %s", port, error)
                 continue
-            forwarder = self._forwarder[port] = StreamForwarder(f"workload gateway {port}", self._open_stream)
-            await forwarder.listen(listening)
+            await self._listen(port, listening)
+
+    async def _listen(self, port: int, listening: socket.socket) -> None:
+        forwarder = self._forwarders[port] = StreamForwarder(f"workload gateway {port}", self._open_stream)
+        await forwarder.listen(listening)
+
+    async def _open_stream(self) -> Stream:
+        if self._connection is None:
+            raise EngineFailure("the control plane is not connected", retryable=True)
+        return await self._connection.open(GATEWAY, Nothing())
 
     def close(self) -> None:
-        for forwarder in self._forwarder.values():
+        for forwarder in self._forwarders.values():
             forwarder.close()

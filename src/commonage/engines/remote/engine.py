@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
@@ -24,6 +23,7 @@ from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.engines.remote.streams import begin_exec, read_log
 from commonage.engines.remote.tunnels import Tunnels
+from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
@@ -64,25 +64,12 @@ StoreSamples = Callable[[Sequence[Sample]], Awaitable[None]]
 
 
 class RemoteEngine(Engine):
-    """`folder` keeps the last known state and what waits for the link. `store_samples` takes the samples of an outage.
+    """`store_samples` takes the samples of an outage."""
 
-    `gateway_port` is the workload gateway's on the loopback, for workloads that address the loopback `ports` of the hub
-    and the control plane; 0: they are refused.
-    """
-
-    def __init__(
-        self,
-        site: str,
-        folder: Path,
-        clock: Clock,
-        *,
-        store_samples: StoreSamples,
-        gateway_port: int = 0,
-        ports: Collection[int] = (),
-    ) -> None:
+    def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
         self._site, self._clock, self._store_samples = site, clock, store_samples
-        self._gateway_port, self._network = gateway_port, SiteNetwork(tuple(ports))
-        self._records = SiteRecords(folder / f"{site}.db")
+        self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports)
+        self._records = SiteRecords(settings.folder / f"{site}.db")
         self._tunnels = Tunnels(site, self._records, self._open_tunnel)
         self._attempts = SiteAttempts(self._records, self._tunnels)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)

@@ -15,12 +15,14 @@ from tests.contract.engines.test_fake import FakeRig
 
 from commonage.domain.statuses import Phase
 from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import LinkEnd, SiteConnection
 from commonage.link.sites.messages import PROTOCOL
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.gateway import SiteGateway
 from commonage.testing.behaviour import Aside
 from commonage.testing.engine_rig import EngineRig
 from commonage.testing.fakes.clock import FakeClock
@@ -49,6 +51,7 @@ class RemoteRig(EngineRig, ABC):
         self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
         self.gateway_port = 0
         self.agent: SiteAgent | None = None
+        self.gateway = SiteGateway()
         self._remote: RemoteEngine | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: list[SiteConnection] = []
@@ -60,8 +63,10 @@ class RemoteRig(EngineRig, ABC):
     # --- both sides -----------------------------------------------------------------------------------------------
 
     async def start_agent(self) -> SiteAgent:
-        self.agent = SiteAgent(await self.local_engine(), self._folder / "site", self.clock, self.settings)
-        await self.agent.gateway.open()
+        self.gateway = SiteGateway()
+        await self.gateway.open()
+        engine = await self.local_engine()
+        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings)
         await self.agent.open()
         self._tasks["agent"] = asyncio.create_task(self.agent.run())
         return self.agent
@@ -71,12 +76,12 @@ class RemoteRig(EngineRig, ABC):
         await self._cancel("agent")
         assert self.agent is not None
         await self.agent.close()
+        self.gateway.close()
         self.agent = None
 
     async def start_control(self) -> RemoteEngine:
-        self._remote = RemoteEngine(
-            SITE, self._folder / "control", self.clock, store_samples=self._store, gateway_port=self.gateway_port
-        )
+        settings = RemoteSettings(self._folder / "control", self.gateway_port)
+        self._remote = RemoteEngine(SITE, settings, self.clock, self._store)
         await self._remote.open()
         return self._remote
 

@@ -396,8 +396,7 @@ async def test_workloads_reach_the_platform_by_the_gateway(real: RemoteProcessRi
         real.gateway_port = server.sockets[0].getsockname()[1]
         await real.start_control()
         await real.connect()
-        assert real.agent is not None
-        reader, writer = await asyncio.open_connection("127.0.0.1", real.agent.gateway.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", real.gateway.port)
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"HELLO"
         writer.close()
@@ -434,6 +433,7 @@ from commonage.domain.codec import from_json
 from commonage.engines.settings import ProcessSettings
 from commonage.link.sites.engine_messages import Start
 from commonage.site_agent.agent import SiteAgent
+from commonage.site_agent.gateway import SiteGateway
 import json
 
 folder, kill = Path(sys.argv[1]), sys.argv[2]
@@ -447,7 +447,7 @@ async def main():
             await begin(request)
         os.kill(os.getpid(), signal.SIGKILL)
     engine.start = start_and_die
-    agent = SiteAgent(engine, folder / "site", RealClock())
+    agent = SiteAgent(engine, SiteGateway(), folder / "site", RealClock())
     await agent.open()
     await agent._attempts.start(start)
 
