@@ -17,6 +17,7 @@ from tests.integration.joining_world import World, opened
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
+from commonage.api.routing import Services
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
 from commonage.join.client import JoinRefused
@@ -37,7 +38,7 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
         join_service = None if world is None else world.join_service
         control = made.control
         control.drains = Drains(control.live_state, control.writer, control.nodes, control.clock, join_service)
-        app = create_app(control, Auth(made.identity), nodes=join_service)
+        app = create_app(control, Auth(made.identity), services=Services(nodes=join_service))
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client

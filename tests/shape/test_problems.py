@@ -15,6 +15,7 @@ APART = {"cli", "hub", "portal", "sdk", "testing"}
 BEFORE_THERE_IS_AN_API = {
     "agents-port",
     "authority",
+    "cannot-join",
     "bundle",
     "database-newer",
     "database-outdated",
@@ -22,7 +23,9 @@ BEFORE_THERE_IS_AN_API = {
     "error",
     "invalid-database-url",
     "invalid-gpu-slots",
+    "not-joined",
     "refused",
+    "sites-port",
     "unreadable",
 }
 

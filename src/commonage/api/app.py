@@ -25,27 +25,27 @@ from commonage.api.routes import (
     installation,
     nodes,
     registry,
+    sites,
     tenants,
     usage,
     workloads,
 )
 from commonage.api.routes.nodes import script_route
-from commonage.api.routing import Context
+from commonage.api.routing import NO_SERVICES, Context, Services
 from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
-from commonage.ports.joining import Joining
-from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
 from commonage.wire.nodes import JoinTokenIn
 from commonage.wire.reasons import Problem
+from commonage.wire.sites import SiteTokenIn
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
-_NOUNS = (workloads, events, usage, execs, nodes, environments, images, registry, tenants, installation)
+_NOUNS = (workloads, events, usage, execs, nodes, sites, environments, images, registry, tenants, installation)
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
-_BODIES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn)
+_BODIES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn, SiteTokenIn)
 _SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
@@ -60,17 +60,15 @@ def create_app(
     auth: Auth,
     portal_router: Router | None = None,
     routes: Sequence[BaseRoute] = (),
-    nodes: Joining | None = None,
-    images: Registry | None = None,
+    services: Services = NO_SERVICES,
 ) -> FastAPI:
     """The whole application. `portal_router` has the portal's pages, `routes` further ones such as `/metrics`.
 
-    `nodes` lets nodes join, `images` is the image registry; both are optional. Call `end_streams(app)` before the
-    server stops, because an open stream would keep it from stopping.
+    Call `end_streams(app)` before the server stops, because an open stream would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
-    app.state.context = Context(control, auth, nodes, images)
+    app.state.context = Context(control, auth, services.nodes, services.images, services.sites)
     api = _api()
     api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")
@@ -78,8 +76,8 @@ def create_app(
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
-    if nodes is not None:
-        app.router.routes.append(script_route(nodes))
+    if services.nodes is not None:
+        app.router.routes.append(script_route(services.nodes))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app

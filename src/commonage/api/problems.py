@@ -52,6 +52,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "workload-not-found": ("No such workload", "No workload has this id, or you may not see it."),
         "log-not-found": ("No log", "The workload has not started yet, or its log is deleted."),
         "node-not-found": ("No such node", "No node has this name; `detail` lists the nodes."),
+        "site-not-found": ("No such site", "No site elsewhere has this name; `detail` lists the sites."),
         "device-not-found": ("No such GPU", "The node has no such GPU; `detail` lists its GPUs."),
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),

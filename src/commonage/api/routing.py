@@ -21,6 +21,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
+from commonage.ports.sites import Sites
 from commonage.wire.reasons import Problem
 
 _NO_STORE = ("Cache-Control", "no-store")
@@ -33,6 +34,18 @@ QUERY = ("invalid-parameter", "unknown-field")
 Message = TypeVar("Message", bound=BaseModel)
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Services that an installation may lack: they let nodes join, keep images, and admit sites elsewhere."""
+
+    nodes: Joining | None = None
+    images: Registry | None = None
+    sites: Sites | None = None
+
+
+NO_SERVICES = Services()
+
+
 @dataclass(slots=True)
 class Context:
     """Dependencies of the routes. One per application, at `app.state.context`."""
@@ -41,6 +54,7 @@ class Context:
     auth: Auth
     joining: Joining | None = None
     registry: Registry | None = None
+    sites: Sites | None = None
     streams: Streams = field(default_factory=Streams)
     failed: FailedTokens = field(init=False)
 

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Row] = {
     "top": Row("commonage.cli.workloads.ps:top", "Watch nodes, GPUs and workloads.", NODES),
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
+    "site": Row("commonage.cli.site:site", "List, invite, join, revoke and remove sites elsewhere.", NODES),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
     "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),

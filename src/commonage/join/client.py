@@ -15,11 +15,16 @@ import ssl
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 NAME = "join.commonage.internal"
 """The name in the join server's certificate, whatever address a node dials."""
 TIMEOUT_S = 20.0
+AUTHORITY_PATH, SITE_PATH = "/authority", "/site"
+"""Paths for machines that join as sites: the certificate of the authority (without a token), and the site's own."""
+SITE_PURPOSE = "site"
+"""The purpose of a token with which a machine joins as a site of its own, not as a node."""
 _MAX_BYTES = 64 * 1024 * 1024
 _NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL's numbers for certificate errors
 
@@ -28,7 +33,7 @@ class JoinRefused(Exception):
     """The join service refused, or no trusted server answers; the message is for the operator of the node."""
 
 
-def read_token(token: str) -> dict[str, Any]:
+def read_token(token: str, purpose: str = "join") -> dict[str, Any]:
     """The content of a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
 
     Only the control plane can tell whether it is genuine and still valid: this node's clock may be wrong. Raises
@@ -40,13 +45,14 @@ def read_token(token: str) -> dict[str, Any]:
             raise ValueError(token)
         read = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         places = read["at"]
-        if read["purpose"] != "join" or not places or not all(isinstance(one, str) for one in places):
+        if read["purpose"] != purpose or not places or not all(isinstance(one, str) for one in places):
             raise ValueError(token)
         if len(str(read["authority"])) != 64:
             raise ValueError(token)
     except (ValueError, KeyError, TypeError):
+        command = "site token NAME" if purpose == SITE_PURPOSE else "node token"
         raise JoinRefused(
-            "this is not a join token: create one with `commonage node token` on the control plane, and copy all of it"
+            f"this is not a join token: create one with `commonage {command}` on the control plane, and copy all of it"
         ) from None
     return dict(read)
 
@@ -66,11 +72,11 @@ class _Connection(http.client.HTTPConnection):
 class JoinClient:
     """The control plane's join server. `authority` is the certificate (PEM) that came with the script.
 
-    `token` is the join token, as it is sent.
+    `token` is the join token, as it is sent. `places` are HOST:PORT to try in place of those in the token.
     """
 
-    def __init__(self, token: str, authority: str) -> None:
-        content = read_token(token)
+    def __init__(self, token: str, authority: str, *, purpose: str = "join", places: Sequence[str] = ()) -> None:
+        content = read_token(token, purpose)
         try:
             digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
         except ValueError:
@@ -82,7 +88,7 @@ class JoinClient:
                 "the script and the token are of different sites, or the script was changed in transit: the token "
                 f"names the authority {content['authority'][:16]}…, the script carries {digest[:16]}…"
             )
-        self.token, self._places = token.strip(), [str(one) for one in content["at"]]
+        self.token, self._places = token.strip(), [str(one) for one in places or content["at"]]
         self._trust = ssl.create_default_context(cadata=authority)
         self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
 

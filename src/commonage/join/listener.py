@@ -12,11 +12,12 @@ import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
+from commonage.join.client import AUTHORITY_PATH, SITE_PATH
 from commonage.join.config import IdentityProof
 from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
@@ -27,9 +28,35 @@ _MAX_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Joined(Protocol):
+    """What a machine receives that joined as a site: `port` is that of the link."""
+
+    @property
+    def site(self) -> str: ...
+
+    @property
+    def certificate(self) -> str: ...
+
+    @property
+    def until(self) -> float: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class SiteJoins(Protocol):
+    """Lets machines join as sites."""
+
+    async def join(self, token: str, csr_pem: str) -> Joined:
+        """Raises Forbidden for a token that is not valid, InvalidInput."""
+        ...
+
+
 class JoinListener:
-    def __init__(self, join_service: JoinService) -> None:
-        self._join_service = join_service
+    """`sites` lets sites join, with tokens of their own; None: no site can join."""
+
+    def __init__(self, join_service: JoinService, sites: SiteJoins | None = None) -> None:
+        self._join_service, self._sites = join_service, sites
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
@@ -39,6 +66,8 @@ class JoinListener:
         app.router.add_post("/join-config", self._join_config)
         app.router.add_post("/certificate", self._certificate)
         app.router.add_post("/registration", self._registration)
+        app.router.add_get(AUTHORITY_PATH, self._authority)
+        app.router.add_post(SITE_PATH, self._site)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         context = await asyncio.to_thread(server_context, cert_pem, key_pem)
@@ -54,7 +83,8 @@ class JoinListener:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token first, then turn errors into a status and a message."""
         try:
-            await self._join_service.admit(_token(request))
+            if request.path not in (AUTHORITY_PATH, SITE_PATH):  # one has no secret, the other its own tokens
+                await self._join_service.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
             extra = {"peer": request.remote, "path": request.path, "reason": error.message}
@@ -64,6 +94,17 @@ class JoinListener:
             return web.json_response(
                 {"detail": f"{request.method} {request.path}: {error.reason}"}, status=error.status
             )
+
+    async def _authority(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._join_service.authority, content_type="application/x-pem-file")
+
+    async def _site(self, request: web.Request) -> web.Response:
+        if self._sites is None:
+            raise Forbidden("no site can join this control plane")
+        joined = await self._sites.join(_token(request), _text(await _body(request), "csr"))
+        return web.json_response(
+            {"site": joined.site, "certificate": joined.certificate, "until": joined.until, "port": joined.port}
+        )
 
     async def _bundle(self, _: web.Request) -> web.Response:
         return web.Response(body=self._join_service.kit().bundle, content_type="application/gzip")

@@ -185,6 +185,11 @@ class JoinService:
             return f"the Swarm's join token for workers could not be renewed: {error}; {by_hand}"
         return "the Swarm's join token for workers is renewed"
 
+    @property
+    def authority(self) -> str:
+        """The certificate of the site's authority (PEM). No secret."""
+        return self._signer.certificate
+
     # --- for nodes --------------------------------------------------------------------------------------------------
 
     async def admit(self, token: str) -> None:

@@ -12,15 +12,17 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, file_errors
+from commonage.join.client import SITE_PURPOSE
 
 MAX_LIFETIME_S = 7 * 86400
 DEFAULT_LIFETIME_S = 3600
-_VERSION = "cmj1"
+_VERSION, _JOIN = "cmj1", "join"
 _WHAT = "the secret of the join tokens"
 
 
@@ -55,23 +57,42 @@ class Tokens:
 
     def make(self, at: Sequence[str], now: float, for_s: int = DEFAULT_LIFETIME_S) -> str:
         """A token for nodes that reach the control plane at one of `at` (HOST:PORT). Raises InvalidInput."""
+        return self._make({"purpose": _JOIN}, at, now, for_s)
+
+    def make_for_site(self, site: str, at: Sequence[str], now: float, for_s: int) -> str:
+        """As `make`, for one machine that joins as this site. No two are equal. Raises InvalidInput."""
+        return self._make({"purpose": SITE_PURPOSE, "site": site, "id": secrets.token_hex(8)}, at, now, for_s)
+
+    def _make(self, content: Mapping[str, str], at: Sequence[str], now: float, for_s: int) -> str:
         if not 60 <= for_s <= MAX_LIFETIME_S:
             raise InvalidInput(f"a join token can be valid for 1 minute to 7 days, not {for_s} seconds", field="for_s")
-        content = {"purpose": "join", "until": int(now) + for_s, "at": list(at), "authority": self._authority}
-        body = _text(json.dumps(content, separators=(",", ":")).encode())
+        complete = {**content, "until": int(now) + for_s, "at": list(at), "authority": self._authority}
+        body = _text(json.dumps(complete, separators=(",", ":")).encode())
         return f"{_VERSION}.{body}.{_text(self._signature(body))}"
 
     def check(self, token: str, now: float) -> None:
-        """Raises Forbidden, which says why the token is not valid."""
+        """Raises Forbidden, which says why the token is not valid for a node."""
+        content = self._verified(token)
+        if content.get("purpose") != _JOIN:
+            raise Forbidden("this token is not for joining nodes")
+        if content["until"] < now:
+            raise Forbidden("this join token has expired: create a new one with `commonage node token`")
+
+    def check_for_site(self, token: str, now: float) -> str:
+        """The name of the site. Raises Forbidden, which says why the token is not valid for a site."""
+        content = self._verified(token)
+        if content.get("purpose") != SITE_PURPOSE:
+            raise Forbidden("this token is not for joining as a site: create one with `commonage site token NAME`")
+        if content["until"] < now:
+            raise Forbidden(f"this token has expired: create a new one with `commonage site token {content['site']}`")
+        return str(content["site"])
+
+    def _verified(self, token: str) -> dict[str, Any]:
         version, _, rest = token.partition(".")
         body, _, signature = rest.partition(".")
         if version != _VERSION or not hmac.compare_digest(_text(self._signature(body)).encode(), signature.encode()):
             raise Forbidden("this join token is of another site, or was revoked: ask for a new one")
-        content = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        if content.get("purpose") != "join":
-            raise Forbidden("this token is not for joining nodes")
-        if content["until"] < now:
-            raise Forbidden("this join token has expired: create a new one with `commonage node token`")
+        return dict(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
 
     def revoke_all(self) -> None:
         """Invalidate all tokens made until now."""

@@ -114,6 +114,10 @@ def node_path(site: str, name: str, *rest: str) -> str:
     return "/".join(["/nodes", quote(site, safe=""), quote(name, safe=""), *rest])
 
 
+def site_path(name: str, *rest: str) -> str:
+    return "/".join(["/sites", quote(name, safe=""), *rest])
+
+
 def events_path(workload_id: str | None) -> str:
     """The path of all visible events, or of those of one workload."""
     return "/events" if workload_id is None else workload_path(workload_id, "events")

@@ -23,6 +23,7 @@ from commonage.sdk.calls import (
     image_path,
     may_repeat,
     node_path,
+    site_path,
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
@@ -50,6 +51,7 @@ from commonage.wire.nodes import (
     NodePoolList,
     NodePoolOut,
 )
+from commonage.wire.sites import SiteList, SiteOut, SiteTokenIn, SiteTokenOut
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
 from commonage.wire.usage import UsageOut
 from commonage.wire.workloads import (
@@ -240,6 +242,23 @@ class Client:
     def join_kit(self) -> JoinKitOut:
         """The script and the packed program with which a node joins. For admins."""
         return self._get("/join-kit", JoinKitOut)
+
+    def sites(self) -> Sequence[SiteOut]:
+        """The sites elsewhere, with the state of their links. For admins."""
+        return self._get("/sites", SiteList).items
+
+    def site_token(self, name: str, *, for_s: int = 3600) -> SiteTokenOut:
+        """A token with which one machine may join as this site, once, within `for_s` seconds. For admins."""
+        ask = SiteTokenIn(for_s=for_s)
+        return self._call(Call("POST", site_path(name, "token"), SiteTokenOut, body=ask))
+
+    def revoke_site(self, name: str) -> Sequence[str]:
+        """Revoke the certificate and the token of a site, and end its link. For admins."""
+        return self._call(Call("POST", site_path(name, "revoke"), DoneOut)).done
+
+    def remove_site(self, name: str) -> Sequence[str]:
+        """Revoke a site and forget it. For admins."""
+        return self._call(Call("DELETE", site_path(name), DoneOut, repeatable=False)).done
 
     def environments(self) -> Sequence[EnvironmentOut]:
         return self._get("/environments", EnvironmentList).items

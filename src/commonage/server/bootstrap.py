@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
+from commonage.api.routing import Services
 from commonage.clouds import LibcloudMachines
 from commonage.control.control import Adapters, Control
 from commonage.gpu.detect import Opened, share_devices
@@ -141,7 +142,7 @@ async def assemble(
     joining = None
     if address := settings.site_address:
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
-        joining = Joining(settings, address, site, authority_of(data.path), data.path / "joining", clock)
+        joining = Joining(settings, site, authority_of(data.path), data.path, clock, reserved=[engine.site])
     join_service = None if joining is None else joining.join_service
     adapters = Adapters(
         store=store,
@@ -171,8 +172,7 @@ async def assemble(
         Auth(identity, secrets.spawner_token, secrets.operator_token),
         create_router(control, portal_auth),
         metrics_router(control, meter).routes,
-        nodes=join_service,
-        images=registry,
+        Services(join_service, registry, None if joining is None else joining.site_service),
     )
     web = meter.around(app)
     return Components(

@@ -1,9 +1,12 @@
-"""The join service and its listener, with the join config from the settings. Made by the bootstrap, opened by main."""
+"""The join service and its listener, with the join config from the settings; and the links of sites elsewhere.
+
+Made by the bootstrap, opened by main.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.bundle import make_bundle
 from commonage.link.certificate_authority import CertificateAuthority
+from commonage.link.sites.links import SiteLinks
+from commonage.link.sites.registry import SiteRegistry
+from commonage.link.sites.service import InviteRules, SiteService
 from commonage.ports.clock import Clock
 from commonage.server.processes.ports import PortError, in_url
 from commonage.server.settings.settings import Settings
@@ -43,21 +49,36 @@ def join_config(settings: Settings, address: str, shared_dir: Path, registry: st
 
 
 class Joining:
-    """The join service behind its listener. `join_service` is the port for the API."""
+    """The join service behind its listener, and the sites that dial.
+
+    `join_service` and `site_service` are the ports for the API. `reserved` are names that no site elsewhere may have.
+    """
 
     def __init__(
-        self, settings: Settings, address: str, site: Site, authority: CertificateAuthority, folder: Path, clock: Clock
+        self,
+        settings: Settings,
+        site: Site,
+        authority: CertificateAuthority,
+        data_dir: Path,
+        clock: Clock,
+        reserved: Collection[str] = (),
     ) -> None:
-        self._settings, self._address, self._authority = settings, address, authority
+        self._settings, self._authority = settings, authority
+        folder = data_dir / "joining"
         tokens = Tokens(folder / "secret", authority.fingerprint)
         self.join_service = JoinService(site, authority, tokens, SwarmManager(settings.docker_url), clock)
-        self._join_listener = JoinListener(self.join_service)
+        registry = SiteRegistry(data_dir.absolute() / "authority" / "sites.json", clock.now)
+        self.site_links = SiteLinks(authority, registry, now=clock.now)
+        rules = InviteRules(site.listeners, frozenset(reserved))
+        self.site_service = SiteService(authority, registry, self.site_links, tokens, clock, rules)
+        self._join_listener = JoinListener(self.join_service, self.site_service)
 
     async def open(self, agents: AgentConnections | None) -> None:
-        """Start to accept nodes. Raises PortError, BundleError."""
+        """Start to accept nodes and sites. Raises PortError, BundleError, SiteListenError."""
+        await self.site_links.open(self._settings.sites_bind, self._settings.sites_port)
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)
-        pair = await asyncio.to_thread(self._authority.serve, [NAME, self._address])
+        pair = await asyncio.to_thread(self._authority.serve, [NAME, self._settings.site_address or NAME])
         bind, port = self._settings.joining_bind, self._settings.joining_port
         try:
             await self._join_listener.start(bind, port, pair.cert_pem, pair.key_pem)
@@ -69,3 +90,4 @@ class Joining:
 
     async def close(self) -> None:
         await self._join_listener.stop()
+        await self.site_links.close()

@@ -239,6 +239,8 @@ class _Server:
         adapters: list[Loop] = [_reserve(self._settings, self._data.path)]
         if components.agents is not None:
             adapters.append(components.agents)
+        if components.joining is not None:
+            adapters.append(components.joining.site_links)
         if registry is not None:
             await _enter(closing, registry.start, registry.stop)
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))

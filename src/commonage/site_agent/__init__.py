@@ -9,6 +9,7 @@
 | files of jobs | `bundles.py` |
 | samples of an outage | `samples.py` |
 | how workloads reach the hub and the control plane | `gateway.py` |
+| joining as a site | `join.py` |
 
 While the link is down the agent goes on: it starts what it accepted, and its engine keeps what runs and what ended
 until the control plane has stored that.

@@ -34,7 +34,8 @@ from commonage.ports.devices import DeviceSample
 from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
-from commonage.wire import environments, events, images, nodes, reasons, tenants, usage, workloads
+from commonage.ports.sites import SiteToken, SiteView
+from commonage.wire import environments, events, images, nodes, reasons, sites, tenants, usage, workloads
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -88,6 +89,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     nodes.UnattributedProcessOut: Description((UnattributedProcess,)),
     reasons.ReasonOut: Description((Reason,), own="params message"),
+    sites.SiteOut: Description((SiteView,)),
+    sites.SiteTokenOut: Description((SiteToken,)),
     tenants.AmountsOut: Description((Amounts,)),
     tenants.BoundsOut: Description((Bounds,)),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
@@ -127,8 +130,8 @@ WITHOUT_SOURCE = {
     "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "FromCommand", "HealthOut", "HubSettings",
     "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut",
     "PeerOut", "PoolNodeOut", "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut",
-    "ReservationIn", "ReservedOut", "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
-    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
+    "ReservationIn", "ReservedOut", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict",
+    "SubmitOut", "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_VALIDITY = click.option(
+VALIDITY = click.option(
     "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long the token is valid."
 )
 
@@ -171,7 +171,7 @@ def _print_token(token: JoinTokenOut | dict[str, list[str]]) -> None:
 
 
 @click.command()
-@_VALIDITY
+@VALIDITY
 @click.option(
     "--revoke", is_flag=True, help="Revoke all join tokens, and the worker token of the Swarm, instead of creating one."
 )
@@ -184,7 +184,7 @@ def token(client: Client, how_long: str, revoke: bool) -> JoinTokenOut | dict[st
       commonage node token --for 30m
       commonage node token --revoke
     """
-    return {"done": list(client.revoke_join_tokens())} if revoke else client.join_token(for_s=_seconds(how_long))
+    return {"done": list(client.revoke_join_tokens())} if revoke else client.join_token(for_s=seconds_of(how_long))
 
 
 def commands(token: JoinTokenOut) -> Sequence[str]:
@@ -206,7 +206,7 @@ def commands(token: JoinTokenOut) -> Sequence[str]:
     default=True,
     help="Print cloud-init user data, or a shell script.  [default: cloud-init]",
 )
-@_VALIDITY
+@VALIDITY
 @_join_options
 @calls_server
 def template(server: Server, cloud_init: bool, how_long: str, options: list[str]) -> None:
@@ -218,7 +218,7 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
       commonage node template --share nas:/commonage > user-data
     """
     with connect(server) as client:
-        token = client.join_token(for_s=_seconds(how_long), cloud_init=cloud_init, options=options)
+        token = client.join_token(for_s=seconds_of(how_long), cloud_init=cloud_init, options=options)
         script = "" if cloud_init else client.join_kit().script
     if cloud_init:
         click.echo(token.user_data or "", nl=False)
@@ -228,7 +228,7 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
         click.echo(script.replace('\nmain "$@"\n', call), nl=False)
 
 
-def _seconds(text: str) -> int:
+def seconds_of(text: str) -> int:
     try:
         seconds = parse_duration(text, "--for")
     except UnitError as error:

@@ -10,6 +10,7 @@
 | admission of sites that dial | `listener.py` |
 | the links of all sites, on the control plane | `links.py` |
 | which sites may connect | `registry.py` |
+| tokens for admins, certificates for machines that join | `service.py` |
 | dialling, again and again; renewal of the certificate | `dialer.py` |
 | the identity of a site, on the appliance | `credentials.py` |
 """

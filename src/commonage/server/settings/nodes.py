@@ -210,6 +210,12 @@ class JoinSettings(BaseModel):
         "Address at which the agents of nodes connect. Agents need a certificate of the server's own authority.",
     )
     agents_port: PortOrFree = setting(8444, "Port at which the agents of nodes connect.")
+    sites_bind: IpAddress = setting(
+        "0.0.0.0",
+        "Address at which sites elsewhere connect, if `site_address` is set. They need a certificate of the server's "
+        "own authority.",
+    )
+    sites_port: PortOrFree = setting(8446, "Port at which sites elsewhere connect.")
     containers_reach: Annotated[
         tuple[str, ...],
         BeforeValidator(split_list),
