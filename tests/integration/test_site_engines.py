@@ -2,12 +2,17 @@
 
 import asyncio
 import itertools
+import os
+import shutil
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.contract.engines.rigs import command_of
 from tests.fakes.waiting import until
 from tests.integration.site_link_world import World, site_world
 
@@ -194,3 +199,35 @@ async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platfor
 
     await until(all_forgotten)
     await proxy.close()
+
+
+async def test_killed_agent_takes_its_running_workloads_over(platform: Platform) -> None:
+    data = platform.world.folder / "appliance"
+    credentials = platform.world.joined("lab")
+    shutil.copytree(credentials.folder, data / "site")
+    command = (sys.executable, "-m", "commonage", "site", "agent", "--data-dir", str(data))
+    variables = {**os.environ, "COMMONAGE_ENGINE": "process", "COMMONAGE_GPUS": "none", "COMMONAGE_NODE_NAME": "here"}
+    agents = [await asyncio.create_subprocess_exec(*command, env=variables)]
+    try:
+        engine = await platform.engine("lab")
+        shell = Environment("here", "This machine's own shell", python="/bin/sh")
+        make = StartRequestFactory(shell, "here", command_of, time.time)
+        request = make(Behaviour(lasts_s=None, prints=("here",), on_term_exit=9))
+        await engine.start(request)
+
+        async def runs() -> bool:
+            return any(status.phase is Phase.RUNNING for status in await engine.statuses())
+
+        await until(runs)
+        agents[0].kill()
+        await agents[0].wait()
+        await until(lambda: not engine.is_connected)
+        await engine.stop(request.attempt_id, 30)  # waits for the link
+        agents.append(await asyncio.create_subprocess_exec(*command, env=variables))
+        assert await ended(engine, request) == 9
+        await engine.forget(request.attempt_id)
+    finally:
+        for agent in agents:
+            if agent.returncode is None:
+                agent.terminate()
+                await agent.wait()

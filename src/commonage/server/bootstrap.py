@@ -29,6 +29,8 @@ from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
 from commonage.server.configure import (
+    SITE,
+    EnginePlace,
     agents_of,
     catalogue_of,
     control_settings,
@@ -48,6 +50,7 @@ from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
+from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage import HomeFolders
 from commonage.store.bundle_files import BundleFiles
@@ -135,14 +138,17 @@ async def assemble(
     if agents is not None:
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, data.path, devices.devices, access, account, agents)
+    engine = make_engine(settings, EnginePlace(SITE, data.path), devices.devices, access, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
-    joining = None
+    joining, engines = None, [engine]
     if address := settings.site_address:
+        authority = authority_of(data.path)
+        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, metrics.write, access)
+        engines += remote.engines.engines()
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
-        joining = Joining(settings, site, authority_of(data.path), data.path, clock, reserved=[engine.site])
+        joining = Joining(settings, site, authority, data.path, clock, remote)
     join_service = None if joining is None else joining.join_service
     adapters = Adapters(
         store=store,
@@ -152,7 +158,7 @@ async def assemble(
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=devices.devices,
         elsewhere=agents,
-        engines=[engine],
+        engines=engines,
         environments=[entry for entry in catalogue_of(settings) if entry not in without_image(settings)],
         chance=random.SystemRandom().randrange,
         clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,20 @@ from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
 
 SITE = "local"
+"""The control plane's own site."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """The site of an engine, and its data folder."""
+
+    site: str
+    data: Path
 
 
 def make_engine(
     settings: Settings,
-    data: Path,
+    place: EnginePlace,
     devices: Devices,
     access: WorkloadAccess,
     account: RegistryAccount | None = None,
@@ -43,6 +52,7 @@ def make_engine(
 
     `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
     """
+    site, data = place.site, place.data
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
         "keep_logs_days": settings.keep_logs_days,
@@ -56,7 +66,7 @@ def make_engine(
     }
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
-        return ProcessEngine(SITE, data, devices=devices, settings=process)
+        return ProcessEngine(site, data, devices=devices, settings=process)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -67,7 +77,7 @@ def make_engine(
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
-        return DockerEngine(SITE, data, devices=devices, settings=docker)
+        return DockerEngine(site, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
         **daemon,
@@ -77,7 +87,7 @@ def make_engine(
         sources=settings.port_source_ranges,
         without_agents=settings.swarm_without_agents,
     )
-    return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+    return SwarmEngine(site, data, shared_dir(settings, data), agents=agents, settings=swarm)
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:

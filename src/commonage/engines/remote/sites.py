@@ -18,8 +18,7 @@ _log = logging.getLogger(__name__)
 class Sites:
     """`names` are the sites that have joined; their engines are opened and closed by their user.
 
-    `added` is awaited for the engine of each site that joins later, and opens it. Until then the site's connections are
-    closed; it dials again.
+    `added` is awaited for the engine of each site that joins later, and opens it; then the site dials again.
     """
 
     def __init__(
@@ -58,16 +57,17 @@ class Sites:
         if engine is not None:
             engine.attach(connection)
             return
-        connection.close(f"the site {connection.site} is being added: dial again")
         if connection.site not in self._adding:
-            task = self._adding[connection.site] = asyncio.create_task(self._add(connection.site))
+            task = self._adding[connection.site] = asyncio.create_task(self._add(connection))
             task.add_done_callback(lambda _: self._adding.pop(connection.site))
 
-    async def _add(self, site: str) -> None:
-        engine = self._make(site)
+    async def _add(self, connection: SiteConnection) -> None:
+        """The connection has no handlers of the new engine: the next one has."""
+        engine = self._make(connection.site)
         try:
             await self._added(engine)
         except CommonageError as error:
-            _log.error("the site %s cannot be added, its next connection tries again: %s", site, error)
+            _log.error("the site %s cannot be used yet: %s", connection.site, error)
         else:
-            self._engines[site] = engine
+            self._engines[connection.site] = engine
+            connection.close(f"the site {connection.site} was added: dial again")
