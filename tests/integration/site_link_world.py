@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,11 +15,17 @@ from typing import Any
 from tests.fakes.waiting import until
 
 from commonage.link.certificate_authority import CertificateAuthority
+from commonage.link.connection import encode_frame
+from commonage.link.exchange import message_frame
+from commonage.link.messages import SERVER_NAME, Nothing, RequestType
 from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.credentials import SiteCredentials, SiteIdentity, new_key, signing_request
 from commonage.link.sites.dialer import Backoff, SiteDialer
 from commonage.link.sites.links import SiteLinks
+from commonage.link.sites.messages import Protocols, SiteHello
 from commonage.link.sites.registry import SiteRegistry
+from commonage.link.sites.streams import Stream, StreamType
+from commonage.ports.agents import OnProgress
 
 QUICK = Backoff(first_s=0.05, longest_s=0.2, refused_s=0.2)
 
@@ -95,3 +103,46 @@ async def site_world(
 
 def other_key_request(site: str) -> str:
     return signing_request(new_key(), site)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+NAME = RequestType("name", Nothing, Text, 5.0)
+ECHO = StreamType("echo", Nothing)
+
+
+async def _name(_: Nothing, __: OnProgress) -> Text:
+    return Text("an appliance")
+
+
+async def _echo(_: Nothing, stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+
+
+SERVES = Handlers(requests={NAME: _name}, streams={ECHO: _echo})
+
+
+async def first_answer(
+    world: World, credentials: SiteCredentials, first: bytes, context: ssl.SSLContext | None = None
+) -> dict[str, object]:
+    """The first line that the listener answers to these bytes; empty if it closes the connection."""
+    context = context or credentials.identity().context()
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.links.port, ssl=context, server_hostname=SERVER_NAME
+    )
+    try:
+        writer.write(first)
+        line = await reader.readline()
+    except (ConnectionError, ssl.SSLError):
+        line = b""
+    finally:
+        writer.transport.abort()
+    return dict(json.loads(line)) if line else {}
+
+
+def hello(site: str = "lab", protocols: Protocols | None = None) -> bytes:
+    return encode_frame(message_frame("hello", SiteHello(site, protocols or Protocols(), "1.0", time.time())))
