@@ -27,6 +27,9 @@ BENCHMARKS = {
     "load": Benchmark("benchmarks.control.load:load", "The control plane with many different jobs and followers."),
     "api": Benchmark("benchmarks.control.api:api", "Submits and lists of the API alone."),
     "store": Benchmark("benchmarks.control.store:store", "Commits and reads of the store alone."),
+    "retention": Benchmark(
+        "benchmarks.control.retention:retention", "A year of ended workloads: size, lists, deletion."
+    ),
     "process-engine": Benchmark("benchmarks.control.process_engine:process_engine", "The process engine alone."),
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Writes docs/reference from the code: the API, command line, settings, metrics, problem codes and reasons.
+"""Writes docs/reference from the code: the API, command line, settings, metrics,
+permissions, problem codes and reasons.
 
 `make docs` calls it before it builds the site. With --check it writes nothing, names what is out of date, and ends
 with status 1; that is how tests/shape calls it.
@@ -18,6 +19,7 @@ import click
 from commonage.api.app import describe
 from commonage.api.problems import document
 from commonage.cli import main as commonage
+from commonage.messages.permissions import reference as permissions_reference
 from commonage.messages.reference import reference as reasons_reference
 from commonage.metrics.series import SERIES
 from commonage.server.settings.settings import reference
@@ -101,6 +103,11 @@ def reasons() -> str:
     return f"{NOTE}\n{reasons_reference()}"
 
 
+def permissions() -> str:
+    """Return a page with roles and permissions."""
+    return f"{NOTE}\n{permissions_reference()}"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -109,6 +116,7 @@ PAGES: dict[str, Any] = {
     "cli.md": command_line,
     "metrics.md": metrics,
     "openapi.json": openapi,
+    "permissions.md": permissions,
     "problems.md": problems,
     "reasons.md": reasons,
     "settings.md": settings,

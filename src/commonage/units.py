@@ -39,7 +39,7 @@ def quoted(text: object, limit: int = 60) -> str:
     return repr(shown if len(shown) <= limit else shown[: limit - 3] + "...")
 
 
-def parse_duration(text: str, field: str, *, zero: bool = False) -> int:
+def parse_duration(text: str, field: str, *, zero: bool = False, max_s: int = MAX_DURATION_S) -> int:
     """Seconds from `90s`, `90m`, `1h30m`, `2d`, or Slurm's `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`.
 
     A number without a unit is refused, as it is minutes in Slurm and seconds elsewhere. `zero`: `0` and `0s`
@@ -53,9 +53,9 @@ def parse_duration(text: str, field: str, *, zero: bool = False) -> int:
     seconds = _seconds_of(stripped)
     if seconds is None:
         raise UnitError(f"{field} {quoted(text)} is not a duration. Write it like 90s, 30m, 1h30m, 2d or 01:30:00.")
-    if not (0 if zero else 1) <= seconds <= MAX_DURATION_S:
+    if not (0 if zero else 1) <= seconds <= max_s:
         least = "at least" if zero else "above"
-        raise UnitError(f"{field} must be {least} zero and at most 366 days, not {quoted(text)}.")
+        raise UnitError(f"{field} must be {least} zero and at most {max_s // 86_400} days, not {quoted(text)}.")
     return seconds
 
 
@@ -130,3 +130,13 @@ def with_units_in_names(given: Mapping[str, Any], labels: Mapping[str, str] | No
         if given[name] is not None:
             fields[field] = parse(str(given[name]), (labels or {}).get(name, name))
     return fields
+
+
+def format_speed(bytes_per_s: float) -> str:
+    """`0 B/s`, `1.5 MB/s`: in powers of 1000, as network and disks are sold."""
+    value, unit = bytes_per_s, "B/s"
+    for larger in ("kB/s", "MB/s", "GB/s"):
+        if round(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B/s" or value >= 10 else f"{value:.1f} {unit}"

@@ -148,7 +148,7 @@ class Portal:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
         self.devices = devices
-        self.engine = FakeEngine("here", nodes, self.clock, default=Behaviour(lasts_s=None, holds_mib=640))
+        self.engine = FakeEngine("local", nodes, self.clock, default=Behaviour(lasts_s=None, holds_mib=640))
         self.identity = FakeIdentity()
         self.metrics = MemoryMetrics()
         self.store = MemoryStore()

@@ -32,6 +32,7 @@ from commonage.control.workloads.submission import Submission
 from commonage.control.workloads.workloads import HUB
 from commonage.domain.errors import Unavailable
 from commonage.domain.images import Environment
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
@@ -167,11 +168,12 @@ def make_control(
     engine: Engine | None = None,
     limits: Limits = PLENTY,
     bundles: BundleLimits | None = None,
+    platform_roles: tuple[RoleBinding, ...] = (),
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = SystemClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
-    fake = FakeEngine("here", nodes, clock)
+    fake = FakeEngine("local", nodes, clock)
     world = Adapters(
         store=store or MemoryStore(),
         metrics=KeptMetrics(),
@@ -191,6 +193,7 @@ def make_control(
         bundles=bundles or BundleLimits(),
         volumes=VOLUMES,
         limits=limits,
+        platform_roles=platform_roles,
     )
     return Control(world, settings), fake
 
@@ -210,7 +213,7 @@ async def _stand(control: Control) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(control.writer.run())
         while True:
-            await control.nodes.tick()
+            await control.nodes.refresh()
             await asyncio.sleep(10)
 
 
@@ -225,11 +228,13 @@ async def serving(
     engine: Callable[[], Engine] | None = None,
     limits: Limits = PLENTY,
     bundles: BundleLimits | None = None,
+    identity: FakeIdentity | None = None,
+    platform_roles: tuple[RoleBinding, ...] = (),
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its nodes known and its writer writing)."""
-    identity = FakeIdentity()
+    identity = identity or FakeIdentity()
     other = engine() if engine is not None else None
-    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles)
+    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles, platform_roles)
     identity.control = control
     await control.store.open()
     await control.open()

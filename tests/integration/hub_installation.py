@@ -158,7 +158,12 @@ class Control:
 
         server = self._servers[id] = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        self.sessions[id] |= {"state": "running", "internal_url": f"http://127.0.0.1:{port}", "node": "here"}
+        self.sessions[id] |= {
+            "state": "running",
+            "internal_url": f"http://127.0.0.1:{port}",
+            "site": "local",
+            "node": "here",
+        }
 
     def end(self, id: str, state: str, why: str) -> None:
         if id in self._servers:
@@ -189,6 +194,7 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
         "reason": reason("Queued."),
         "submitted_at": time.time(),
         "since": time.time(),
+        "site": None,
         "shares": [],
         "attempts": 0,
         "priority": 0,

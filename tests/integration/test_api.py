@@ -100,7 +100,7 @@ async def test_array_returns_all_member_ids_for_a_repeated_key(ann: httpx2.Async
 
 async def test_dry_run_creates_nothing_and_gives_same_errors(api: Api, ann: httpx2.AsyncClient) -> None:
     async with api.client("admin:root") as root:
-        await root.post("/nodes/here/gpu-1/drain")
+        await root.post("/nodes/local/gpu-1/drain")
     found = (await ann.post("/workloads/dry-run", json={"command": ["x"], "gpus": "6GiB"})).json()
     assert (found["workload_id"], found["state"], found["startable_now"]) == (None, None, False)
     assert found["summary"]
@@ -276,14 +276,14 @@ async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncC
     (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
     await until(lambda: api.control.sampling.iterations.health().age_s is not None)
-    series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
+    series = (await ann.get("/nodes/local/gpu-1/metrics")).json()["series"]
     assert {"allocated_cpu_cores", "allocated_memory_mib"} <= {one["metric"] for one in series}
-    assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"
+    assert (await ann.post("/nodes/local/gpu-1/drain")).json()["code"] == "permission-missing"
     async with api.client("admin:root") as root:
-        assert (await root.post("/nodes/here/gpu-1/drain")).json()["state"] == "draining"
-        assert (await root.post("/nodes/here/gpu-1/resume")).json()["state"] == "ready"
-        assert (await root.post("/nodes/here/gpu-1/resume?gpu=0")).status_code == 200
-        none = await root.post("/nodes/here/gpu-1/resume?gpu=9")
+        assert (await root.post("/nodes/local/gpu-1/drain")).json()["state"] == "draining"
+        assert (await root.post("/nodes/local/gpu-1/resume")).json()["state"] == "ready"
+        assert (await root.post("/nodes/local/gpu-1/resume?gpu=0")).status_code == 200
+        none = await root.post("/nodes/local/gpu-1/resume?gpu=9")
         assert (none.status_code, none.json()["code"]) == (404, "device-not-found")
         gone = await root.post("/nodes/there/gpu-1/drain")
         assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
@@ -295,23 +295,23 @@ async def test_drain_announces_requeues_and_empty_node_can_be_removed(api: Api, 
             ("by=tomorrow", "invalid-input"), ("by=0s", "invalid-time"), ("by=2h&time_zone=Mars", "invalid-input"),
             ("by=2020-01-01", "invalid-time"), ("requeue=perhaps", "invalid-parameter"), ("bye=2h", "unknown-field"),
         ):  # fmt: skip
-            refused = await root.post(f"/nodes/here/gpu-1/drain?{query}")
+            refused = await root.post(f"/nodes/local/gpu-1/drain?{query}")
             assert (refused.status_code, refused.json()["code"]) == (422, code), query
         machines = (await root.get("/nodes")).json()["items"]
         assert {one["state"] for one in machines} == {"ready"}, "what is refused changes nothing"
-        in_use = await root.delete("/nodes/here/gpu-1")
+        in_use = await root.delete("/nodes/local/gpu-1")
         assert (in_use.status_code, in_use.json()["code"]) == (409, "node-in-use")
-        drained = (await root.post("/nodes/here/gpu-1/drain?requeue=true&by=2h")).json()
+        drained = (await root.post("/nodes/local/gpu-1/drain?requeue=true&by=2h")).json()
         assert (drained["state"], drained["leave_by"]) == (
             "draining",
             pytest.approx(api.control.clock.now() + 7200, abs=5),
         )
-        assert (await ann.delete("/nodes/here/gpu-1")).json()["code"] == "scope-missing"
-        assert (await root.delete("/nodes/here/gpu-1?force=maybe")).status_code == 422
-        (said,) = (await root.delete("/nodes/here/gpu-1")).json()["done"]
+        assert (await ann.delete("/nodes/local/gpu-1")).json()["code"] == "permission-missing"
+        assert (await root.delete("/nodes/local/gpu-1?force=maybe")).status_code == 422
+        (said,) = (await root.delete("/nodes/local/gpu-1")).json()["done"]
         assert said == "gpu-1 is removed; it is back if it reports again"
         assert [one["name"] for one in (await root.get("/nodes")).json()["items"]] == ["cpu-1"]
-        assert (await root.delete("/nodes/here/gpu-1")).json()["code"] == "node-not-found"
+        assert (await root.delete("/nodes/local/gpu-1")).json()["code"] == "node-not-found"
 
 
 async def test_requeue_setting_is_stored_and_shown(ann: httpx2.AsyncClient) -> None:

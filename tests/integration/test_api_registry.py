@@ -124,7 +124,7 @@ async def test_shows_address_and_collects_unused_images(tmp_path: Path) -> None:
         ("registry/collect", {"method": "POST", "token": "admin:root"}),
     )
     assert about.json() == {"address": "hub.example:5000", "certificate": "the certificate"}
-    assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
+    assert (refused.status_code, refused.json()["code"]) == (403, "permission-missing")
     assert done.json() == {"images": ["lab/old@sha256:1"], "freed_bytes": 1024}
 
 

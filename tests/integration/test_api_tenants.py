@@ -22,6 +22,7 @@ RULES = Rules(
     (
         Tenant("optics", "Lab of Optics", 2.0, Quota(Bounds(gpu_milli=250), Bounds(gpu_milli=500))),
         Tenant("course", quota=Quota(Bounds(gpu_milli=1000), per_user=Bounds(vram_mib=4096))),
+        Tenant("art", quota=Quota(Bounds(running=1, queued=1, gpu_s_month=36_000), per_user=Bounds(gpu_milli=500))),
     )
 )
 SOON = {"tenant": "course", "starts_at": "now", "count": 2, "gpus": "4GiB", "cpus": 1, "memory_mib": 512}
@@ -50,11 +51,46 @@ async def test_tenants_show_allocated_and_queued(api: Api, ann: httpx2.AsyncClie
     figures = [optics[what]["gpu_milli"] for what in ("nominal", "allocated", "borrowed", "lent")]
     assert figures == [250, 500, 250, 0]
     every = {one["name"]: one for one in (await root.get("/tenants")).json()["items"]}
-    assert list(every) == ["commons", "optics", "course"]
+    assert list(every) == ["commons", "optics", "course", "art"]
     assert (every["course"]["lent"]["gpu_milli"], every["course"]["member"]) == (250, False)
     assert (await root.get("/tenants/course")).json() == every["course"]
     refused = await ann.get("/tenants/course")
     assert (refused.status_code, refused.json()["code"]) == (404, "tenant-not-found")
+
+
+async def test_quotas_show_what_is_left_before_and_after_a_submission(
+    api: Api, bob: httpx2.AsyncClient, ann: httpx2.AsyncClient, root: httpx2.AsyncClient
+) -> None:
+    api.identity.groups["bob"] = ("art",)
+
+    async def left(**query: str) -> dict[tuple[str, str], int]:
+        answer = await bob.get("/quotas", params=query)
+        assert answer.status_code == 200, answer.text
+        items = answer.json()["items"]
+        return {(one["scope"], one["resource"]): one["remains"] for one in items}
+
+    whole = {
+        ("tenant", "running"): 1, ("tenant", "queued"): 1, ("tenant", "gpu-hours"): 36_000, ("user", "gpu"): 500,
+    }  # fmt: skip
+    assert await left(tenant="art") == whole
+    tried = (await bob.post("/workloads/dry-run", json={"command": ["x"], "gpus": 0.5})).json()
+    assert [one["params"]["resource"] for one in tried["quotas"]] == ["running", "queued", "gpu-hours", "gpu"]
+    await bob.post("/workloads", json={"command": ["x"], "gpus": 0.5})
+    await until(lambda: api.control.queries.live_counts().get(State.RUNNING))
+    waits = (await bob.post("/workloads", json={"command": ["x"]})).json()["workload"]["id"]
+    after = await left()
+    assert (after["tenant", "running"], after["tenant", "queued"], after["user", "gpu"]) == (0, 0, 0)
+    why = (await bob.get(f"/workloads/{waits}/explanation")).json()["reasons"]
+    assert [(one["code"], one["params"]["resource"]) for one in why] == [("QuotaLimitReached", "running")]
+    refused = await bob.post("/workloads", json={"command": ["x"]})
+    assert (refused.status_code, refused.json()["code"]) == (429, "too-many-workloads")
+    assert refused.json()["reason"]["code"] == "TooManyQueued"
+    shown = (await bob.get("/tenants/art")).json()["quotas"]
+    assert {one["code"] for one in shown} == {"QuotaUse"}
+    assert (await ann.get("/quotas", params={"user": "bob"})).status_code == 403
+    assert (await ann.get("/quotas", params={"tenant": "art"})).status_code == 404
+    of_bob = (await root.get("/quotas", params={"tenant": "art", "user": "bob"})).json()["items"]
+    assert [one["used"] for one in of_bob if one["scope"] == "user"] == [500]
 
 
 async def test_reservation_is_created_listed_and_cancelled(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
@@ -87,9 +123,9 @@ async def test_weekly_reservation_creates_one_per_week(root: httpx2.AsyncClient)
 
 async def test_refuses_invalid_reservations(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
     refused = await ann.post("/reservations", json=ending(3600))
-    assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
+    assert (refused.status_code, refused.json()["code"]) == (403, "permission-missing")
     for ask, code, words in (
-        (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course"),
+        (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course, art"),
         (ending(3600, count=7), "reservation-conflict", "room for 6 of 7 times"),
         (ending(3600, gpus="H100:1"), "unschedulable", "No GPU of the model H100"),
         (ending(-3600), "invalid-input", "before it begins"),

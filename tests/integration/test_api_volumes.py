@@ -58,7 +58,7 @@ async def test_requested_volumes_are_mounted(api: Api, ann: httpx2.AsyncClient) 
         (["datasets@etc"], 422, "invalid-volume", "no whole path"),
         (["datasets", "datasets"], 422, "invalid-volume", "twice"),
         (["datasets:rw"], 403, "volume-read-only", "ask for datasets:ro"),
-        (["exam"], 403, "forbidden", "members of optics cannot have the volume 'exam'"),
+        (["exam"], 422, "unknown-volume", "there is no volume 'exam' for members of optics"),
     ],
 )
 async def test_refuses_unavailable_volumes(

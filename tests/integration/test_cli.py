@@ -136,7 +136,7 @@ def test_nodes_are_drained_by_admins_only(commonage: Run) -> None:
     assert refused.exit_code == 2
     assert "admin" in refused.stderr
     assert "draining" in commonage("node", "drain", "cpu-1", token="admin:root").stdout
-    assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
+    assert "ready" in commonage("node", "resume", "local/cpu-1", token="admin:root").stdout
     assert "ready" in commonage("node", "resume", "gpu-1", "--gpu", "0", token="admin:root").stdout
     assert "GPU '9' is none on gpu-1" in commonage("node", "resume", "gpu-1", "--gpu", "9", token="admin:root").stderr
     assert "no node 'gone'" in commonage("node", "drain", "gone", token="admin:root").stderr

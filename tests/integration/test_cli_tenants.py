@@ -21,6 +21,7 @@ RULES = Rules(
     (
         Tenant("optics", "Lab of Optics", 2.0, Quota(Bounds(gpu_milli=250), Bounds(gpu_milli=500))),
         Tenant("course", quota=Quota(Bounds(gpu_milli=500))),
+        Tenant("art", quota=Quota(Bounds(gpu_s_month=36_000), per_user=Bounds(running=3))),
     )
 )
 
@@ -29,6 +30,7 @@ RULES = Rules(
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def prepare(api: Api) -> None:
         api.identity.groups["ann"] = ("optics",)
+        api.identity.groups["bob"] = ("art",)
         api.engine.behave(Behaviour(lasts_s=None), name="stays")
 
     with served(tmp_path_factory.mktemp("api"), prepare=prepare, rules=RULES) as address:
@@ -46,6 +48,17 @@ def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def read(done: Result) -> Any:
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def test_quota_prints_what_is_left(commonage: Run) -> None:
+    printed = commonage("quota", "--tenant", "art", token="bob").stdout
+    for words in ("gpu-hours", "10 h", "user bob", "running"):
+        assert words in printed
+    rows = read(commonage("quota", "--json", token="bob"))
+    assert [(one["resource"], one["remains"]) for one in rows] == [("gpu-hours", 36_000), ("running", 3)]
+    assert "0 of 3 running workloads" in commonage("explain", "--tenant", "art", token="bob").stdout
+    assert "0 of 10 GPU-hours this month" in commonage("tenant", "show", "art", token="bob").stdout
+    assert commonage("quota", token="ann").exit_code == 0
 
 
 def test_tenants_are_listed_with_allocations(commonage: Run) -> None:

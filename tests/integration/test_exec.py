@@ -36,7 +36,7 @@ _WITHIN_S = 20.0
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("exec")
-    with served(folder, engine=lambda: ProcessEngine("here", folder, settings=ProcessSettings(node_name="m"))) as url:
+    with served(folder, engine=lambda: ProcessEngine("local", folder, settings=ProcessSettings(node_name="m"))) as url:
         yield url
 
 
@@ -265,7 +265,7 @@ def test_a_server_that_stops_ends_them(tmp_path: Path) -> None:
     mark = f"314.{time.monotonic_ns()}"
     engine = ProcessSettings(node_name="m")
     with (
-        served(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=engine)) as url,
+        served(tmp_path, engine=lambda: ProcessEngine("local", tmp_path, settings=engine)) as url,
         Client(url, "ann") as ann,
     ):
         made = ann.submit(SubmitIn(command=["sleep", "20"], memory_mib=64)).workload.id

@@ -29,7 +29,7 @@ async def test_a_user_signs_in_and_lands_on_the_portal(here: Installation) -> No
         page = await here.sign_in(browser, "Alice", here.secrets.users_password)
         assert page.url.path == PORTAL_PATH
         found = await here.oauth(browser)
-    assert found == Principal("alice", frozenset({Scope.READ, Scope.SUBMIT}))
+    assert found == Principal("alice", frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE}))
 
 
 async def test_the_admin_signs_in_with_a_password_of_their_own(here: Installation) -> None:
@@ -37,7 +37,7 @@ async def test_the_admin_signs_in_with_a_password_of_their_own(here: Installatio
         await here.sign_in(browser, "admin", here.secrets.admin_password)
         found = await here.oauth(browser)
     assert found is not None
-    assert found.is_admin
+    assert found.holds(Scope.ADMIN)
 
 
 @pytest.mark.parametrize("user", ["alice", "admin"])
@@ -81,7 +81,7 @@ async def test_an_admin_by_whatever_way_has_our_scope(here: Installation) -> Non
         (await hub.patch("users/dora", json={"admin": True})).raise_for_status()
     found = await here.identity.whois((await here.identity.mint_token("dora", [Scope.ADMIN], "", 60)).text)
     assert found is not None
-    assert found.is_admin
+    assert found.holds(Scope.ADMIN)
 
 
 @pytest.mark.parametrize("name", ["../etc", "a b", "", "x" * 300, ".hidden"])

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse
 from tests.fakes.waiting import until
 from tests.integration.hub_installation import Installation
 
+from commonage.domain.principals import Scope
 from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +86,7 @@ async def test_a_member_of_the_organisation(
         await browser.get("/hub/oauth_login")
         found = await here.oauth(browser)
     assert found is not None
-    assert (found.name, found.is_admin) == (name, admin)
+    assert (found.name, found.holds(Scope.ADMIN)) == (name, admin)
 
 
 @pytest.mark.parametrize("name", ["mallory", "admin"])

@@ -37,7 +37,9 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         join_service = None if world is None else world.join_service
         control = made.control
-        control.drains = Drains(control.live_state, control.writer, control.nodes, control.clock, join_service)
+        control.drains = Drains(
+            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_service
+        )
         app = create_app(control, Auth(made.identity), services=Services(nodes=join_service))
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
@@ -69,7 +71,7 @@ async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> No
         with pytest.raises(Forbidden, match="revoked"):
             world.tokens.check(said["token"], time.time())
         token = world.tokens.make([world.at], time.time())
-        unknown = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
+        unknown = await client.delete(f"{API_PATH}/nodes/local/gpu-9", headers=ADMIN)
         assert (unknown.status_code, unknown.json()["code"]) == (404, "node-not-found")
         world.tokens.check(token, time.time())
 
@@ -97,7 +99,7 @@ async def test_on_a_full_disk_a_node_is_expelled_whole_or_not_at_all(
     async with api(tmp_path / "full", world) as client:
         with monkeypatch.context() as patch:
             FullDisk(patch, full)
-            answer = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
+            answer = await client.delete(f"{API_PATH}/nodes/local/gpu-9", headers=ADMIN)
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
             assert answer.json()["retryable"] is True
             assert re.search(r"the disk of \S+ is full: .* free some space, then ask again", answer.json()["detail"])
@@ -105,7 +107,7 @@ async def test_on_a_full_disk_a_node_is_expelled_whole_or_not_at_all(
         assert (world.cut, world.swarm.removed, world.swarm.token) == ([], [], 1)
         assert not world.authority.revoked()
         assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "full" not in path.parts)
-        again = await client.delete(f"{API_PATH}/nodes/here/gpu-9", headers=ADMIN)
+        again = await client.delete(f"{API_PATH}/nodes/local/gpu-9", headers=ADMIN)
         assert (again.status_code, len(again.json()["done"])) == (200, 4)
     assert len(world.authority.revoked()) == 1
     with pytest.raises(Forbidden, match="revoked"):
@@ -140,7 +142,7 @@ async def test_on_a_full_disk_a_node_that_joins_is_told(
 async def test_nobody_else_does(world: World, tmp_path: Path, call: tuple[str, str]) -> None:
     async with api(tmp_path, world) as client:
         answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers={"Authorization": "Bearer ann"})
-        assert (answer.status_code, answer.json()["code"]) == (403, "scope-missing")
+        assert (answer.status_code, answer.json()["code"]) == (403, "permission-missing")
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)

@@ -30,7 +30,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         control = api.control
         cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
         renting = Renting([(POLICY, cloud)], FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
-        control.node_pools = NodePools(renting, control.live_state, control.writer, control.drains, control.clock)
+        control.node_pools = NodePools(
+            renting, control.live_state, control.writer, control.drains, control.clock, control.settings
+        )
         looks.append(asyncio.create_task(control.node_pools.tick()))
 
     with served(tmp_path_factory.mktemp("api"), prepare=prepare) as address:

@@ -55,18 +55,18 @@ def test_a_job_from_submit_to_its_cost(ann: Client, tmp_path: Path) -> None:
 
 def test_the_installation(ann: Client, url: str) -> None:
     assert {node.name for node in ann.nodes()} == {"cpu-1", "gpu-1"}
-    assert ann.node_metrics("here", "gpu-1").series
+    assert ann.node_metrics("local", "gpu-1").series
     assert {one.name for one in ann.environments()} == {"base", "notebook"}
     assert ann.usage(by="environment").by == "environment"
     assert ann.info().user == "ann"
     assert ann.launch_options().simulated_gpus
     assert ann.token(note="for me").token == "token-of-ann"
     with Client(url, "admin:root") as root:
-        assert root.drain("here", "cpu-1").state == "draining"
-        assert root.drain("here", "cpu-1", requeue=True, by="18:00", time_zone="Europe/Berlin").leave_by is not None
+        assert root.drain("local", "cpu-1").state == "draining"
+        assert root.drain("local", "cpu-1", requeue=True, by="18:00", time_zone="Europe/Berlin").leave_by is not None
         with pytest.raises(ApiError, match="ready and takes work"):
-            root.remove_node("here", "gpu-1", force=True)
-        assert root.resume("here", "cpu-1").state == "ready"
+            root.remove_node("local", "gpu-1", force=True)
+        assert root.resume("local", "cpu-1").state == "ready"
         assert root.launch_options("bob").simulated_gpus
     with Client(url, None) as nobody:
         assert nobody.health().status == "ok"

@@ -45,6 +45,7 @@ from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
 from commonage.server.bootstrap import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER
+from commonage.testing.factories import node_key
 from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
@@ -161,24 +162,24 @@ async def lose_a_node(
             return sum(where(one) for one in control.live_state.in_state(State.RUNNING))
 
         for name in others:
-            await control.nodes.drain(ROOT, name, True)
+            await control.nodes.drain(ROOT, node_key(name), True)
         ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
         for _ in range(jobs):
             await control.workloads.submit(ROOT, ask)
         await until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the node that dies")
         for name in others:
-            await control.nodes.drain(ROOT, name, False)
+            await control.nodes.drain(ROOT, node_key(name), False)
         files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.live_state}
         await until(lambda: all(file.exists() for file in files.values()), "all have written")
         began = time.monotonic()
         await asyncio.to_thread(blow.strike, swarm.machines[dies], data)
-        await until(lambda: control.live_state.nodes[dies].state is not NodeState.READY, "it is noticed")
+        await until(lambda: control.live_state.nodes[node_key(dies)].state is not NodeState.READY, "it is noticed")
         noticed = time.monotonic() - began
         await until(lambda: running(lambda one: _node(one) != dies) == jobs, "all run elsewhere")
         elsewhere = time.monotonic() - began
         await until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")
         blow.mend(swarm.machines[dies])
-        await until(lambda: control.live_state.nodes[dies].state is NodeState.READY, "it is back")
+        await until(lambda: control.live_state.nodes[node_key(dies)].state is NodeState.READY, "it is back")
         await until(lambda: not swarm.machines[dies].daemon.containers(label=["commonage.attempt"]), "and swept")
         assert running(lambda one: _node(one) != dies) == jobs, "who began anew goes on"
     return Loss(noticed, elsewhere, {one: _ticks(file) for one, file in files.items()})

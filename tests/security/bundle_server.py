@@ -27,7 +27,7 @@ async def main(folder: Path) -> None:
     settings = ProcessSettings(node_name="here", cgroups=False, warm_sessions=False)
 
     def engine() -> ProcessEngine:
-        return ProcessEngine("here", folder / "data", settings=settings)
+        return ProcessEngine("local", folder / "data", settings=settings)
 
     async with serving(folder, SqlStore(url), engine=engine) as api:
         server = uvicorn.Server(

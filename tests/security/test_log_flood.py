@@ -23,7 +23,7 @@ FLOOD = 512  # MiB
 
 async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:
     settings = ProcessSettings(node_name="m", max_log_mib=MAX, cgroups=False)
-    async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
+    async with site(tmp_path, engine=lambda: ProcessEngine("local", tmp_path, settings=settings)) as here:
         flood = f"echo first; yes 0123456789abcdef | head -c {FLOOD}M; echo; echo last; exec sleep 300"
         job = await here.running(command=["sh", "-c", flood], memory_mib=256)
         [log] = tmp_path.glob("runs/*/log")
@@ -43,7 +43,7 @@ async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_pat
 
 async def test_a_workload_that_prints_much_and_ends_at_once_leaves_a_short_log(tmp_path: Path) -> None:
     settings = ProcessSettings(node_name="m", max_log_mib=MAX, cgroups=False)
-    async with site(tmp_path, engine=lambda: ProcessEngine("here", tmp_path, settings=settings)) as here:
+    async with site(tmp_path, engine=lambda: ProcessEngine("local", tmp_path, settings=settings)) as here:
         async with here.client() as ann:
             command = ["sh", "-c", "yes 0123456789abcdef | head -c 64M"]
             await ann.post("/workloads", json={"command": command, "memory_mib": 256})

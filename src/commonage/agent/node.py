@@ -16,6 +16,7 @@ from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import FolderNotReadable, SharedFolderEmpty, SharedFolderSilent
 from commonage.engines.rundir.node_report import disk_pressure_of
+from commonage.engines.rundir.node_usage import NodeUsageReader
 
 _MIB = 1024 * 1024
 _SHARED_TIMEOUT_S = 10.0
@@ -53,6 +54,7 @@ class Node:
         self._config = config
         self._shared = SharedFolder(Path(config.shared)) if config.shared else None
         self._docker_root = docker_root
+        self._usage = NodeUsageReader()
 
     def note_docker_root(self, root: str) -> None:
         self._docker_root = root
@@ -74,6 +76,7 @@ class Node:
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
             tuple(all_faults),
             disk_pressure_of(free_mib, config.disk_low_mib, root),
+            usage=self._usage.measure(*([Path(root)] if root else [])),
         )
 
 

@@ -41,6 +41,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     403: {
         "forbidden": ("Not allowed", "The caller is known, but may not do this."),
         "scope-missing": ("Scope missing", "The token lacks a scope; `detail` names it."),
+        "permission-missing": (
+            "Permission missing",
+            "None of the caller's roles permits it; `detail` names the roles that do.",
+        ),
         "not-admin": ("For admins only", "Only admins may raise a priority, or act for another user."),
         "not-a-member": ("Not a member", "Only members of a tenant may submit workloads for it."),
         "volume-read-only": ("Read-only volume", "The volume can only be mounted read-only."),
@@ -169,6 +173,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "too-many-workloads": (
             "Too many workloads",
             "The user, the tenant or the installation is at its limit of live workloads; `detail` has the numbers.",
+        ),
+        "storage-quota-exceeded": (
+            "Storage quota exceeded",
+            "Files of the user or tenant take more than the tenant's quota of storage; sessions still start.",
         ),
         "too-many-streams": (
             "Too many streams",

@@ -15,10 +15,12 @@ from starlette.responses import Response
 from commonage.api.auth import Auth, FailedTokens
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS
 from commonage.api.streams import Streams
+from commonage.control.access import Access, access_of
 from commonage.control.control import Control
 from commonage.control.request_limits import Connection
 from commonage.domain.errors import InvalidInput
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import OWN, Permission
+from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.ports.sites import Sites
@@ -28,6 +30,14 @@ _NO_STORE = ("Cache-Control", "no-store")
 _PRINCIPAL = "commonage-principal"
 
 # Problems of routes that read a body, and of routes with query parameters.
+_OF_EVERY_ROUTE = (
+    "unauthenticated",
+    "scope-missing",
+    "permission-missing",
+    "too-many-requests",
+    "internal",
+    "unavailable",
+)
 BODY = ("invalid-json", "invalid-encoding", "unsupported-media-type", "too-large", "unknown-field", "invalid-input")
 QUERY = ("invalid-parameter", "unknown-field")
 
@@ -100,12 +110,14 @@ def client_address(connection: HTTPConnection) -> str:
     return connection.client.host if connection.client is not None else "an unknown address"
 
 
-def caller(request: Request, scope: Scope | None = None) -> Principal:
-    """The authenticated principal of a `Guarded` route. Raises Forbidden if it lacks `scope`."""
-    principal = cast(Principal, request.scope[_PRINCIPAL])
-    if scope is not None:
-        principal.need(scope)
-    return principal
+def caller(request: Request) -> Principal:
+    """The authenticated principal of a `Guarded` route."""
+    return cast(Principal, request.scope[_PRINCIPAL])
+
+
+def access_for(request: Request) -> Access:
+    """What the caller of a `Guarded` route may do."""
+    return access_of(caller(request), context(request).control.settings)
 
 
 async def expiry(request: Request) -> float | None:
@@ -113,15 +125,50 @@ async def expiry(request: Request) -> float | None:
     return await context(request).auth.expires_at(request.headers.get("authorization"), caller(request))
 
 
+_ASKS = "asks_permission"
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+def asks(permission: Permission | None) -> Callable[[Endpoint], Endpoint]:
+    """Declare the permission of a route; None: any valid token is enough, or the route is public.
+
+    A `Guarded` route refuses callers who cannot have the permission in any tenant, before it reads the request. The
+    use case decides about the tenant or the owner.
+    """
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _ASKS, permission)
+        return endpoint
+
+    return declare
+
+
+def asked_permission(endpoint: Callable[..., Any]) -> Permission | None:
+    """The permission that `asks` declared. Raises AttributeError if nothing was declared."""
+    return cast(Permission | None, getattr(endpoint, _ASKS))
+
+
+def _check(permission: Permission | None, access: Access) -> None:
+    if permission is None:
+        return
+    if permission in OWN:
+        access.principal.need(OWN[permission])
+    elif permission.of_platform:
+        access.need(permission)
+    else:
+        access.principal.need(permission.scope)
+
+
 class Guarded(APIRoute):
     """A route that needs a token, which is checked before the request is read. The answer is not cached."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler, which is faster than a dependency."""
-        handle = super().get_route_handler()
+        handle, permission = super().get_route_handler(), asked_permission(self.endpoint)
 
         async def guarded(request: Request) -> Response:
             request.scope[_PRINCIPAL] = await context(request).identify(request)
+            _check(permission, access_for(request))
             response = await handle(request)
             response.headers.setdefault(*_NO_STORE)
             return response
@@ -156,7 +203,15 @@ def answer(message: BaseModel, status: int = 200) -> Response:
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these problem codes, and those of every route."""
     by_status: dict[int, list[str]] = {}
-    for code in ("unauthenticated", "scope-missing", "too-many-requests", "internal", "unavailable", *codes):
+    for code in (
+        "unauthenticated",
+        "scope-missing",
+        "permission-missing",
+        "too-many-requests",
+        "internal",
+        "unavailable",
+        *codes,
+    ):
         by_status.setdefault(PROBLEMS[code].status, []).append(code)
     return {status: _documented(status, found) for status, found in by_status.items()}
 

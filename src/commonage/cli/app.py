@@ -50,6 +50,7 @@ COMMANDS: dict[str, Row] = {
     "site": Row("commonage.cli.site:site", "List, invite, join, revoke and remove sites elsewhere.", NODES),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
+    "quota": Row("commonage.cli.tenant:quota", "Show what quotas leave.", USERS),
     "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
     "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),

@@ -136,7 +136,7 @@ def _size(image: ImageOut) -> str:
 def _nodes(image: ImageOut) -> str:
     ready = sum(each.state == "ready" for each in image.nodes)
     pulling = sum(each.state == "building" for each in image.nodes)
-    failed = [each.node for each in image.nodes if each.state == "failed"]
+    failed = [output.node_label(each.site, each.node) for each in image.nodes if each.state == "failed"]
     words = [f"{ready} ready"] if ready else []
     words += [f"{pulling} pulling"] if pulling else []
     words += [f"[red]failed on {output.text(', '.join(failed))}[/]"] if failed else []
@@ -164,7 +164,8 @@ def _print_image(image: ImageOut) -> None:
     ]
     for each in image.nodes:
         progress = "" if each.progress is None else f" {each.progress:.0%}"
-        facts.append(("node", f"{each.node}: {each.state}{progress} {each.reason.message if each.reason else ''}"))
+        why = each.reason.message if each.reason else ""
+        facts.append(("node", f"{output.node_label(each.site, each.node)}: {each.state}{progress} {why}"))
     screen = output.console()
     for label, value in facts:
         if value:

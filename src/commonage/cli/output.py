@@ -118,11 +118,18 @@ def _level(share: ShareOut) -> str:
     return "" if share.whole and share.isolation != "mig" else f" ({share.isolation})"
 
 
+def node_label(site: str | None, node: str | None) -> str:
+    """The node as users read it: nodes of other sites with their site."""
+    from commonage.wire.nodes import LOCAL_SITE  # pydantic takes long to import
+
+    return f"{site}/{node}" if node and site not in (None, LOCAL_SITE) else node or ""
+
+
 def node_or_reason(workload: WorkloadOut) -> str:
     """The node and allocation of a running workload; for others the reason of the state."""
     if workload.state == "running":
         address = workload.internal_url if workload.kind == "service" else None
-        parts = (workload.node, shares(workload.shares), address)
+        parts = (node_label(workload.site, workload.node), shares(workload.shares), address)
         return ": ".join(part for part in parts if part)
     reasons = messages((workload.reason, *workload.notes))
     return reasons if workload.position is None else f"Position {workload.position}. {reasons}"
@@ -138,14 +145,15 @@ def explanation(explained: ExplanationOut) -> list[str]:
     for holder in explained.holders:
         ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
         name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
-        lines.append(f"The {holder.kind}{name} of {holder.owner} uses {holder.holds} on {holder.node}{ends}.")
+        who = f"The {holder.kind}{name} of {holder.owner} uses" if holder.owner else "Other tenants use"
+        lines.append(f"{who} {holder.holds} on {holder.node}{ends}.")
     if explained.fits_now and waits:
         lines.append(f"This would start now: {explained.fits_now}.")
     if explained.expected_start_at is not None and waits:
         lines.append(_expected(explained, explained.expected_start_at))
     elif explained.basis and explained.position is not None and waits:
         lines.append(explained.basis.message)
-    return lines
+    return [*lines, *(quota.message for quota in explained.quotas)]
 
 
 def _expected(explained: ExplanationOut, at: float) -> str:

@@ -1,4 +1,4 @@
-"""`commonage tenant` and `usage`: quotas, allocations, and allocated resources over time with their cost."""
+"""`commonage tenant`, `quota` and `usage`: quotas, allocations, allocated resources over time with their cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commonage.sdk import Client
-    from commonage.wire.tenants import BoundsOut, TenantOut
+    from commonage.wire.tenants import BoundsOut, QuotaOut, TenantOut
     from commonage.wire.usage import UsageOut
 
 _RESOURCES = {"gpu_milli": "GPUS", "vram_mib": "VRAM", "cpus_milli": "CPUS", "memory_mib": "MEMORY"}
@@ -89,6 +89,38 @@ def _print_tenant(tenant: TenantOut) -> None:
             _bound(tenant.per_user, name, "no limit"),
         )
     output.console().print(table)
+    for quota in tenant.quotas:
+        click.echo(quota.message)
+
+
+def _print_quotas(quotas: Sequence[QuotaOut]) -> None:
+    if not quotas:
+        click.echo("No quota bounds you.", err=True)
+        return
+    table = output.table(
+        "TENANT", "SCOPE", "RESOURCE", "USED", "LIMIT", "LEFT", "RESETS", right=("USED", "LIMIT", "LEFT")
+    )
+    for each in quotas:
+        amounts = (_quantity(each.resource, amount) for amount in (each.used, each.limit, each.remains))
+        scope = each.scope if each.scope == "tenant" else f"{each.scope} {each.name}"
+        resets = output.clock(each.resets_at) if each.resets_at is not None else ""
+        table.add_row(output.text(each.tenant), output.text(scope), each.resource, *amounts, resets)
+    output.console().print(table)
+
+
+@click.command("quota")
+@click.option("--tenant", metavar="NAME", help="Only of this tenant.")
+@click.option("--user", metavar="NAME", help="Quotas of this user. For admins.")
+@prints(_print_quotas)
+def quota(client: Client, tenant: str | None, user: str | None) -> Sequence[QuotaOut]:
+    """Show what each quota leaves to you: used, limit, and when GPU-hours reset.
+
+    \b
+    Examples:
+      commonage quota
+      commonage quota --tenant optics --user ann
+    """
+    return client.quotas(tenant=tenant, user=user)
 
 
 @tenant.command("show")
@@ -125,6 +157,14 @@ def _amount(name: str, amount: int) -> str:
     if name.endswith("_milli"):
         return output.cpus(amount)
     return output.memory(amount) if amount else "0"
+
+
+def _quantity(resource: str, amount: int) -> str:
+    if resource in ("cpu", "gpu"):
+        return output.cpus(amount)
+    if resource == "gpu-hours":
+        return f"{hours_text(amount / 3600)} h"
+    return str(amount) if resource in ("running", "queued") else (output.memory(amount) if amount else "0")
 
 
 class Instant(click.ParamType[float]):

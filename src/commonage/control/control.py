@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
+from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
+from commonage.control.loops.retention import RetentionLoop
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
@@ -31,6 +33,8 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
+from commonage.control.usage.quota_notices import QuotaNotices
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
@@ -61,7 +65,7 @@ from commonage.ports.store import Store
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents.
+    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site.
     """
 
     store: Store
@@ -73,7 +77,7 @@ class Adapters:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
-    elsewhere: RemoteDevices | None = None
+    elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
     clouds: Sequence[tuple[NodePoolPolicy, Cloud]] = ()
     joining: Joining | None = None
     homes: Homes | None = None
@@ -87,7 +91,7 @@ class Control:
         self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
-        self._engines = engines = {engine.site: engine for engine in adapters.engines}
+        self.engines = engines = Engines(adapters.engines)
         self.live_state = live_state = LiveState(settings.rules, [policy for policy, _ in adapters.clouds])
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
@@ -98,17 +102,17 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
-        self.drains = Drains(live_state, writer, self.nodes, clock, adapters.joining)
+        self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.clouds, adapters.joining, chance)
-        self.node_pools = NodePools(renting, live_state, writer, self.drains, clock)
+        self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
         self.volumes = Volumes(self.node_views, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
-        self.homes = HomeWatch(adapters.homes, clock, settings.home_quota_mib)
-        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock)
+        self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
         self.execs = Execs(self.queries, live_state, writer, engines, clock)
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings.volumes)
@@ -123,15 +127,20 @@ class Control:
             self._measured,
         )  # fmt: skip
         self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        live_limits = LiveLimits(live_state, limits, self.homes)
+        self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
+        self.quota_notices = QuotaNotices(store, live_state, self.writer, self.quota_uses, clock)
         self.workloads = Workloads(
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
-            self._ids, chance, LiveLimits(live_state, limits),
+            self._ids, chance, live_limits, self.quota_uses,
         )  # fmt: skip
         start_session = self.workloads.start_session_by_hub
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
+        self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
+            self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
+            self.retention, self.reconcile.watches,
             *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._follow()
@@ -164,10 +173,11 @@ class Control:
         await self.usage_reports.open()
         await self.images.open()
         await self.reservations.open()
+        await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.open()
 
     async def run(self, *adapters: Loop) -> None:
@@ -198,12 +208,12 @@ class Control:
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
         iterations = [one.iterations for one in (self.writer, *self._loops)]
-        iterations += [one for engine in self._engines.values() for one in engine.loops()]
+        iterations += [one for engine in self.engines.values() for one in engine.loops()]
         return sorted((one.health() for one in iterations), key=lambda one: one.name)
 
 

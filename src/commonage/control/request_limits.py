@@ -165,7 +165,11 @@ class Connections:
                 continue
             except CommonageError as error:
                 return error
-            if now.name != principal.name or not principal.scopes <= now.scopes:
+            if (
+                now.name != principal.name
+                or not principal.scopes <= now.scopes
+                or not set(principal.groups) <= set(now.groups)
+            ):
                 return Forbidden(
                     f"the rights of {principal.name} have changed since this connection was opened; connect again"
                 )

@@ -12,16 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants import tenant_named, tenants_of
+from commonage.control.tenants import tenant_named
 from commonage.control.windows import Window
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
@@ -99,19 +101,19 @@ class Reservations:
         self.on_rules(self.rules)
 
     def visible(self, principal: Principal) -> Sequence[Reservation]:
-        """Reservations that are not over, by start: of the caller's tenants, for admins of all."""
+        """Reservations that are not over, by start: of the tenants that the caller may see."""
         principal.need(Scope.READ)
-        mine = {tenant.name for tenant in tenants_of(principal.groups, self.settings)}
-        return [
-            reservation for reservation in self.rules.reservations if principal.is_admin or reservation.tenant in mine
-        ]
+        access = access_of(principal, self.settings)
+        mine = {tenant.name for tenant in access.tenants(Permission.SEE_TENANT)}
+        everywhere = access.may(Permission.SEE_TENANT)
+        return [one for one in self.rules.reservations if everywhere or one.tenant in mine]
 
     def shortfalls(self, found: Reservation) -> Reason | None:
         return self.live_state.snapshot.reserved.shortfall(found.id)
 
     async def add(self, principal: Principal, wanted: Wanted) -> Reserved:
         """Reserve. For admins. Raises InvalidInput, Unschedulable and Conflict, with the figures in the message."""
-        principal.need(Scope.ADMIN)
+        access_of(principal, self.settings).need(Permission.RESERVE)
         now = self.clock.now()
         self._check(wanted, now)
         async with self._adding:
@@ -139,7 +141,7 @@ class Reservations:
 
     async def remove(self, principal: Principal, reservation_id: str) -> Reservation:
         """Delete a reservation; workloads started in it continue. For admins. Raises NotFound."""
-        principal.need(Scope.ADMIN)
+        access_of(principal, self.settings).need(Permission.RESERVE)
         found = self._live.get(reservation_id)
         if found is None:
             raise NotFound(

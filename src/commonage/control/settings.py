@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
@@ -44,6 +45,14 @@ class BundleLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended workloads (from their end) and events are kept, in seconds."""
+
+    workloads_s: float = 90 * 86_400.0
+    events_s: float = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
@@ -55,6 +64,7 @@ class ControlSettings:
     port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
     origin_warning: str = ""  # shown to admins on every page of the portal
     default_tenant: str = "commons"
+    platform_roles: tuple[RoleBinding, ...] = ()
     rules: Rules = field(default_factory=Rules)
     priority_classes: tuple[PriorityClass, ...] = PRIORITY_CLASSES
     default_cpus_milli: int = 1000
@@ -68,6 +78,7 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     bundles: BundleLimits = field(default_factory=BundleLimits)
+    retention: Retention = field(default_factory=Retention)
     prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0

@@ -1,56 +1,46 @@
-"""Tenants: who belongs to them and what members may use; their quota, allocations and queue for API and portal.
+"""Tenants: the choice of one for new work, and what its members may use; their quota, allocations and queue.
 
-Combines the hub's groups with the tenants of the settings. Stores nothing: groups come with each principal.
+`access` says who belongs to them. Stores nothing. Used by API and portal, and by submissions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from commonage.control.access import Access, access_of, tenants
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import Forbidden, InvalidInput, NotFound
 from commonage.domain.images import Environment
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.tenants import Amounts, Bounds, Tenant
+from commonage.domain.tenants import Amounts, Tenant
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 
 
-def tenants(settings: ControlSettings) -> Sequence[Tenant]:
-    """All tenants; an undeclared default tenant comes first."""
-    declared = settings.rules.tenants
-    if any(tenant.name == settings.default_tenant for tenant in declared):
-        return declared
-    return (Tenant(settings.default_tenant), *declared)
+def tenant_of(asked: str | None, owner: Access, caller: Access) -> Tenant:
+    """The tenant for work of `owner`, requested by `caller`: often the same, or an admin or the hub's spawner.
 
-
-def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
-    """Tenants of a user in these groups: those named like a group, and the default tenant, which has all users."""
-    return [tenant for tenant in tenants(settings) if tenant.name in groups or tenant.name == settings.default_tenant]
-
-
-def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
-    """The tenant for work of an owner in these groups, requested by `principal`.
-
-    The requested tenant; otherwise the owner's only tenant apart from the default one; otherwise the default. Admins
-    may request any. Raises Forbidden or InvalidInput, which list the possible tenants.
+    The requested tenant; otherwise the owner's only tenant apart from the default one; otherwise the default. Raises
+    Forbidden or InvalidInput, which list the tenants that the caller may choose.
     """
-    mine = tenants_of(groups, settings)
+    default = caller.settings.default_tenant
     if asked is None:
-        own = [tenant for tenant in mine if tenant.name != settings.default_tenant]
-        return own[0] if len(own) == 1 else next(tenant for tenant in mine if tenant.name == settings.default_tenant)
-    if principal.is_admin:
-        return tenant_named(asked, settings)
-    for tenant in mine:
-        if tenant.name == asked:
-            return tenant
-    there = ", ".join(tenant.name for tenant in mine)
-    raise Forbidden(
-        f"{principal.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member"
-    )
+        mine = owner.own_tenants()
+        own = [tenant for tenant in mine if tenant.name != default]
+        return own[0] if len(own) == 1 else next(tenant for tenant in mine if tenant.name == default)
+    if caller.may(Permission.SUBMIT):
+        return tenant_named(asked, caller.settings)
+    if not caller.may(Permission.SUBMIT, asked):
+        there = ", ".join(tenant.name for tenant in caller.tenants(Permission.SUBMIT))
+        raise Forbidden(
+            f"{caller.principal.name} may not submit to {asked[:60]!r}; there is to choose from: {there}",
+            code="not-a-member",
+        )
+    return tenant_named(asked, caller.settings)
 
 
 def tenant_named(name: str, settings: ControlSettings) -> Tenant:
@@ -84,7 +74,7 @@ def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[t
     return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))
 
 
-RESOURCES = tuple(field.name for field in fields(Bounds))
+RESOURCES = tuple(field.name for field in fields(Amounts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +101,10 @@ class TenantViews:
     settings: ControlSettings
 
     def all(self, principal: Principal) -> Sequence[TenantView]:
-        """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
+        """The tenants that the caller may see, in the order of the settings, an undeclared default tenant first."""
         principal.need(Scope.READ)
-        mine = {tenant.name for tenant in tenants_of(principal.groups, self.settings)}
+        access = access_of(principal, self.settings)
+        seen = {tenant.name for tenant in access.tenants(Permission.SEE_TENANT)}
         known = tenants(self.settings)
         allocated, running = self._allocated()
         lent, debts = lent_by(known, allocated), self._debts()
@@ -123,7 +114,7 @@ class TenantViews:
         return [
             TenantView(
                 tenant=tenant,
-                member=tenant.name in mine,
+                member=bool(access.roles_in(tenant.name)),
                 allocated=allocated.get(tenant.name, Amounts()),
                 borrowed=borrowed_by(tenant, allocated.get(tenant.name, Amounts())),
                 lent=lent[tenant.name],
@@ -132,7 +123,7 @@ class TenantViews:
                 debt_s=debts.get(tenant.name, 0.0),
             )
             for tenant in known
-            if principal.is_admin or tenant.name in mine
+            if tenant.name in seen
         ]
 
     def one(self, principal: Principal, name: str) -> TenantView:

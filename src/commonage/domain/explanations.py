@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request
 
@@ -15,6 +16,7 @@ class Holder:
     """A workload that holds resources for which another waits. `ends_at` is set only if it has a time limit.
 
     `holds` is the part of the device under which it is listed, or of the resource for which the other one waits.
+    Without an owner it is the total of what tenants hold that the reader may not see; it ends with the last of them.
     """
 
     workload_id: str
@@ -24,6 +26,11 @@ class Holder:
     node: str
     holds: Resources
     ends_at: float | None = None
+    tenant: str = ""
+
+    @property
+    def is_anonymous(self) -> bool:
+        return not self.owner
 
 
 class Precedence(StrEnum):
@@ -36,12 +43,21 @@ class Precedence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """A request in the queue; all fields are empty if it is of a tenant that the reader may not see."""
+
+    kind: str = ""
+    owner: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobsAhead:
-    """`nearest` are the nearest few, as (kind, owner): nothing else of other people's work is shown."""
+    """`nearest` are the nearest few. Nothing else of other people's work is shown."""
 
     precedence: Precedence
     count: int
-    nearest: tuple[tuple[str, str], ...]
+    nearest: tuple[Ahead, ...]
 
 
 class Confidence(StrEnum):
@@ -67,7 +83,7 @@ class Explanation:
     `fits_now` is a smaller request that would start now, as text, `fits_now_request` the same to submit;
     `fits_now_gpus` is its text for `--gpus` if nothing else differs. `expected_start_at` is unix seconds, None if
     unknown; `basis` is its evidence, or why there is none. `earliest_start_at` and `latest_start_at` are set if past
-    durations give a range. `at` is when it was made.
+    durations give a range. `at` is when it was made. `quotas`: of a dry run, what the quotas leave.
     """
 
     workload_id: str | None
@@ -89,3 +105,4 @@ class Explanation:
     latest_start_at: float | None = None
     confidence: Confidence = Confidence.UNKNOWN
     basis: Reason | None = None
+    quotas: tuple[QuotaUse, ...] = ()

@@ -318,10 +318,10 @@ class Rights:
     pulls_all: bool = False
 
 
-def rights_of_member(scopes: Iterable[str], *, reads: bool = True, writes: bool = True) -> Rights:
-    """The rights of a member of the tenants with these scopes, by a token that may read and write."""
-    own = frozenset(scopes)
-    return Rights(own | {PUBLIC} if reads else frozenset(), own - {PUBLIC} if writes else frozenset())
+def rights_in(pulls: Iterable[str] | None, pushes: Iterable[str]) -> Rights:
+    """The rights of a user who may pull and push in these scopes; with `pulls` None, not even public images."""
+    readable = frozenset() if pulls is None else frozenset(pulls) | {PUBLIC}
+    return Rights(readable, frozenset(pushes) - {PUBLIC})
 
 
 def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:

@@ -5,11 +5,42 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.reasons import Reason
 
 INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
+
+
+LOCAL_SITE = "local"
+"""The site of the control plane's own engine."""
+
+
+class NodeKey(NamedTuple):
+    """What identifies a node: its site, and its name there. Two sites may have nodes of the same name."""
+
+    site: str
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The node as users read it: nodes of other sites with their site."""
+        return self.name if self.site == LOCAL_SITE else str(self)
+
+    def __str__(self) -> str:
+        return f"{self.site}/{self.name}"
+
+
+class DeviceKey(NamedTuple):
+    """What identifies a device: its site, and its uuid there. A site may report any uuid, also one of another site."""
+
+    site: str
+    uuid: str
+
+    def __str__(self) -> str:
+        return f"{self.site}/{self.uuid}"
 
 
 class Isolation(StrEnum):
@@ -90,11 +121,19 @@ class Allocation:
     """An attempt's allocation on a node: together never more than the node has. `at` is when it was given."""
 
     attempt_id: str
+    site: str
     node: str
     cpus_milli: int
     memory_mib: int
     shares: tuple[Share, ...]
     at: float
+
+    @property
+    def node_key(self) -> NodeKey:
+        return NodeKey(self.site, self.node)
+
+    def device_key(self, share: Share) -> DeviceKey:
+        return DeviceKey(self.site, share.device_uuid)
 
 
 class NodeState(StrEnum):
@@ -114,7 +153,8 @@ class NodeReport:
 
     `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
     engine knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still
-    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
+    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot. `usage` is
+    measured; None if nobody measures there.
     """
 
     name: str
@@ -127,6 +167,7 @@ class NodeReport:
     disk_pressure: Reason | None = None
     gone: bool = False
     awaits_admin: Reason | None = None
+    usage: NodeUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +185,13 @@ class Node:
     drained_by: str = ""
     reasons: tuple[Reason, ...] = ()
     leave_by: float | None = None
+
+    @property
+    def key(self) -> NodeKey:
+        return NodeKey(self.site, self.name)
+
+    def device_key(self, device: Device) -> DeviceKey:
+        return DeviceKey(self.site, device.uuid)
 
     @property
     def drain(self) -> bool:
@@ -186,7 +234,7 @@ class NodePoolPolicy:
 
     name: str
     kind: MachineKind
-    site: str = "local"
+    site: str = LOCAL_SITE
     engine: str = "swarm"
     least: int = 0
     most: int = 1

@@ -13,6 +13,7 @@ class Scope(StrEnum):
 
     READ = "custom:commonage:read"
     SUBMIT = "custom:commonage:submit"
+    MANAGE = "custom:commonage:manage"
     ADMIN = "custom:commonage:admin"
     TOKENS = "custom:commonage:tokens"
 
@@ -23,24 +24,23 @@ OPERATOR = "_operator"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller: a user of the hub, the hub's spawner acting for one, or the operator."""
+    """The caller: a user of the hub, the hub's spawner acting for one, or the operator.
+
+    `commonage.control.access` says what it may do.
+    """
 
     name: str
     scopes: frozenset[Scope]
     groups: tuple[str, ...] = ()
 
-    @property
-    def is_admin(self) -> bool:
-        return Scope.ADMIN in self.scopes
+    def holds(self, scope: Scope) -> bool:
+        """True if its token has this scope. Admin stands for all but TOKENS."""
+        return scope in self.scopes or (Scope.ADMIN in self.scopes and scope is not Scope.TOKENS)
 
     def need(self, scope: Scope) -> None:
-        """Raise Forbidden unless this scope is held. Admin stands for all but TOKENS."""
-        if scope not in self.scopes and not (self.is_admin and scope is not Scope.TOKENS):
-            only = "this is for admins; " if scope is Scope.ADMIN else ""
+        """Raise Forbidden unless its token has this scope."""
+        if not self.holds(scope):
             raise Forbidden(
-                f"{only}the token of {self.name} lacks the scope {scope.value}; ask an admin for one that has it",
+                f"the token of {self.name} lacks the scope {scope.value}; use one that has it, or ask an admin",
                 code="scope-missing",
             )
-
-    def may_see(self, owner: str) -> bool:
-        return self.is_admin or owner == self.name

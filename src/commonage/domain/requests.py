@@ -31,10 +31,10 @@ def parse_memory(text: str | int, *, field: str = "memory") -> int:
         raise InvalidInput(str(error), field=field, code="invalid-memory") from error
 
 
-def parse_duration(text: str, *, field: str = "time", zero: bool = False) -> int:
+def parse_duration(text: str, *, field: str = "time", zero: bool = False, max_s: int = units.MAX_DURATION_S) -> int:
     """Seconds, as `units.parse_duration` reads it. Raises InvalidInput(code="invalid-time")."""
     try:
-        return units.parse_duration(text, field, zero=zero)
+        return units.parse_duration(text, field, zero=zero, max_s=max_s)
     except units.UnitError as error:
         raise InvalidInput(str(error), field=field, code="invalid-time") from error
 

@@ -5,10 +5,13 @@ Declared by the admin; the scheduler reads them from its snapshot. Measured and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
 from commonage.domain.nodes import Allocation
+from commonage.domain.permissions import RoleBinding
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request, format_cpus, format_memory
 
 
@@ -46,12 +49,20 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A bound on each resource, in the units of Amounts; None: no bound."""
+    """A bound on each resource, in the units of Amounts; None: no bound.
+
+    `running` and `queued` count workloads: those with an allocation, and those that wait for one or are held.
+    `gpu_s_month` are GPU-seconds in a calendar month: the part of a GPU that is allocated, used or not, times seconds.
+    """
 
     cpus_milli: int | None = None
     memory_mib: int | None = None
     gpu_milli: int | None = None
     vram_mib: int | None = None
+    running: int | None = None
+    queued: int | None = None
+    storage_mib: int | None = None
+    gpu_s_month: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +72,27 @@ class Quota:
     `nominal` is its own: no one takes away what it holds within that, and what others borrowed of it comes back by
     reclaim. Beyond it the tenant borrows what others leave unused, at most `borrowing`. Of its own unused nominal it
     lends at most `lending`. A resource without nominal bound is not counted. `per_user` bounds each member.
+
+    Only the resources of `Amounts` are borrowed and lent; the other nominal bounds are fixed. `per_environment` bounds
+    what all members together hold in an environment, `per_model` what they hold of the GPUs whose model contains the
+    name.
     """
 
     nominal: Bounds = Bounds()
     borrowing: Bounds = Bounds()
     lending: Bounds = Bounds()
     per_user: Bounds = Bounds()
+    per_environment: tuple[tuple[str, Bounds], ...] = ()
+    per_model: tuple[tuple[str, Bounds], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """A lab, course or customer. `weight` is its part of crowded nodes, relative to the weights of the others.
 
-    Members are the hub's group of the same name; the default tenant has all users. `sites` and `environments`, if not
-    empty, are those its members may use. `max_workloads` replaces the general limit on live jobs and services.
+    `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
+    members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
+    may be used. `max_workloads` replaces the general limit on live jobs and services.
     """
 
     name: str
@@ -84,6 +102,27 @@ class Tenant:
     sites: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     max_workloads: int | None = None
+    members: tuple[RoleBinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaNotice:
+    """The newest notice about one bound: its use reached `level` percent in the period that began at `period_at`."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    level: int
+    period_at: float
+    at: float
+
+
+def bounds_of(quota: Quota, tenant: str, owner: str, environment: str) -> Iterator[tuple[QuotaScope, str, Bounds]]:
+    """(scope, name, bounds) of all that hold for a workload wherever it runs."""
+    yield QuotaScope.TENANT, tenant, quota.nominal
+    yield QuotaScope.USER, owner, quota.per_user
+    yield from ((QuotaScope.ENVIRONMENT, name, found) for name, found in quota.per_environment if name == environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +171,7 @@ class Rules:
     `guaranteed_s`: no attempt is preempted before it ran this long. `head_of_queue_timeout_s`: how long the head of the
     queue may wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference,
     each with the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
+    `time_zone`: where the months of GPU-hours begin.
     """
 
     tenants: tuple[Tenant, ...] = ()
@@ -144,6 +184,7 @@ class Rules:
     head_of_queue_timeout_s: float = 600.0
     sites: tuple[tuple[str, float], ...] = ()
     site_policy: str = "first-free"
+    time_zone: str = "UTC"
 
     def tenant(self, name: str) -> Tenant:
         """The tenant of that name; one without bounds if none was declared."""

@@ -37,6 +37,88 @@ class PastAllocation:
     ended_at: float
 
 
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class DailyUsage:
+    """What deleted workloads of one owner held on one day (UTC; `day` is the number of days since 1970).
+
+    `workloads`: those that held resources on that day, or had before it and have after it. `began`: those of which it
+    is the first day. So a period has the `workloads` of its first day and those that `began` on the others. The other
+    figures are amounts times seconds.
+    """
+
+    day: int
+    tenant: str
+    owner: str
+    environment: str
+    workloads: int = 0
+    began: int = 0
+    gpu_mib_s: float = 0.0
+    gpu_milli_s: float = 0.0
+    cpus_milli_s: float = 0.0
+    memory_mib_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByAttempt:
+    """The resources of one ended attempt, and from when to when it held them."""
+
+    workload_id: str
+    tenant: str
+    owner: str
+    environment: str
+    gpu_mib: int
+    gpu_milli: int
+    cpus_milli: int
+    memory_mib: int
+    began_at: float
+    ended_at: float
+
+
+def daily_usage(attempts: Iterable[HeldByAttempt]) -> list[DailyUsage]:
+    """The usage of whole workloads by day; `attempts` has all attempts of each of them."""
+    days: dict[tuple[int, str, str, str], DailyUsage] = {}
+    spans: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    for one in attempts:
+        if not one.began_at < one.ended_at:
+            continue
+        payer = (one.tenant, one.owner, one.environment)
+        first, last = math.floor(one.began_at / DAY_S), math.ceil(one.ended_at / DAY_S) - 1
+        before = spans.get((one.workload_id, *payer), (first, last))
+        spans[one.workload_id, *payer] = min(first, before[0]), max(last, before[1])
+        for day in range(first, last + 1):
+            seconds = min(one.ended_at, (day + 1) * DAY_S) - max(one.began_at, day * DAY_S)
+            there = days.get((day, *payer)) or DailyUsage(day, *payer)
+            days[day, *payer] = replace(
+                there,
+                gpu_mib_s=there.gpu_mib_s + one.gpu_mib * seconds,
+                gpu_milli_s=there.gpu_milli_s + one.gpu_milli * seconds,
+                cpus_milli_s=there.cpus_milli_s + one.cpus_milli * seconds,
+                memory_mib_s=there.memory_mib_s + one.memory_mib * seconds,
+            )
+    for (_, *payer_of), (first, last) in spans.items():
+        tenant, owner, environment = payer_of
+        for day in range(first, last + 1):
+            there = days.get((day, tenant, owner, environment)) or DailyUsage(day, tenant, owner, environment)
+            days[day, tenant, owner, environment] = replace(
+                there, workloads=there.workloads + 1, began=there.began + (day == first)
+            )
+    return list(days.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTime:
+    """Allocated GPU time of ended attempts: thousandths of GPUs times seconds, on devices of one model."""
+
+    tenant: str
+    owner: str
+    environment: str
+    model: str
+    gpu_milli_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Price of each unit, in the installation's own currency; the default is zero."""

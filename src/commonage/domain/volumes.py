@@ -160,9 +160,8 @@ def allowed(requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenan
         name, volume = request.name, offered.get(request.name)
         if volume is None:
             names = ", ".join(sorted(offered)) or "none"
-            if any(name == volume.name for volume in volumes):
-                raise Forbidden(f"members of {tenant} cannot have the volume {name!r}; they have: {names}")
-            message = f"there is no volume {name!r}; there are: {names}"
+            # One of another tenant is not told apart from one that does not exist.
+            message = f"there is no volume {name!r} for members of {tenant}; there are: {names}"
             raise InvalidInput(message, field="volumes", code="unknown-volume")
         if request.writable and not volume.writable:
             raise Forbidden(f"the volume {name} is read-only; ask for {name}:ro", code="volume-read-only")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -50,6 +52,10 @@ def _decode(identifier: str) -> int:
     for character in identifier:
         number = number * 32 + _ALPHABET.index(character)
     return number
+
+
+def is_workload_id(text: str) -> bool:
+    return len(text) == WORKLOAD_ID_LENGTH and all(character in _ALPHABET for character in text)
 
 
 def attempt_id(workload_id: str, number: int) -> str:
@@ -219,6 +225,11 @@ class Attempt:
     def occupied_s(self) -> tuple[float, float | None]:
         """The time span (end None: still running) in which its allocation counts as used."""
         return self.allocation.at, self.ended_at
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    """The name of a workload that was submitted without one."""
+    return " ".join(shlex.join(command).split())[:60].strip()
 
 
 @dataclass(frozen=True, slots=True)

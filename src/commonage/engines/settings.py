@@ -49,8 +49,8 @@ class EngineSettings:
 
     `cpu_hold`: requested CPUs are a weight (`share`) or a limit (`quota`). `processes_max`: limit of processes and
     threads of one attempt. `max_log_mib`: disk limit of one log. `bundle_max_mib`: limit of the unpacked files of a
-    job. `disk_low_mib`: with less free space the node reports a fault. `keep_logs_days`, `keep_logs_mib`: retention of
-    the logs of forgotten attempts.
+    job. `disk_low_mib`: with less free space the node reports a fault. `keep_logs_s`, `keep_logs_mib`: retention of the
+    logs of forgotten attempts. `keep_job_files_s`: of the folders of jobs in homes.
     """
 
     cpu_hold: Literal["share", "quota"] = "share"
@@ -58,8 +58,9 @@ class EngineSettings:
     max_log_mib: int = 512
     bundle_max_mib: int = 2048
     disk_low_mib: int = 256
-    keep_logs_days: int = 90
+    keep_logs_s: float = 90 * 86_400.0
     keep_logs_mib: int = 20 * 1024
+    keep_job_files_s: float = 365 * 86_400.0
 
 
 @dataclass(frozen=True)

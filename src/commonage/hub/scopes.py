@@ -12,25 +12,31 @@ from commonage.wire.hub import SERVICE_NAME
 
 READ = "custom:commonage:read"
 SUBMIT = "custom:commonage:submit"
+MANAGE = "custom:commonage:manage"
 ADMIN = "custom:commonage:admin"
 TOKENS = "custom:commonage:tokens"
 
 SCOPES: dict[str, dict[str, Any]] = {
     READ: {"description": "See your own workloads, what is free, and your usage."},
     SUBMIT: {"description": "Start, change and stop your own workloads.", "subscopes": [READ]},
-    ADMIN: {"description": "See and stop everybody's workloads, and manage the nodes.", "subscopes": [SUBMIT]},
+    MANAGE: {
+        "description": "Use your roles on what belongs to others: stop and enter their workloads, drain nodes.",
+        "subscopes": [SUBMIT],
+    },
+    ADMIN: {"description": "See and stop everybody's workloads, and manage the nodes.", "subscopes": [MANAGE]},
     TOKENS: {"description": "Make tokens of your own that may do no more and last no longer than this one."},
 }
 
 _REACH_PORTAL = f"access:services!service={SERVICE_NAME}"
 
 # Scopes of every user, and those added to JupyterHub's own admin role.
-USER_SCOPES = ["self", _REACH_PORTAL, SUBMIT, READ, TOKENS]
-ADMIN_SCOPES = [ADMIN, SUBMIT, READ]
+USER_SCOPES = ["self", _REACH_PORTAL, MANAGE, SUBMIT, READ, TOKENS]
+ADMIN_SCOPES = [ADMIN, MANAGE, SUBMIT, READ]
 
 # Scopes of the portal's token of a signed-in user. Without TOKENS: a stolen sign-in must not outlive itself.
-PORTAL_SCOPES = [_REACH_PORTAL, ADMIN, SUBMIT, READ]
+PORTAL_SCOPES = [_REACH_PORTAL, ADMIN, MANAGE, SUBMIT, READ]
 
 # Scopes of the token inside a session: the two that every session needs, and access to its owner's
-# workloads. Without TOKENS: it must end with the session.
+# workloads. Without TOKENS: it must end with the session. Without MANAGE: code in the session, which may come from
+# others, must not use its owner's roles.
 SESSION_SCOPES = ["users:activity!user", "access:servers!server", SUBMIT, READ]

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
-from commonage.messages import attempts, devices, engines, nodes, notes, refusals, waiting
+from commonage.messages import attempts, devices, engines, nodes, notes, permissions, refusals, waiting
 from commonage.messages.template import Params, Texts
 
-_FAMILIES = (waiting, refusals, attempts, nodes, devices, engines, notes)
+_FAMILIES = (waiting, refusals, permissions, attempts, nodes, devices, engines, notes)
 TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 
 

@@ -157,12 +157,11 @@ TEXTS: Texts = {
     r.NodeRemoved: "Node {node} was removed by {by}.",
     r.NodeLeft: "Node {node} has left the site.",
     r.Preempted: lambda reason, _: (
-        f"Preempted by a {reason.by_kind or 'workload'} of {reason.by_owner} with a higher priority. "
+        f"Preempted by a {reason.by_kind or 'workload'} of {reason.by_owner or 'another tenant'} with a higher "
+        "priority. "
         f"{_after(reason.is_session)}"
     ),
-    r.Reclaimed: lambda reason, _: (
-        f"Preempted: tenant {reason.tenant} takes back what it lent. {_after(reason.is_session)}"
-    ),
+    r.Reclaimed: lambda reason, _: f"Preempted: another tenant takes back what it lent. {_after(reason.is_session)}",
     r.GangMemberEnded: "Member {rank} of its gang {state}. {cause}",
     r.GangMemberMissing: "It cannot start without member {rank} of its gang, which has ended.",
     r.GangMemberStopping: "Member {rank} of its gang is being stopped.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.requests import format_duration
 from commonage.messages import text
 from commonage.messages.waiting import resources
@@ -30,7 +30,8 @@ def summary(found: Explanation) -> str:
     parts += [text(one) for one in found.reasons[:1]]
     if found.holders:
         one = found.holders[0]
-        parts.append(f"A {one.kind} of {one.owner} holds {resources(one.holds)}.")
+        whose = "Another tenant" if one.is_anonymous else f"A {one.kind} of {one.owner}"
+        parts.append(f"{whose} holds {resources(one.holds)}.")
     if found.expected_start_at is not None:
         parts.append(_STARTS[found.confidence].format(format_duration(found.expected_start_at - found.at)))
     if found.pending_node is not None:
@@ -38,10 +39,20 @@ def summary(found: Explanation) -> str:
     return " ".join(parts)
 
 
+def holder(found: Holder) -> str:
+    """`job of ann, 8 GiB of GPU memory`; for a total of other tenants `another tenant, 8 GiB of GPU memory`."""
+    whose = "another tenant" if found.is_anonymous else f"{found.kind} of {found.owner}"
+    return f"{whose}, {resources(found.holds)}"
+
+
+def request_ahead(one: Ahead) -> str:
+    return f"{one.kind or 'workload'} of {one.owner or 'another tenant'}"
+
+
 def ahead(found: JobsAhead) -> str:
     """`3 with a higher priority (job of ann, session of bob, …)`."""
     said = f"{found.count} {_AHEAD[found.precedence]}"
     if found.precedence is Precedence.OWN:
         return said
-    named = ", ".join(dict.fromkeys(f"{kind or 'workload'} of {owner}" for kind, owner in found.nearest))
+    named = ", ".join(dict.fromkeys(map(request_ahead, found.nearest)))
     return f"{said} ({named}{', …' if found.count > len(found.nearest) else ''})"

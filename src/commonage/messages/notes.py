@@ -5,6 +5,7 @@ from __future__ import annotations
 from commonage.domain.reasons import notes as r
 from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, moment
+from commonage.messages.waiting import amount, number, scoped
 
 _IF_LOST = {
     r.Fate.SESSION_RESTARTS: "If the node is lost, the session is started again elsewhere.",
@@ -28,6 +29,14 @@ def _session(name: str) -> str:
 def _submitted(reason: r.Submitted, _say: Say) -> str:
     many = f"{reason.count} workloads, each with " if reason.count > 1 else ""
     return f"Submitted: {many}{reason.request}."
+
+
+def _quota(reason: r.QuotaUse, _say: Say) -> str:
+    who, limit = scoped(reason.scope, reason.name, reason.tenant), amount(reason.resource, reason.limit)
+    used, left = number(reason.resource, reason.used), number(reason.resource, reason.remains)
+    borrow = ", and more may be borrowed" if reason.may_borrow else ""
+    resets = "" if reason.resets_at is None else f" until {moment(reason.resets_at)}"
+    return f"{who[0].upper()}{who[1:]} uses {used} of {limit}: {left} left{resets}{borrow}."
 
 
 def _home(reason: r.HomeUsed, _say: Say) -> str:
@@ -119,6 +128,7 @@ TEXTS: Texts = {
     ),
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
+    r.QuotaUse: _quota,
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from commonage.domain.reasons import refusals as r
-from commonage.messages.template import Say, Texts, count
-from commonage.messages.waiting import amount, number
+from commonage.domain.reasons.waiting import Resource
+from commonage.messages.template import Say, Texts, count, moment
+from commonage.messages.waiting import amount, number, scoped
 
 
 def _user_quota(reason: r.UserQuotaTooSmall, _say: Say) -> str:
@@ -19,6 +20,30 @@ def _quota(reason: r.QuotaTooSmall, _say: Say) -> str:
     return (
         f"Quota too small: {number(reason.resource, reason.requested)} requested, and tenant {reason.tenant} may use "
         f"{amount(reason.resource, reason.limit)}{borrowed}. Request less."
+    )
+
+
+def _limit(reason: r.QuotaLimitTooSmall, _say: Say) -> str:
+    requested = f"{number(reason.resource, reason.requested)} requested, and " if reason.requested else ""
+    return (
+        f"Quota too small: {requested}{scoped(reason.scope, reason.name, reason.tenant)} may use "
+        f"{amount(reason.resource, reason.limit)}. Request less, or ask an admin for a larger quota."
+    )
+
+
+def _queued(reason: r.TooManyQueued, _say: Say) -> str:
+    return (
+        f"Too many queued workloads: {scoped(reason.scope, reason.name, reason.tenant)} has {reason.queued}, "
+        f"{reason.submitted} more submitted, at most {reason.limit} allowed. Wait until some have started, stop some, "
+        "or submit fewer at once."
+    )
+
+
+def _storage(reason: r.StorageQuotaExceeded, _say: Say) -> str:
+    return (
+        f"Storage quota exceeded: {scoped(reason.scope, reason.name, reason.tenant)} uses "
+        f"{number(Resource.STORAGE, reason.used_mib)} of {amount(Resource.STORAGE, reason.limit_mib)} (measured at "
+        f"{moment(reason.measured_at)}). Start a session to delete files, then submit again."
     )
 
 
@@ -76,6 +101,9 @@ TEXTS: Texts = {
     ),
     r.UserQuotaTooSmall: _user_quota,
     r.QuotaTooSmall: _quota,
+    r.QuotaLimitTooSmall: _limit,
+    r.TooManyQueued: _queued,
+    r.StorageQuotaExceeded: _storage,
     r.TooManyWorkloads: _too_many,
     r.MountsNotSupported: (
         "{volume}: nothing is mounted here, as workloads are processes of this machine. Leave @{target} out and use "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.reasons import waiting as r
 from commonage.domain.requests import format_cpus, format_duration, format_memory
-from commonage.messages.template import Say, Text, Texts, count
+from commonage.messages.template import Say, Text, Texts, count, moment
 
 _MAX_OTHERS = 3
 
@@ -30,9 +30,13 @@ def _coming(reason: r.NodeRequested, _say: Say) -> str:
 
 
 def number(resource: r.Resource, amount: int) -> str:
-    """Without its noun: `2` of CPUs and GPUs, `4 GiB` of memory."""
+    """Without its noun: `2` of CPUs, GPUs and workloads, `4 GiB` of memory, `1.5` of GPU-hours."""
     if resource is r.Resource.GPU:
         return f"{amount / 1000:g}"
+    if resource is r.Resource.GPU_HOURS:
+        return f"{round(amount / 3600, 2):g}"
+    if resource in (r.Resource.RUNNING, r.Resource.QUEUED):
+        return str(amount)
     return format_cpus(amount) if resource is r.Resource.CPU else format_memory(amount)
 
 
@@ -41,6 +45,10 @@ _NOUNS = {
     r.Resource.MEMORY: "of memory",
     r.Resource.GPU: "GPUs",
     r.Resource.GPU_MEMORY: "of GPU memory",
+    r.Resource.RUNNING: "running workloads",
+    r.Resource.QUEUED: "queued workloads",
+    r.Resource.STORAGE: "of storage",
+    r.Resource.GPU_HOURS: "GPU-hours this month",
 }
 
 
@@ -75,6 +83,34 @@ def _lent(reason: r.QuotaLent, _say: Say) -> str:
     return (
         f"Tenant {reason.tenant} uses {used} of its {own}, and other tenants borrowed the rest: "
         f"{number(reason.resource, reason.left)} left. It gets the next that come back."
+    )
+
+
+def scoped(scope: r.QuotaScope, name: str, tenant: str) -> str:
+    """`tenant lab`, `user ann in tenant lab`, `tenant lab in environment torch`, `tenant lab on GPUs of model A100`."""
+    return {
+        r.QuotaScope.TENANT: f"tenant {tenant}",
+        r.QuotaScope.USER: f"user {name} in tenant {tenant}",
+        r.QuotaScope.ENVIRONMENT: f"tenant {tenant} in environment {name}",
+        r.QuotaScope.MODEL: f"tenant {tenant} on GPUs of model {name}",
+    }[scope]
+
+
+def _limit(reason: r.QuotaLimitReached, _say: Say) -> str:
+    used, limit = number(reason.resource, reason.used), amount(reason.resource, reason.limit)
+    whose = f"of {reason.name}" if reason.scope is r.QuotaScope.USER else "of the tenant"
+    where = " there" if reason.scope in (r.QuotaScope.ENVIRONMENT, r.QuotaScope.MODEL) else ""
+    return (
+        f"Quota exceeded: {scoped(reason.scope, reason.name, reason.tenant)} uses {used} of {limit}. It starts when "
+        f"other work {whose}{where} ends."
+    )
+
+
+def _spent(reason: r.GpuHoursSpent, _say: Say) -> str:
+    used, limit = number(r.Resource.GPU_HOURS, reason.used_s), amount(r.Resource.GPU_HOURS, reason.limit_s)
+    return (
+        f"GPU-hours spent: {scoped(reason.scope, reason.name, reason.tenant)} has used {used} of {limit}. Work that "
+        f"runs continues. It can start from {moment(reason.resets_at)}, or without a GPU."
     )
 
 
@@ -204,7 +240,7 @@ def _reserved(reason: r.ReservedForOthers, _say: Say) -> str:
         when = f"; the reservation begins in {format_duration(reason.begins_in_s)}"
     elif reason.ends_in_s is not None:
         when = f"; the reservation ends in {format_duration(reason.ends_in_s)}"
-    return f"{_free(reason)} free, but reserved for {whom or 'others'}{title}{when}."
+    return f"{_free(reason)} free, but reserved for {whom or 'another tenant'}{title}{when}."
 
 
 def _kept(reason: r.KeptForQueue, _say: Say) -> str:
@@ -249,6 +285,8 @@ TEXTS: Texts = {
     r.UserQuotaExceeded: _user_quota,
     r.QuotaExceeded: _quota,
     r.QuotaLent: _lent,
+    r.QuotaLimitReached: _limit,
+    r.GpuHoursSpent: _spent,
     r.NodeDraining: _not_ready("draining"),
     r.NodeFaulty: _not_ready("faulty"),
     r.NodeUnavailable: _not_ready("lost"),
@@ -280,6 +318,7 @@ TEXTS: Texts = {
     r.EstimateFromTimeLimits: "Based on the time limits of what runs and of what is ahead.",
     r.EstimateFromHistory: "Based on how long similar workloads usually take.",
     r.EstimateFromFewRuns: "Based on the few similar workloads that ended before.",
+    r.EstimateFromQuotaReset: "The GPU-hours of the quota are available again then; others may be ahead.",
     r.EstimateFromTotalWork: "Based on all work ahead, spread over all nodes.",
     r.NoTimeLimitAhead: _no_limit,
     r.NoNodeLargeEnough: "Start unknown: no schedulable node is large enough.",

@@ -14,7 +14,7 @@ from commonage import __version__
 from commonage.control.control import Control
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.images import EnvironmentState
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import NodeKey, NodeState
 from commonage.domain.workloads import TERMINAL, Kind, State, workload_of
 from commonage.metrics.series import MIB, Families
 from commonage.ports.devices import DeviceSample
@@ -66,21 +66,35 @@ async def _nodes(control: Control, families: Families) -> None:
             continue  # its measurements are old, and its capacity is not usable
         _node(view, families)
         for device in view.devices:
-            put_device(view.node.name, device, families)
+            put_device(view.node.key, device, families)
     for state in NodeState:
         families.put("commonage_nodes", states[state], state)
 
 
 def _node(view: NodeView, families: Families) -> None:
-    name, report = view.node.name, view.node.report
+    key, report = view.node.key, view.node.report
     allocated_cores = (report.cpus_milli - view.free_cpus_milli) / 1000
-    disk = None if report.disk_free_mib is None else report.disk_free_mib * MIB
-    families.put("commonage_node_cpu_cores", report.cpus_milli / 1000, name)
-    families.put("commonage_node_allocated_cpu_cores", allocated_cores, name)
-    families.put("commonage_node_memory_bytes", report.memory_mib * MIB, name)
-    families.put("commonage_node_allocated_memory_bytes", (report.memory_mib - view.free_memory_mib) * MIB, name)
-    families.put("commonage_node_free_disk_bytes", disk, name)
-    families.put("commonage_node_workloads", view.workloads, name)
+    families.put("commonage_node_cpu_cores", report.cpus_milli / 1000, *key)
+    families.put("commonage_node_allocated_cpu_cores", allocated_cores, *key)
+    families.put("commonage_node_memory_bytes", report.memory_mib * MIB, *key)
+    families.put("commonage_node_allocated_memory_bytes", (report.memory_mib - view.free_memory_mib) * MIB, *key)
+    families.put("commonage_node_free_disk_bytes", _bytes(report.disk_free_mib), *key)
+    families.put("commonage_node_workloads", view.workloads, *key)
+    if (used := report.usage) is not None:
+        families.put("commonage_node_used_cpu_cores", used.cpu_cores, *key)
+        families.put("commonage_node_used_memory_bytes", _bytes(used.memory_mib), *key)
+        families.put("commonage_node_disk_bytes", _bytes(used.disk_total_mib), *key)
+        families.put("commonage_node_used_disk_bytes", _bytes(used.disk_used_mib), *key)
+        families.put("commonage_node_disk_read_bytes_per_second", used.disk_read_bytes_per_s, *key)
+        families.put("commonage_node_disk_written_bytes_per_second", used.disk_written_bytes_per_s, *key)
+        families.put("commonage_node_network_received_bytes_per_second", used.network_received_bytes_per_s, *key)
+        families.put("commonage_node_network_sent_bytes_per_second", used.network_sent_bytes_per_s, *key)
+        families.put("commonage_node_temperature_celsius", used.temperature_c, *key)
+        families.put("commonage_node_load", used.load, *key)
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB
 
 
 def _shares(control: Control, families: Families) -> None:
@@ -116,19 +130,19 @@ def _control_plane(control: Control, families: Families) -> None:
 _NOTHING = DeviceSample("", None, None)
 
 
-def put_device(node: str, view: DeviceView, families: Families) -> None:
+def put_device(node: NodeKey, view: DeviceView, families: Families) -> None:
     """All series of a GPU of this node; unknown values are left out."""
     _put_allocated(node, view, families)
     _put_measured(node, view, families)
     _put_dcgm(node, view, families)
 
 
-def _labels(node: str, view: DeviceView) -> tuple[str, ...]:
+def _labels(node: NodeKey, view: DeviceView) -> tuple[str, ...]:
     device = view.device
-    return node, device.label, device.uuid, device.model, _truth(device.simulated)
+    return *node, device.label, device.uuid, device.model, _truth(device.simulated)
 
 
-def _put_allocated(node: str, view: DeviceView, families: Families) -> None:
+def _put_allocated(node: NodeKey, view: DeviceView, families: Families) -> None:
     device, labels = view.device, _labels(node, view)
     families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
     families.put("commonage_device_allocated_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
@@ -138,7 +152,7 @@ def _put_allocated(node: str, view: DeviceView, families: Families) -> None:
     families.put("commonage_device_unattributed_memory_bytes", unattributed_mib * MIB, *labels)
 
 
-def _put_measured(node: str, view: DeviceView, families: Families) -> None:
+def _put_measured(node: NodeKey, view: DeviceView, families: Families) -> None:
     labels, sample = _labels(node, view), view.sample or _NOTHING
     used = None if view.used_mib is None else view.used_mib * MIB
     families.put("commonage_device_used_memory_bytes", used, *labels)
@@ -155,10 +169,17 @@ def _put_measured(node: str, view: DeviceView, families: Families) -> None:
         families.put("commonage_device_memory_errors_total", count, *labels, corrected)
 
 
-def _put_dcgm(node: str, view: DeviceView, families: Families) -> None:
+def _put_dcgm(node: NodeKey, view: DeviceView, families: Families) -> None:
     device, used, sample = view.device, view.used_mib, view.sample or _NOTHING
     label = device.label
-    labels = (label, device.uuid, f"nvidia{label.partition(':')[0]}", device.model, node, _truth(device.simulated))
+    labels = (
+        label,
+        device.uuid,
+        f"nvidia{label.partition(':')[0]}",
+        device.model,
+        node.label,
+        _truth(device.simulated),
+    )
     values = {
         "FB_USED": used,
         "FB_FREE": None if used is None else max(0, device.memory_mib - used),

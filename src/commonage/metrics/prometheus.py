@@ -1,7 +1,7 @@
 """GET /services/commonage/metrics: the series in Prometheus' text format, or as OpenMetrics on request.
 
-Mounted by the server next to API and portal. Every client needs a token with the scope to read, including programs
-on this machine: workloads are such programs, or connect like them.
+Mounted by the server next to API and portal. Every client needs the token of an operator or an admin, including
+programs on this machine: workloads are such programs, or connect like them. The series are of all tenants.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from commonage import messages
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, Unavailable
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.workloads import TERMINAL, State
 from commonage.metrics.collect import collect
 from commonage.metrics.http_meter import HttpMeter
@@ -94,7 +95,7 @@ async def _refusal(request: Request, control: Control) -> Response | None:
             return _plain_text(
                 401, "Metrics need a token with the scope custom:commonage:read: Authorization: Bearer …"
             )
-        principal.need(Scope.READ)
+        access_of(principal, control.settings).need(Permission.SEE_PLATFORM)
     except Forbidden as error:
         return _plain_text(403, messages.of_error(error))
     except Unavailable as error:

@@ -16,7 +16,8 @@ MIB = 1024 * 1024
 
 Kind = Literal["gauge", "counter", "histogram"]
 
-_DEVICE = ("node", "device", "uuid", "model", "simulated")
+_NODE = ("site", "node")
+_DEVICE = ("site", "node", "device", "uuid", "model", "simulated")
 # Labels of NVIDIA's DCGM Exporter, for dashboards made for it.
 _DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
 
@@ -42,12 +43,22 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_environments", "gauge", "Environments of the catalogue, by state.", ("state",)),
     # --- nodes: lost nodes are counted, and have no other series
     Series("commonage_nodes", "gauge", "Nodes, by state.", ("state",)),
-    Series("commonage_node_cpu_cores", "gauge", "CPU cores of a node.", ("node",)),
-    Series("commonage_node_allocated_cpu_cores", "gauge", "CPU cores of a node that are allocated.", ("node",)),
-    Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", ("node",)),
-    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of a node that is allocated.", ("node",)),
-    Series("commonage_node_free_disk_bytes", "gauge", "Free disk space for workspaces; absent if unknown.", ("node",)),
-    Series("commonage_node_workloads", "gauge", "Workloads with an allocation on a node.", ("node",)),
+    Series("commonage_node_cpu_cores", "gauge", "CPU cores of a node.", _NODE),
+    Series("commonage_node_allocated_cpu_cores", "gauge", "CPU cores of a node that are allocated.", _NODE),
+    Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", _NODE),
+    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of a node that is allocated.", _NODE),
+    Series("commonage_node_free_disk_bytes", "gauge", "Free disk space for workspaces; absent if unknown.", _NODE),
+    Series("commonage_node_used_cpu_cores", "gauge", "Busy CPU cores of a node, measured.", _NODE),
+    Series("commonage_node_used_memory_bytes", "gauge", "Memory in use on a node, measured.", _NODE),
+    Series("commonage_node_disk_bytes", "gauge", "Size of the fullest disk of a node.", _NODE),
+    Series("commonage_node_used_disk_bytes", "gauge", "Used space on the fullest disk of a node.", _NODE),
+    Series("commonage_node_disk_read_bytes_per_second", "gauge", "Reads from the disks of a node.", _NODE),
+    Series("commonage_node_disk_written_bytes_per_second", "gauge", "Writes to the disks of a node.", _NODE),
+    Series("commonage_node_network_received_bytes_per_second", "gauge", "Network traffic to a node.", _NODE),
+    Series("commonage_node_network_sent_bytes_per_second", "gauge", "Network traffic from a node.", _NODE),
+    Series("commonage_node_temperature_celsius", "gauge", "Temperature of the processor of a node.", _NODE),
+    Series("commonage_node_load", "gauge", "Load average of a node, one minute.", _NODE),
+    Series("commonage_node_workloads", "gauge", "Workloads with an allocation on a node.", _NODE),
     # --- GPUs
     Series("commonage_device_memory_bytes", "gauge", "VRAM of a GPU.", _DEVICE),
     Series("commonage_device_allocated_memory_bytes", "gauge", "VRAM of a GPU that is allocated.", _DEVICE),

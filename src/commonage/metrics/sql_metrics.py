@@ -1,4 +1,4 @@
-"""The metrics port on SQL: raw figures for a day, minutes for a month, hours for two years.
+"""The metrics port on SQL: figures as measured, later by minute, then by hour.
 
 Made and opened by the server, written by the sampling loop, read by API and portal. On PostgreSQL the tables are in
 the store's database; with a store on SQLite they are in a separate file, so that a flood of samples never delays a
@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +26,11 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    literal,
     literal_column,
     select,
     union_all,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
@@ -35,15 +38,32 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.metrics.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 from commonage.ports.metrics import Point, Sample
 
 DAY_S: Final = 86400
-RAW_KEPT_S: Final = DAY_S
-MINUTES_KEPT_S: Final = 30 * DAY_S
-HOURS_KEPT_S: Final = 730 * DAY_S
 _STEP_S: Final = 3600  # old figures are rolled up an hour at a time, not at every call
 _SERIES_REMEMBERED: Final = 20_000
+_SERIES_AT_ONCE: Final = 1000  # rolled up in one transaction, while new samples wait
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRetention:
+    """How long samples are kept as they are, by minute, by hour, and those of attempts at most, in seconds."""
+
+    raw_s: float = DAY_S
+    minutes_s: float = 30 * DAY_S
+    hours_s: float = 730 * DAY_S
+    attempts_s: float = 90 * DAY_S
+
+
+async def _add_sites(connection: AsyncConnection) -> None:
+    """From version 1, whose subjects were `node:NAME` and `device:UUID`, all of the local site."""
+    for kind in ("node:", "device:"):
+        name = func.substr(series.c.subject, len(kind) + 1)
+        renamed = literal(f"{kind}{LOCAL_SITE}/") + name
+        await connection.execute(update(series).where(series.c.subject.startswith(kind)).values(subject=renamed))
 
 
 class SqlMetrics:
@@ -51,8 +71,9 @@ class SqlMetrics:
     `postgresql://…`).
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, retention: SampleRetention | None = None) -> None:
         self._url = _address(url)
+        self._retention = retention or SampleRetention()
         self._engine: AsyncEngine | None = None
         # One writer, so that a series is not dropped as empty while its first sample is on the way.
         self._turn = asyncio.Lock()
@@ -78,6 +99,9 @@ class SqlMetrics:
             await connection.execute(insert(about).values(version=VERSION))
         elif version > VERSION:
             raise Conflict("the samples were written by a newer Commonage; start that one", code="database-newer")
+        elif version < VERSION:
+            await _add_sites(connection)
+            await connection.execute(insert(about).values(version=VERSION))
 
     async def close(self) -> None:
         if self._engine is not None:
@@ -153,15 +177,38 @@ class SqlMetrics:
         hour = now // _STEP_S * _STEP_S
         if hour <= self._rolled_up_to:
             return
-        async with self._turn, self._writing() as connection:
-            await _roll_up(connection, raw, minutes, 60, hour - RAW_KEPT_S)
-            await _roll_up(connection, minutes, hours, 3600, hour - MINUTES_KEPT_S)
-            await connection.execute(delete(hours).where(hours.c.at < hour - HOURS_KEPT_S))
-            empty = [~select(table).where(table.c.series_id == series.c.id).exists() for table in (raw, minutes, hours)]
-            gone = (await connection.execute(delete(series).where(*empty).returning(series.c.id))).scalars().all()
-        if gone:
-            self._ids.clear()
+        first = -1
+        while True:
+            async with self._turn, self._writing() as connection:
+                ids = select(series.c.id).where(series.c.id > first).order_by(series.c.id).limit(_SERIES_AT_ONCE)
+                last = (await connection.execute(select(func.max(ids.subquery().c.id)))).scalar()
+                if last is None:
+                    break
+                await self._tidy_series(connection, hour, first, last)
+            first = last
         self._rolled_up_to = hour
+
+    async def _tidy_series(self, connection: AsyncConnection, hour: float, first: int, last: int) -> None:
+        """The series with `first` < id <= `last`."""
+        kept = self._retention
+
+        def mine(column: ColumnElement[int]) -> ColumnElement[bool]:
+            return (column > first) & (column <= last)
+
+        await _roll_up(connection, raw, minutes, 60, hour - kept.raw_s // 60 * 60, mine(raw.c.series_id))
+        before = (hour - kept.minutes_s) // 3600 * 3600
+        await _roll_up(connection, minutes, hours, 3600, before, mine(minutes.c.series_id))
+        for table in (minutes, hours):
+            await connection.execute(delete(table).where(mine(table.c.series_id), table.c.at < hour - kept.hours_s))
+            of_attempts = select(series.c.id).where(mine(series.c.id), series.c.subject.startswith("attempt:"))
+            too_old = table.c.at < hour - min(kept.attempts_s, kept.hours_s)
+            await connection.execute(
+                delete(table).where(mine(table.c.series_id), too_old, table.c.series_id.in_(of_attempts))
+            )
+        empty = [~select(table).where(table.c.series_id == series.c.id).exists() for table in (raw, minutes, hours)]
+        gone = await connection.execute(delete(series).where(mine(series.c.id), *empty).returning(series.c.id))
+        if gone.scalars().all():
+            self._ids.clear()
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
@@ -246,8 +293,10 @@ def _all_resolutions(wanted: Select[int], since: float, until: float) -> Any:
     return union_all(*parts)
 
 
-async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, width: int, before: float) -> None:
-    """Move figures older than `before` (a multiple of `width`) into buckets, adding to existing ones."""
+async def _roll_up(
+    connection: AsyncConnection, fine: Table, coarse: Table, width: int, before: float, mine: ColumnElement[bool]
+) -> None:
+    """Move figures of these series older than `before` (a multiple of `width`) into buckets, adding to existing."""
     value = fine.c.value if fine is raw else None
     at = (_number_of(fine.c.at, width, connection) * width).label("bucket")
     figures = select(
@@ -257,7 +306,7 @@ async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, widt
         func.sum(value if value is not None else fine.c.total),
         func.min(value if value is not None else fine.c.least),
         func.max(value if value is not None else fine.c.most),
-    ).where(fine.c.at < before)
+    ).where(mine, fine.c.at < before)
     statement = _insert(coarse, connection).from_select(
         ["series_id", "at", "number", "total", "least", "most"],
         figures.group_by(fine.c.series_id, literal_column("bucket")),
@@ -276,7 +325,7 @@ async def _roll_up(connection: AsyncConnection, fine: Table, coarse: Table, widt
             },
         )
     )
-    await connection.execute(delete(fine).where(fine.c.at < before))
+    await connection.execute(delete(fine).where(mine, fine.c.at < before))
 
 
 _NICE_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Tab
 metadata = MetaData()
 
 # Raised when the meaning of a column changes; a program does not touch tables of a newer one.
-VERSION = 1
+VERSION = 2
 
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 

@@ -18,9 +18,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
+from commonage.control.access import Access, access_of
 from commonage.control.control import Control
 from commonage.control.request_limits import Connection
 from commonage.domain import errors
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
 from commonage.portal.live import LongResponse, Parts, only_changed, updates
@@ -114,6 +116,8 @@ class Site:
             home=HOME,
             site_name=self.control.settings.name,
             visitor=visitor,
+            may=self._may(visitor),
+            access=None if visitor is None else self.access(visitor),
             csrf=visitor.csrf if visitor else "",
             here=request.url.path,
             origin_warning=self.control.settings.origin_warning,
@@ -122,9 +126,31 @@ class Site:
         )
         return HTMLResponse(html, status_code=status)
 
+    def access(self, visitor: Visitor) -> Access:
+        return access_of(visitor.principal, self.control.settings)
+
+    def _may(self, visitor: Visitor | None) -> Callable[..., bool]:
+        """For templates: whether the visitor has a permission in a tenant, or on the platform."""
+        access = None if visitor is None else self.access(visitor)
+
+        def may(permission: str, tenant: str | None = None, *, owner: str | None = None) -> bool:
+            if access is None:
+                return False
+            asked = Permission(permission)
+            return access.may(asked, tenant) if owner is None else access.may_on(asked, owner, tenant or "")
+
+        return may
+
     def parts(self, visitor: Visitor, template: str) -> Callable[[str, Mapping[str, Any]], str]:
         """A function that draws a part of a page from the name of a macro of `template` and its values."""
-        common = {"home": HOME, "visitor": visitor, "csrf": visitor.csrf, "prices": self.control.settings.prices}
+        common = {
+            "home": HOME,
+            "visitor": visitor,
+            "may": self._may(visitor),
+            "access": self.access(visitor),
+            "csrf": visitor.csrf,
+            "prices": self.control.settings.prices,
+        }
         module = self._templates.get_template(template).make_module(common)
 
         def draw(name: str, values: Mapping[str, Any]) -> str:

@@ -9,10 +9,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:NAME`, `device:UUID`, `platform`.
+    """One value: `metric` of `subject` at `at`. Subjects: `attempt:ID`, `node:SITE/NAME`,
+    `device:SITE/UUID`, `platform`.
 
     Metric names carry the unit: `cpu_cores`, `memory_mib`, `gpu_memory_mib`, `gpu_utilisation` (0..1), `power_w`,
-    `queue_length`, `running`.
+    `queue_length`, `running`. Those of a node without `allocated_` in front are measured (`domain.node_usage`).
     """
 
     metric: str
@@ -41,8 +42,9 @@ class Metrics(Protocol):
         """At most about `points` buckets within [since, until), oldest first, from the finest data still kept."""
 
     async def tidy(self, now: float) -> None:
-        """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.
+        """Aggregate old data by minute, later by hour, and delete it at last, each after the time that the admin set.
 
-        Some databases do this by themselves.
+        By default raw values are kept for a day, minutes for a month, hours for two years, those of attempts as long as
+        workloads. Some databases do this by themselves.
         """
         return

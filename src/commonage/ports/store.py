@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
-from commonage.domain.nodes import Node
-from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.tenants import QuotaNotice, Reservation
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
 T = TypeVar("T")
@@ -25,11 +25,15 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
-    `unreserved` reservations to delete.
+    replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
+    `departed` names nodes and `unreserved` reservations to delete.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
+
+    `expired` are ids of ended workloads to delete, with their attempts and usage reports: in the same transaction their
+    usage is added to daily totals. One that has not ended, or is gone, is left out. `expired_events` are the seqs of
+    events to delete.
     """
 
     inserts: list[Workload] = field(default_factory=list)
@@ -39,13 +43,30 @@ class Batch:
     usage_reports: list[UsageReport] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
-    departed: list[tuple[str, str]] = field(default_factory=list)
+    departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+    expired_events: list[int] = field(default_factory=list)
+    quota_notices: list[QuotaNotice] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        work = self.inserts or self.updates or self.events
+        work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest)
+        return bool(work or rest or self.quota_notices)
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """Selects what one user may see: what the `owner` owns, what belongs to one of `tenants`, and of events also those
+    without an owner of one of the tenants in `shared`.
+    """
+
+    owner: str
+    tenants: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    def has(self, owner: str | None, tenant: str | None) -> bool:
+        return owner == self.owner or tenant in self.tenants or (owner is None and tenant in self.shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +77,13 @@ class Filter:
     tenant: str | None = None
     kinds: Collection[Kind] | None = None
     states: Collection[State] | None = None
+    site: str | None = None
     node: str | None = None
     array_id: str | None = None
     environment: str | None = None
     text: str | None = None
     submitted_after: float | None = None
+    visible: Visible | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +128,7 @@ class Store(Protocol):
         """All its attempts, oldest first."""
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         """Events with seq > `after`, oldest first."""
 
@@ -116,15 +139,37 @@ class Store(Protocol):
         """The greatest workload id, None without workloads."""
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         """Allocated resources within [since, until), summed by `by`: "owner", "tenant", "workload" or "environment".
 
-        An attempt that still runs counts up to `until`.
+        An attempt that still runs counts up to `until`. Of deleted workloads only daily totals (UTC) are known: a day
+        that is partly within the period counts by that part, and they are in no sum by workload.
+        """
+
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        """Ids of workloads that ended before a time, oldest end first.
+
+        `needed` are ids of workloads and arrays: those, and the members of those arrays, are left out.
+        """
+
+    async def reclaim(self) -> bool:
+        """Give a bounded amount of unused space back to the file system, if much is unused; True if more is left.
+
+        Databases that do so by themselves do nothing.
         """
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Former allocations of attempts that ended at `since` or later, the last end first."""
+
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        """GPU time from `since` of attempts that ended later, summed by tenant, owner, environment and model."""
 
     async def nodes(self) -> Sequence[Node]:
         """Every node ever seen and not removed."""
@@ -140,6 +185,9 @@ class Store(Protocol):
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that time, ordered by start."""
+
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        """The newest notice about each bound whose period began at `since` or later, by tenant, scope and name."""
 
     async def images(self) -> Sequence[Image]:
         """All images that were ever in the catalogue, including removed ones, by name."""

@@ -27,7 +27,7 @@ from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, In
 from commonage.scheduler.preemption.preemption import Preemption
 from commonage.scheduler.queue.equivalence_classes import EquivalenceClasses
 from commonage.scheduler.queue.queue import QueueOrder
-from commonage.scheduler.queue.quota import QuotaDecision, amounts_of
+from commonage.scheduler.queue.quota import QuotaDecision
 from commonage.scheduler.snapshot import Snapshot
 
 MAX_PROMISE_ATTEMPTS = 4 * MAX_PROMISES
@@ -120,16 +120,26 @@ class SchedulingPass:
             queued_requests = self.members_at(index)
             if not self.quota_decision(queued_requests).starts:
                 self._reclaim(index)
-                self._settled[equivalence_classes.remaining(number)] = True
+                rest = equivalence_classes.remaining(number)
+                alike = self._in_same_environment(rest, queued_requests[0])
+                self._settled[rest[alike]] = True
+                equivalence_classes.keep(number, rest[~alike])
                 continue
             longest = self._start(index, queued_requests)
             if longest is None:
                 self._settled[index] = True
                 equivalence_classes.started(number)
             else:
-                self._protect_nodes(index)
+                shape = self.snapshot.fits.shape(int(self.order.request_classes[index]))
+                self._protect_nodes(index, self._within_quota(queued_requests[0], shape))
                 equivalence_classes.refused(number, longest)
         self._process_waiting(len(self.order), protect=False)
+
+    def _in_same_environment(self, indices: Ints, queued: QueuedRequest) -> Bools:
+        """[indices]: those that a quota refuses as it refused `queued`; they differ at most in their environment."""
+        if not self.snapshot.quotas.limits.by_environment:
+            return np.ones(len(indices), np.bool_)
+        return self.snapshot.queue.in_environment(self.order.slots[indices], queued.environment)
 
     # --- order and gangs ------------------------------------------------------------------------------------------
 
@@ -182,10 +192,11 @@ class SchedulingPass:
                 self._max_run_s[fitting] = ends[fits[fitting]].max() - self.now + ROUNDING_S
         return float(self._max_run_s[request_class])
 
-    def _protect_nodes(self, index: int) -> None:
-        """Protect the nodes that a waiting request could use, unless it can still get a promise."""
+    def _protect_nodes(self, index: int, within: Bools | None = None) -> None:
+        """Protect the nodes that a waiting request could use (of those `within`), unless it can still get a promise."""
         if self._protected is not None:
-            self.backfill.protect(self.snapshot.fits.empty[self.order.request_classes[index]])
+            could = self.snapshot.fits.empty[self.order.request_classes[index]]
+            self.backfill.protect(could if within is None else could & within)
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -197,20 +208,24 @@ class SchedulingPass:
         shape, promise = self.snapshot.fits.shape(request_class), None
         starts = self.quota_decision(queued_requests).starts
         self._promise_attempts += starts
-        when = self.backfill.earliest_start(queued_requests, shape) if starts else None
+        within = self._within_quota(queued_requests[0], shape)
+        when = self.backfill.earliest_start(queued_requests, shape, within) if starts else None
         if when is None or when[0] > self.now + SOON_S:
             promise = self._evict(queued_requests, shape)
         if promise is None and when is not None:
             promise = self.backfill.promise(queued_requests, shape, when)
         is_within_timeout = self.now - queued_requests[0].submitted_at <= self.snapshot.rules.head_of_queue_timeout_s
         if promise is None and starts and self._may_reserve_node and not is_within_timeout:
-            promise = self.backfill.reserve_node(queued_requests, shape, self.snapshot.fits.empty[request_class])
+            could = self.snapshot.fits.empty[request_class]
+            could = could if within is None else could & within
+            promise = self.backfill.reserve_node(queued_requests, shape, could)
             self._may_reserve_node = promise is None
         if promise is not None:
             self.promises[queued_requests[0].workload_id] = promise
         elif not starts:  # the quota also refuses the same request of this user further back
             account = self.order.accounts[index]
-            self._settled |= (self.order.accounts == account) & (self.order.request_classes == request_class)
+            same = np.flatnonzero((self.order.accounts == account) & (self.order.request_classes == request_class))
+            self._settled[same[self._in_same_environment(same, queued_requests[0])]] = True
 
     def _reclaim(self, index: int) -> None:
         """The quota refuses the request; it may still reclaim what others borrowed."""
@@ -220,7 +235,7 @@ class SchedulingPass:
 
     def _evict(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> Promise | None:
         snapshot, queued = self.snapshot, queued_requests[0]
-        search_key = (shape.number, queued.gang_size, queued.tenant, queued.owner, queued.priority)
+        search_key = (shape.number, queued.gang_size, queued.tenant, queued.owner, queued.environment, queued.priority)
         if (
             search_key in self._failed_searches
             or len(self._failed_searches) >= MAX_VICTIM_SEARCHES
@@ -269,8 +284,7 @@ class SchedulingPass:
         shape = self.snapshot.grid.shape(queued.request)
         if self.snapshot.reserved.own_nodes(queued, shape) is not None:
             return QuotaDecision.OWN  # quotas do not count allocations within a reservation
-        amounts = amounts_of(shape, len(queued_requests))
-        return self.snapshot.quotas.decide(queued.tenant, queued.owner, amounts)
+        return self.snapshot.quotas.decision(queued, shape, len(queued_requests))
 
     def _start(self, index: int, queued_requests: Sequence[QueuedRequest]) -> float | None:
         """None if all started; else the longest run, in seconds, with which an equal request might still start."""
@@ -295,10 +309,16 @@ class SchedulingPass:
         if self._changed_nodes:
             touched = np.fromiter(self._changed_nodes, np.int64)
             fit[touched] = self.snapshot.grid.fits(shape, touched)
-        if self._bounded:
-            within = self.snapshot.quotas.nodes_within_quota(self.snapshot.grid, shape, queued.tenant, queued.owner)
-            fit = fit if within is None else fit & within
-        return fit
+        within = self._within_quota(queued, shape)
+        return fit if within is None else fit & within
+
+    def _within_quota(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
+        """[N]: the nodes on which the quota lets the request start; None: all, or it is the same everywhere."""
+        if not self._bounded:
+            return None
+        within = self.snapshot.quotas.nodes_within_quota(self.snapshot.grid, queued, shape, queued.gang_size)
+        reserved = self.snapshot.reserved.own_nodes(queued, shape)
+        return within if within is None or reserved is None else within | reserved
 
     def _place(self, queued: QueuedRequest, shape: Shape, number: int) -> None:
         devices = self.backfill.devices(queued, shape, number)

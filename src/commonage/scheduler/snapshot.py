@@ -7,15 +7,15 @@ explanations read it, and undo what they try (`trial`). It gives the same plan a
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
-from commonage.domain.usage import PastAllocation
+from commonage.domain.usage import GpuTime, PastAllocation
 from commonage.scheduler.backfill.claims import AvailabilityProfiles
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
@@ -27,6 +27,7 @@ from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.scheduler.queue.durations import Durations
 from commonage.scheduler.queue.fair_share import Capacity, Usage
+from commonage.scheduler.queue.gpu_time import GpuTimes
 from commonage.scheduler.queue.queue import Queue, QueueOrder
 from commonage.scheduler.queue.quota import QuotaAccounts
 from commonage.scheduler.queue.sites import Sites
@@ -47,13 +48,14 @@ class Snapshot:
         self.queue = Queue()
         self.allocated: dict[str, AllocatedRequest] = {}
         self.usage = Usage(self.rules.half_life_s, self.rules.entry_penalty_s)
+        self.gpu_times = GpuTimes(self.rules.time_zone)
         self.allocations = AllocationTable(self.grid)
         self.profiles = AvailabilityProfiles(self.grid, self.allocations)
         self.fits = FitTable(self.grid)
         self.durations = Durations()
         self._mix = mix or WorkloadMix()
         self._undo: list[tuple[AllocatedRequest, int]] | None = None
-        self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._environments: defaultdict[str, Counter[NodeKey]] = defaultdict(Counter)
         self._capacity = (-1, Capacity())
         self._policies = policies
         self.policy = self._make_policy()
@@ -81,8 +83,8 @@ class Snapshot:
     def put(self, nodes: Sequence[Node]) -> None:
         self.grid.put(nodes)
 
-    def remove(self, name: str) -> None:
-        self.grid.remove(name)
+    def remove(self, key: NodeKey) -> None:
+        self.grid.remove(key)
 
     def arrived(self, request: Request) -> None:
         """Let the policy learn from a submitted request. Called once for each workload, queued or not."""
@@ -108,11 +110,12 @@ class Snapshot:
             return  # most writes of a workload leave its allocation unchanged
         if before is not None:
             self._remove(before)
-        elif allocated.allocation.node in self.grid.number:
-            self.sites.started(self.grid.nodes[self.grid.number[allocated.allocation.node]].site)
+        elif allocated.allocation.node_key in self.grid.number:
+            self.sites.started(allocated.allocation.site)
         self.allocated[allocated.workload_id] = allocated
         self._charge(allocated)
-        self._environments[allocated.environment][allocated.allocation.node] += 1
+        self.gpu_times.begin(allocated.tenant, allocated.owner, allocated.environment, allocated.allocation)
+        self._environments[allocated.environment][allocated.allocation.node_key] += 1
         self._apply(allocated, 1)
 
     def release(self, workload_id: str, at: float) -> None:
@@ -120,10 +123,15 @@ class Snapshot:
         if allocated is not None:
             self._remove(allocated)
             self.usage.end(allocated.allocation.attempt_id, at)
+            self.gpu_times.end(allocated.allocation.attempt_id, at)
             if not allocated.evicted_for:  # the duration of an evicted workload is not typical
                 self.durations.ended(
                     allocated.kind, allocated.environment, allocated.owner, at - allocated.allocation.at
                 )
+
+    def load_gpu_time(self, sums: Iterable[GpuTime], now: float) -> None:
+        """Count the GPU time of attempts that ended this month."""
+        self.gpu_times.load(sums, now)
 
     def _charge(self, allocated: AllocatedRequest) -> None:
         share = self.capacity().share(Amounts.of(allocated.allocation))
@@ -133,9 +141,9 @@ class Snapshot:
 
     def _remove(self, allocated: AllocatedRequest) -> None:
         runs = self._environments[allocated.environment]
-        runs[allocated.allocation.node] -= 1
-        if not runs[allocated.allocation.node]:
-            del runs[allocated.allocation.node]
+        runs[allocated.allocation.node_key] -= 1
+        if not runs[allocated.allocation.node_key]:
+            del runs[allocated.allocation.node_key]
             if not runs:
                 del self._environments[allocated.environment]
         self._apply(allocated, -1)
@@ -161,7 +169,7 @@ class Snapshot:
         counted = (
             request for request in self.allocations if request.allocation.attempt_id not in self.reserved.counted
         )
-        self.quotas = QuotaAccounts(self.rules, counted)
+        self.quotas = QuotaAccounts(self.rules, counted, self.gpu_times, self.grid)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +178,7 @@ class Snapshot:
         self.reserved.update(self.rules.reservations, now)
         if self.reserved.counted is not self._counted:
             self._rebuild_quotas()
+        self.quotas.limits.set_time(now)
         self.fits.refresh()
 
     @contextmanager
@@ -218,7 +227,7 @@ class Snapshot:
         ]
 
     def runs(self, environment: str, number: int) -> bool:
-        return self.grid.nodes[number].name in self._environments.get(environment, ())
+        return self.grid.nodes[number].key in self._environments.get(environment, ())
 
     def capacity(self) -> Capacity:
         if self._capacity[0] != self.grid.puts:

@@ -56,7 +56,16 @@ from commonage.wire.nodes import (
     NodePoolOut,
 )
 from commonage.wire.sites import SiteList, SiteOut, SiteTokenIn, SiteTokenOut
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
+from commonage.wire.tenants import (
+    QuotaList,
+    QuotaOut,
+    ReservationIn,
+    ReservationList,
+    ReservationOut,
+    ReservedOut,
+    TenantList,
+    TenantOut,
+)
 from commonage.wire.usage import UsageOut
 from commonage.wire.workloads import (
     AttemptList,
@@ -321,6 +330,10 @@ class AsyncClient:
     async def tenants(self) -> Sequence[TenantOut]:
         """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return (await self._get("/tenants", TenantList)).items
+
+    async def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
+        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        return (await self._get("/quotas", QuotaList, tenant=tenant, user=user)).items
 
     async def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""

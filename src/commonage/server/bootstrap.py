@@ -18,6 +18,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.clouds import LibcloudMachines
 from commonage.control.control import Adapters, Control
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
@@ -29,14 +30,15 @@ from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
 from commonage.server.configure import (
-    SITE,
     EnginePlace,
     agents_of,
     catalogue_of,
     control_settings,
     homes_dir,
     make_engine,
+    sample_retention,
     shared_dir,
+    volumes_of,
     without_image,
 )
 from commonage.server.data_dir import DataDir
@@ -138,9 +140,9 @@ async def assemble(
     if agents is not None:
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, EnginePlace(SITE, data.path), devices.devices, access, account, agents)
+    engine = make_engine(settings, EnginePlace(LOCAL_SITE, data.path), devices.devices, access, account, agents)
     database = database_of(settings, data.path)
-    store, metrics = SqlStore(database), SqlMetrics(database)
+    store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     joining, engines = None, [engine]
     if address := settings.site_address:
@@ -157,13 +159,13 @@ async def assemble(
         identity=identity,
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=devices.devices,
-        elsewhere=agents,
+        elsewhere={LOCAL_SITE: agents} if agents is not None else {},
         engines=engines,
         environments=[entry for entry in catalogue_of(settings) if entry not in without_image(settings)],
         chance=random.SystemRandom().randrange,
         clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path)),
+        homes=HomeFolders(homes_dir(settings, data.path), volumes_of(settings)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from commonage.catalogue import builtin_environments
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.docker.engine import DockerEngine
@@ -20,6 +21,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
+from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
@@ -27,9 +29,6 @@ from commonage.ports.registry import RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
-
-SITE = "local"
-"""The control plane's own site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,8 @@ def make_engine(
     site, data = place.site, place.data
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
-        "keep_logs_days": settings.keep_logs_days,
+        "keep_logs_s": settings.keep_logs,
+        "keep_job_files_s": settings.keep_job_files,
         "max_log_mib": settings.max_log,
     }
     node: dict[str, Any] = {
@@ -124,6 +124,15 @@ def _agents_file(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
+def sample_retention(settings: Settings) -> SampleRetention:
+    return SampleRetention(
+        raw_s=settings.keep_samples,
+        minutes_s=settings.keep_samples_by_minute,
+        hours_s=settings.keep_samples_by_hour,
+        attempts_s=settings.keep_workloads,
+    )
+
+
 def control_settings(settings: Settings) -> ControlSettings:
     """The settings of control. Raises InvalidInput if a tenant names something that does not exist."""
     return ControlSettings(
@@ -148,6 +157,7 @@ def control_settings(settings: Settings) -> ControlSettings:
             per_tenant_mib=settings.bundle_space_per_tenant,
             keep_s=settings.keep_bundles,
         ),
+        retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every_s,
@@ -177,7 +187,9 @@ def rules_of(settings: Settings) -> Rules:
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _check_names(f"the tenant {entry.name}: environments", fixed, environments)
-        _check_names(f"the tenant {entry.name}: sites", entry.sites, [SITE])
+        bounded = [name for name in entry.per_environment if "/" not in name]
+        _check_names(f"the tenant {entry.name}: per_environment", bounded, environments)
+        _check_names(f"the tenant {entry.name}: sites", entry.sites, [LOCAL_SITE])
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
         policy=settings.policy,
@@ -187,6 +199,7 @@ def rules_of(settings: Settings) -> Rules:
         age_credit=settings.age_credit,
         guaranteed_s=float(settings.guaranteed_runtime),
         head_of_queue_timeout_s=float(settings.head_of_queue_timeout),
+        time_zone=settings.quota_time_zone,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
@@ -20,7 +21,6 @@ from commonage.link.bundle import make_bundle
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.sites.service import InviteRules, SiteService
 from commonage.ports.clock import Clock
-from commonage.server.configure import SITE as LOCAL_SITE
 from commonage.server.processes.ports import PortError, in_url
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import RemoteSites

@@ -12,6 +12,7 @@ from commonage.store.rows import (
     EVENT,
     IMAGE,
     NODE,
+    QUOTA_NOTICE,
     RESERVATION,
     USAGE_REPORT,
     Row,
@@ -45,11 +46,16 @@ class Changes:
         self.changed = [{"of_id": name, **progress_row(newest[name])} for name in self.versions]
         self.ended = [name for name in self.versions if newest[name].state.is_terminal]
         self.events = [EVENT.row(event) for event in batch.events]
-        self.nodes = _last_rows(NODE, batch.nodes, lambda node: (node.site, node.name))
+        self.nodes = _last_rows(NODE, batch.nodes, lambda node: node.key)
         self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
+        self.quota_notices = _last_rows(
+            QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
+        )
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
+        self.expired = [clean(workload_id) for workload_id in batch.expired]
+        self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:

@@ -31,6 +31,7 @@ T = TypeVar("T")
 _READERS: Final = 4
 # How long to wait for another program (a backup, `commonage db`) before an error.
 _PATIENCE_S: Final = 15.0
+_RECLAIMED_PAGES: Final = 2000
 
 
 class Database(ABC):
@@ -63,6 +64,10 @@ class Database(ABC):
         self._must_be_open()
         with translated(self.where):
             return await self._read(statement)
+
+    async def reclaim(self) -> bool:
+        """See the store port."""
+        return False
 
     async def close(self) -> None:
         """Let transactions that have begun end, then disconnect."""
@@ -160,11 +165,31 @@ class _Sqlite(Database):
 
         return await _in(self._reader_threads, run)
 
+    async def reclaim(self) -> bool:
+        return await self.write(_shrink)
+
     async def _dispose(self) -> None:
         await _in(self._reader_threads, self._reader.dispose)
         await _in(self._writer_thread, self._writer.dispose)
         self._reader_threads.shutdown()
         self._writer_thread.shutdown()
+
+
+def _shrink(connection: Connection) -> bool:
+    """Give pages back if more than a quarter of the file is free; less is soon used again."""
+    free, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
+    if free * 4 <= pages:
+        return False
+    # By the driver: it frees a page for each row that is fetched, and SQLAlchemy fetches none without columns.
+    cursor = connection.connection.cursor()
+    cursor.execute(f"PRAGMA incremental_vacuum({_RECLAIMED_PAGES})")
+    cursor.fetchall()
+    cursor.close()
+    return _pragma(connection, "freelist_count") < free
+
+
+def _pragma(connection: Connection, name: str) -> int:
+    return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
 async def _in(threads: Executor, work: Callable[[], T]) -> T:
@@ -198,6 +223,8 @@ def _sqlite_engine(url: URL, reconnect_timeout_s: float, *, writes: bool) -> Eng
 
 def _set_up_sqlite(connection: Any, reconnect_timeout_s: float, writes: bool) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
+    if writes:  # has an effect on a new file only: one without tables, before write-ahead logging is on
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
     pragmas = [
         f"busy_timeout={int(reconnect_timeout_s * 1000)}",
         "synchronous=FULL",  # acknowledged writes survive a power cut

@@ -6,12 +6,12 @@ walks are merged: the database need not sort, or estimate the number of matches.
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal, select, union_all
+from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal, or_, select, union_all
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from commonage.domain.workloads import State
-from commonage.ports.store import Filter
+from commonage.ports.store import Filter, Visible
 from commonage.store.rows import clean
 from commonage.store.tables import workloads
 
@@ -22,6 +22,7 @@ def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list
     equal = {
         columns.owner: which.owner,
         columns.tenant: which.tenant,
+        columns.site: which.site,
         columns.node: which.node,
         columns.array_id: which.array_id,
         columns.environment: which.environment,
@@ -36,7 +37,15 @@ def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list
     if which.text is not None:
         text = clean(which.text).casefold()
         terms.append(_contains(columns.name_folded, text, dialect) | (func.substr(columns.id, 1, len(text)) == text))
+    if which.visible is not None:
+        terms.append(is_visible(columns.owner, columns.tenant, which.visible))
     return terms
+
+
+def is_visible(owner: ColumnElement[str], tenant: ColumnElement[str], visible: Visible) -> ColumnElement[bool]:
+    """The condition on a row that has an owner and a tenant."""
+    own = owner == clean(visible.owner)
+    return or_(own, tenant.in_(sorted(map(clean, visible.tenants)))) if visible.tenants else own
 
 
 def newest_first(
@@ -62,8 +71,8 @@ def _walk(limit: int, *demands: ColumnElement[bool]) -> Select[tuple[str]]:
 
 
 def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
-    """The index walks to merge; None if a single walk over ids, a node or an array is best."""
-    if which.node is not None or which.array_id is not None:
+    """The index walks to merge; None if a single walk over ids, a site, a node or an array is best."""
+    if which.site is not None or which.node is not None or which.array_id is not None:
         return None
     states = sorted(State if which.states is None else set(which.states))
     by_state = [[workloads.c.state == state.value] for state in states]

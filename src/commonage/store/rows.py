@@ -20,8 +20,8 @@ from sqlalchemy import Select, Table, select
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.images import Image
-from commonage.domain.nodes import Allocation, Node
-from commonage.domain.tenants import Reservation
+from commonage.domain.nodes import Allocation, Node, Share
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Attempt, Event, Spec, Workload
 from commonage.store import tables
@@ -145,6 +145,7 @@ NODE = Stored(Node, tables.nodes)
 USAGE_REPORT = Stored(UsageReport, tables.usage_reports)
 RESERVATION = Stored(Reservation, tables.reservations)
 IMAGE = Stored(Image, tables.images)
+QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)
 
 ATTEMPT_COLUMNS = (*ATTEMPT.columns, *ALLOCATION.columns)
 
@@ -186,6 +187,7 @@ def progress_row(workload: Workload) -> Row:
     attempt = workload.attempt
     return {
         **WORKLOAD.row(workload),
+        "site": clean(attempt.allocation.site) if attempt else None,
         "node": clean(attempt.allocation.node) if attempt else None,
         "attempt_id": attempt.id if attempt else None,
     }
@@ -201,6 +203,11 @@ def attempt_row(attempt: Attempt, spec: Spec) -> Row:
         "gpu_mib": sum(share.memory_mib for share in allocation.shares),
         "gpu_milli": sum(share.compute_milli for share in allocation.shares),
     }
+
+
+def shares_from_text(text: str) -> list[Share]:
+    """The shares of an attempt, from their column alone."""
+    return [from_json(Share, one, ignore_unknown=True) for one in json.loads(text)]
 
 
 def _charged_to(spec: Spec) -> Row:

@@ -6,46 +6,45 @@ and every table gets its rows in one statement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, case, func, literal, select
+from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
-from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
+from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
-from commonage.ports.store import Batch, Filter, Page
+from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
+from commonage.store.expiry import expired
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
     EVENT,
     IMAGE,
     NODE,
+    QUOTA_NOTICE,
     RESERVATION,
     USAGE_REPORT,
     Stored,
     attempt_from_row,
     clean,
+    shares_from_text,
 )
-from commonage.store.tables import attempts, events, images, reservations, usage_reports
+from commonage.store.tables import attempts, events, images, quota_notices, reservations, usage_reports
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
+from commonage.store.usage import SUBJECTS, usage_of, usage_statement
 from commonage.store.workloads import Workloads
 from commonage.store.writer import Writer
 
 T = TypeVar("T")
 
-_SUBJECTS = {
-    "owner": attempts.c.owner,
-    "tenant": attempts.c.tenant,
-    "workload": attempts.c.workload_id,
-    "environment": attempts.c.environment,
-}
-_HOUR_S = 3600.0
 _LARGEST_SEQ = 2**63 - 1
 
 
@@ -104,19 +103,31 @@ class SqlStore:
         return [attempt_from_row(row) for row in await self._rows(of_workload.order_by(attempts.c.number))]
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         # A client may send any number; no database compares one of more than 64 bits.
         later = EVENT.select().where(events.c.seq > max(-_LARGEST_SEQ, min(after, _LARGEST_SEQ)))
         if workload_id is not None:
             later = later.where(events.c.workload_id == clean(workload_id))
-        if owner is not None:
-            later = later.where(events.c.owner == clean(owner))
-        return await self._read(EVENT, later.order_by(events.c.seq).limit(limit))
+        if visible is None:
+            return await self._read(EVENT, later.order_by(events.c.seq).limit(limit))
+        # Each part is a walk along an index.
+        parts = [
+            await self._read(EVENT, later.where(*part).order_by(events.c.seq).limit(limit))
+            for part in _parts_of_events(visible)
+        ]
+        return sorted(chain(*parts), key=lambda event: event.seq)[:limit]
 
     async def last_event_seq(self) -> int:
         rows = await self._rows(select(func.max(events.c.seq)))
         return rows[0][0] or 0
+
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        parts = self._parts
+        return [row[0] for row in await self._rows(expired(before, needed, limit, parts.database.dialect))]
+
+    async def reclaim(self) -> bool:
+        return await self._parts.database.reclaim()
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         columns = attempts.c
@@ -132,35 +143,40 @@ class SqlStore:
         rows = await self._rows(ended)
         return [PastAllocation(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
 
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        columns = attempts.c
+        begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
+        keys = (columns.tenant, columns.owner, columns.environment, columns.shares)
+        statement = (
+            select(*keys, func.sum(columns.ended_at - begun))
+            .where(columns.ended_at > since, columns.ended_at > columns.allocated_at, columns.gpu_milli > 0)
+            .group_by(*keys)
+        )
+        sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        for tenant, owner, environment, shares, seconds in await self._rows(statement):
+            for share in shares_from_text(shares):
+                sums[tenant, owner, environment, share.model] += share.compute_milli * seconds
+        return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
+
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
-        if by not in _SUBJECTS:
+        if by not in SUBJECTS:
             raise InvalidInput(
-                f"usage is summed by {', '.join(_SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
+                f"usage is summed by {', '.join(SUBJECTS)}, not by {by!r}", field="by", code="invalid-by"
             )
         if not since < until:
             return []
-        statement = _usage_statement(since, until, by)
-        if owner is not None:
-            statement = statement.where(attempts.c.owner == clean(owner))
-        if workload_id is not None:
-            statement = statement.where(attempts.c.workload_id == clean(workload_id))
-        rows = await self._rows(statement)
-        return [
-            Usage(
-                subject=row[0],
-                workloads=row[1],
-                gpu_gib_h=row[2] / 1024 / _HOUR_S,
-                gpu_h=row[3] / 1000 / _HOUR_S,
-                cpu_h=row[4] / 1000 / _HOUR_S,
-                memory_gib_h=row[5] / 1024 / _HOUR_S,
-            )
-            for row in sorted(rows, key=lambda row: str(row[0]))
-        ]
+        return usage_of(await self._rows(usage_statement(since, until, by, visible, workload_id)))
 
     async def nodes(self) -> Sequence[Node]:
-        return sorted(await self._read(NODE, NODE.select()), key=lambda node: (node.site, node.name))
+        return sorted(await self._read(NODE, NODE.select()), key=lambda node: node.key)
 
     async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         of_workload = USAGE_REPORT.select().where(usage_reports.c.workload_id == clean(workload_id))
@@ -187,10 +203,16 @@ class SqlStore:
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
 
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        later = QUOTA_NOTICE.select().where(quota_notices.c.period_at >= since)
+        return sorted(
+            await self._read(QUOTA_NOTICE, later), key=lambda one: (one.tenant, one.scope, one.name, one.resource)
+        )
+
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]
 
-    async def _rows(self, statement: Select[Any]) -> Sequence[Sequence[Any]]:
+    async def _rows(self, statement: Executable) -> Sequence[Sequence[Any]]:
         return await self._parts.database.read(statement)
 
 
@@ -201,20 +223,10 @@ class _Open:
         self.writer = Writer(database.dialect)
 
 
-def _usage_statement(since: float, until: float, by: str) -> Select[Any]:
-    """Resources times seconds within [since, until), by subject. A share counts by its VRAM and by its compute."""
-    columns, subject = attempts.c, _SUBJECTS[by]
-    begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
-    ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
-    amounts = (columns.gpu_mib, columns.gpu_milli, columns.cpus_milli, columns.memory_mib)
-    sums: list[Any] = [func.sum(amount * (ended - begun)) for amount in amounts]
-    return (
-        select(func.min(subject), func.count(columns.workload_id.distinct()), *sums)
-        .where(
-            columns.allocated_at < until,
-            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.allocated_at)),
-        )
-        # By an expression, so that SQLite looks for the window's attempts by `ended_at` instead of walking all of them
-        # in the order of their subjects.
-        .group_by(subject.concat(""))
-    )
+def _parts_of_events(visible: Visible) -> list[list[ColumnElement[bool]]]:
+    """The visible events in parts that have none in common."""
+    owner, tenant, mine = events.c.owner, events.c.tenant, clean(visible.owner)
+    seen, shared = set(map(clean, visible.tenants)), set(map(clean, visible.shared))
+    of_others = [[tenant == name, owner.is_(None) | (owner != mine)] for name in sorted(seen)]
+    of_nobody = [[tenant == name, owner.is_(None)] for name in sorted(shared - seen)]
+    return [[owner == mine], *of_others, *of_nobody]

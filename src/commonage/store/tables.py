@@ -25,6 +25,8 @@ from sqlalchemy import (
     text,
 )
 
+from commonage.domain.workloads import State
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -43,6 +45,9 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
+# The states of ended workloads, as the partial index has them: it is used by statements with the same text.
+ENDED = f"state IN ({', '.join(repr(state.value) for state in State if state.is_terminal)})"
+
 # The submitted spec: one for all members of an array, and never changed.
 specs = Table(
     "specs",
@@ -53,7 +58,7 @@ specs = Table(
 )
 
 # `key` is the client's; of an array only the first member has it, so that it can be unique.
-# `attempt_id` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
+# `attempt_id`, `site` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
 workloads = Table(
     "workloads",
     metadata,
@@ -64,6 +69,7 @@ workloads = Table(
     Column("owner", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("environment", Text, nullable=False),
+    Column("site", Text),
     Column("node", Text),
     Column("submitted_at", Double, nullable=False),
     Column("array_id", Id),
@@ -89,8 +95,11 @@ Index(None, workloads.c.owner, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.tenant, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
-Index(None, workloads.c.node, workloads.c.id, **_where("node IS NOT NULL"))
+Index(None, workloads.c.site, workloads.c.node, workloads.c.id, **_where("site IS NOT NULL"))
 Index(None, workloads.c.array_id, workloads.c.id, **_where("array_id IS NOT NULL"))
+# Retention looks for the oldest ends, and for other members of an array with the same spec.
+Index(None, workloads.c.since, workloads.c.id, **_where(ENDED))
+Index(None, workloads.c.spec_id)
 
 # Values of secrets, stored separately, and only until the workload has ended.
 secrets = Table(
@@ -113,6 +122,7 @@ attempts = Table(
     Column("owner", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("environment", Text, nullable=False),
+    Column("site", Text, nullable=False),
     Column("node", Text, nullable=False),
     Column("cpus_milli", BigInteger, nullable=False),
     Column("memory_mib", BigInteger, nullable=False),
@@ -146,6 +156,7 @@ events = Table(
 )
 Index(None, events.c.workload_id, events.c.seq, **_where("workload_id IS NOT NULL"))
 Index(None, events.c.owner, events.c.seq, **_where("owner IS NOT NULL"))
+Index(None, events.c.tenant, events.c.seq, **_where("owner IS NULL"))
 
 nodes = Table(
     "nodes",
@@ -179,6 +190,23 @@ Index(None, usage_reports.c.workload_id, usage_reports.c.began_at)
 Index(None, usage_reports.c.owner, usage_reports.c.command_hash, usage_reports.c.ended_at)
 Index(None, usage_reports.c.began_at, **_where("ended_at IS NULL"))
 
+# Usage of deleted workloads: see `domain.usage.DailyUsage`.
+usage_totals = Table(
+    "usage_totals",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("tenant", Id, primary_key=True),
+    Column("owner", Id, primary_key=True),
+    Column("environment", Id, primary_key=True),
+    Column("workloads", BigInteger, nullable=False),
+    Column("began", BigInteger, nullable=False),
+    Column("gpu_mib_s", Double, nullable=False),
+    Column("gpu_milli_s", Double, nullable=False),
+    Column("cpus_milli_s", Double, nullable=False),
+    Column("memory_mib_s", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Resources reserved for a tenant in a window of time; the request is in `body`. Past ones stay, as a record.
 reservations = Table(
     "reservations",
@@ -191,6 +219,20 @@ reservations = Table(
     sqlite_with_rowid=False,
 )
 Index(None, reservations.c.ends_at)
+
+# The newest notice about each bound of a quota, so that a restart does not repeat it.
+quota_notices = Table(
+    "quota_notices",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("scope", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("level", Integer, nullable=False),
+    Column("period_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
 
 # Images of the catalogue by their names; removed ones stay, to explain why they are unavailable.
 images = Table(

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Table, Text, any_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Table, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
 from commonage.store.changes import Changes, stale
+from commonage.store.expiry import delete_workloads
+from commonage.store.many import is_among, many_in_one
 from commonage.store.rows import WORKLOAD, Row
 from commonage.store.tables import (
     attempts,
     events,
     images,
     nodes,
+    quota_notices,
     reservations,
     secrets,
     specs,
@@ -38,11 +40,11 @@ class Writer:
         def upsert(table: Table) -> _Prepared:
             return prepared(_upsert(table, dialect))
 
-        progress = [*(name for name in WORKLOAD.columns if name not in _FIXED), "node", "attempt_id"]
+        progress = [*(name for name in WORKLOAD.columns if name not in _FIXED), "site", "node", "attempt_id"]
         self._dialect = dialect
         self._versions = prepared(
             select(workloads.c.id, workloads.c.version)
-            .where(_is_among(workloads.c.id, "ids", dialect))
+            .where(is_among(workloads.c.id, "ids", dialect))
             .order_by(workloads.c.id)  # all writers lock in the same order: no deadlock
             .with_for_update()
         )
@@ -54,9 +56,10 @@ class Writer:
             .where(workloads.c.id == bindparam("of_id"))
             .values({name: bindparam(name) for name in progress})
         )
-        self._delete_secrets = prepared(delete(secrets).where(_is_among(secrets.c.workload_id, "ids", dialect)))
+        self._delete_secrets = prepared(delete(secrets).where(is_among(secrets.c.workload_id, "ids", dialect)))
         self._upsert_attempts = upsert(attempts)
         self._insert_events = prepared(insert(events))
+        self._delete_events = prepared(delete(events).where(events.c.seq == bindparam("of_seq")))
         self._upsert_nodes = upsert(nodes)
         self._delete_nodes = prepared(
             delete(nodes).where(nodes.c.site == bindparam("of_site"), nodes.c.name == bindparam("of_name"))
@@ -65,6 +68,7 @@ class Writer:
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
+        self._upsert_quota_notices = upsert(quota_notices)
 
     def write(self, connection: Connection, changes: Changes) -> None:
         """Raises StaleVersion unless each updated workload has the version that its update follows."""
@@ -74,7 +78,7 @@ class Writer:
         self._insert_secrets.many(connection, changes.new_secrets)
         self._update_workloads.many(connection, changes.changed)
         if changes.ended:
-            self._delete_secrets.one(connection, {"ids": _many_in_one(changes.ended, self._dialect)})
+            self._delete_secrets.one(connection, {"ids": many_in_one(changes.ended, self._dialect)})
         self._upsert_attempts.many(connection, changes.attempts.values())
         self._insert_events.many(connection, changes.events)
         self._upsert_nodes.many(connection, changes.nodes)
@@ -83,11 +87,15 @@ class Writer:
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
         self._upsert_images.many(connection, changes.images)
+        if changes.expired:
+            delete_workloads(connection, changes.expired)
+        self._delete_events.many(connection, changes.expired_events)
+        self._upsert_quota_notices.many(connection, changes.quota_notices)
 
     def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
         if not expected:
             return
-        rows = self._versions.one(connection, {"ids": _many_in_one(expected, self._dialect)})
+        rows = self._versions.one(connection, {"ids": many_in_one(expected, self._dialect)})
         actual: dict[str, int] = {row[0]: row[1] for row in rows}
         for workload_id, version in expected.items():
             if actual.get(workload_id) != version:
@@ -123,15 +131,3 @@ def _upsert(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert
     keys = [column.name for column in table.primary_key]
     rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in keys}
     return statement.on_conflict_do_update(index_elements=keys, set_=rest)
-
-
-def _is_among(column: Column[Any], name: str, dialect: Dialect) -> ColumnElement[bool]:
-    """True for rows whose `column` is one of the parameter `name`, made by `_many_in_one`: one plan for any number."""
-    if dialect.name == "postgresql":
-        return column == any_(bindparam(name, type_=ARRAY(Text)))
-    each = func.json_each(bindparam(name, type_=Text)).table_valued("value")
-    return column.in_(select(each.c.value))
-
-
-def _many_in_one(values: Collection[str], dialect: Dialect) -> list[str] | str:
-    return list(values) if dialect.name == "postgresql" else json.dumps(list(values))

@@ -39,7 +39,9 @@ def share_of(device: Device, memory_mib: int | None = None) -> Share:
 
 
 def allocation_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Allocation:
-    return Allocation(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
+    return Allocation(
+        attempt_id, site="local", node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at
+    )
 
 
 def hold_of(attempt_id: str, devices: Devices) -> ShareAssignment:

@@ -13,14 +13,16 @@ are broken on purpose.
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import ClassVar
 
 import pytest
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.images import EnvironmentState
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.reasons.attempts import EnvironmentFailed
 from commonage.domain.statuses import Phase, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
@@ -392,6 +394,15 @@ class EngineContract:
         assert rig.start_request.node in names
         assert len(set(names)) == len(names)
         assert all(node.cpus_milli > 0 and node.memory_mib > 0 for node in nodes)
+
+    async def test_measured_use_of_nodes_is_plausible(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
+        await engine.nodes()
+        for node in await engine.nodes():
+            used = node.usage or NodeUsage()  # an engine may lack somebody who measures there
+            figures = [value for value in asdict(used).values() if value is not None]
+            assert all(math.isfinite(value) and value >= 0 for value in figures)
+            assert (used.disk_used_mib or 0) <= (used.disk_total_mib or 0)
 
     async def test_loops_have_unique_names_and_iterate(self, rig: EngineRig) -> None:
         engine = await rig.engine()

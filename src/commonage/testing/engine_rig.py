@@ -12,7 +12,7 @@ from itertools import count
 from typing import ClassVar
 
 from commonage.domain.images import Environment
-from commonage.domain.nodes import Allocation
+from commonage.domain.nodes import LOCAL_SITE, Allocation
 from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
 from commonage.domain.workloads import IdSequence, Kind, attempt_id
 from commonage.ports.engine import Engine
@@ -36,6 +36,7 @@ class StartRequestFactory:
     node: str
     command: Callable[[Behaviour], tuple[str, ...]]
     now: Callable[[], float]
+    site: str = LOCAL_SITE
 
     def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:
         """A start request for a program of this behaviour; `changes` are its fields."""
@@ -50,7 +51,7 @@ class StartRequestFactory:
             tenant="lab",
             environment=self.environment,
             command=self.command(behaviour),
-            allocation=Allocation(attempt, self.node, 1000, memory_mib, (), self.now()),
+            allocation=Allocation(attempt, self.site, self.node, 1000, memory_mib, (), self.now()),
         )
         return replace(request, **changes)  # type: ignore[arg-type]  # the fields are the caller's to know
 

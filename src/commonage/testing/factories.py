@@ -11,7 +11,17 @@ from itertools import count
 from typing import Any, Final
 
 from commonage.domain.images import Environment, Image, Kernel, Provenance
-from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState, Share
+from commonage.domain.nodes import (
+    LOCAL_SITE,
+    Allocation,
+    Device,
+    DeviceKey,
+    Node,
+    NodeKey,
+    NodeReport,
+    NodeState,
+    Share,
+)
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
@@ -21,7 +31,7 @@ from commonage.domain.workloads import Attempt, Event, EventKind, IdSequence, Ki
 NOW: Final = 1_700_000_000.0
 """The default instant of all factories; FakeClock starts there."""
 
-SITE: Final = "here"
+SITE: Final = LOCAL_SITE
 NODE: Final = "node-1"
 MODEL: Final = "A30"
 DEVICE_MIB: Final = 24 * 1024
@@ -60,6 +70,14 @@ def device(index: int = 0, *, uuid: str | None = None, memory_mib: int = DEVICE_
     return replace(Device(name, index, MODEL, memory_mib, simulated=True), **fields)
 
 
+def node_key(name: str = "node-1") -> NodeKey:
+    return NodeKey(SITE, name)
+
+
+def device_key(uuid: str = "GPU-0") -> DeviceKey:
+    return DeviceKey(SITE, uuid)
+
+
 def node(
     name: str = NODE,
     devices: Sequence[Device] | int = 0,
@@ -69,12 +87,11 @@ def node(
     **fields: Any,
 ) -> Node:
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
-    `faults`, `disk_pressure` and `disk_free_mib`.
+    `faults`, `disk_pressure`, `disk_free_mib` and `usage`.
     """
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
-    of_report = {
-        key: fields.pop(key) for key in ("labels", "faults", "disk_pressure", "disk_free_mib") if key in fields
-    }
+    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage")
+    of_report = {key: fields.pop(key) for key in names if key in fields}
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)
 
@@ -101,7 +118,7 @@ def allocation(
     attempt: str | None = None, *, node: str = NODE, shares: Sequence[Share] = (), **fields: Any
 ) -> Allocation:
     """An allocation of one core and 1 GiB on a node, with these shares; `fields` are those of Allocation."""
-    base = Allocation(attempt or attempt_id(workload_id(), 1), node, 1000, 1024, tuple(shares), at=NOW)
+    base = Allocation(attempt or attempt_id(workload_id(), 1), SITE, node, 1000, 1024, tuple(shares), at=NOW)
     return replace(base, **fields)
 
 

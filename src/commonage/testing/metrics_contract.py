@@ -132,6 +132,15 @@ class MetricsContract:
         await metrics.write(samples([1], begin=START + 731 * DAY_S))
         assert len(await everything(metrics)) == 1
 
+    async def test_those_of_attempts_go_with_the_workloads(self, metrics: Metrics) -> None:
+        attempt = f"attempt:{workload_id()}-1"
+        await metrics.write([Sample("cpu_cores", subject, START, 5) for subject in (attempt, "node:a")])
+        await metrics.tidy(START + 89 * DAY_S)
+        assert len(await everything(metrics, attempt)) == 1
+        await metrics.tidy(START + 91 * DAY_S)
+        assert await everything(metrics, attempt) == []
+        assert len(await everything(metrics)) == 1
+
     async def test_old_and_new_are_seen_together(self, metrics: Metrics) -> None:
         for day in (0, 40, 69, 70):
             await metrics.write(samples([day, day + 2], begin=START + day * DAY_S))

@@ -1,8 +1,6 @@
 """Contract tests for every store. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file covers writing; `store_reading_contract`, `store_usage_reports_contract` and `store_reservations_contract`
-cover
-the rest.
+This file covers writing; the other `store_…_contract` files cover the rest.
 """
 
 from __future__ import annotations
@@ -15,15 +13,16 @@ import pytest
 from hypothesis import given
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodeKey
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
-from commonage.ports.store import Batch, Filter, Store
+from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
+from commonage.testing.store_retention_contract import StoreRetentionContract
 from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
@@ -44,7 +43,13 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReservationsContract, StoreImagesContract):
+class StoreContract(
+    StoreReadingContract,
+    StoreUsageReportsContract,
+    StoreReservationsContract,
+    StoreImagesContract,
+    StoreRetentionContract,
+):
     """Writing is atomic, durable, and loses no concurrent change."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:
@@ -89,7 +94,7 @@ class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReserv
             await store.workload(odd)
         assert await store.workload_by_key(odd, odd) is None
         assert await store.attempts(odd) == []
-        assert await store.events(workload_id=odd, owner=odd) == []
+        assert await store.events(workload_id=odd, visible=Visible(odd, (odd,), (odd,))) == []
         assert (await store.workloads(Filter(owner=odd, text=odd), limit=1)).items == []
 
     async def test_it_survives_closing(self, store: Store) -> None:
@@ -314,15 +319,15 @@ class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReserv
         assert one in await store.nodes()
         await store.commit(Batch(nodes=[one, other]))
         there = await store.nodes()
-        assert [each for each in there if (each.site, each.name) == (one.site, one.name)] == [other]
-        assert there == sorted(there, key=lambda each: (each.site, each.name))
+        assert [each for each in there if each.key == one.key] == [other]
+        assert there == sorted(there, key=lambda each: each.key)
 
     async def test_a_node_that_was_removed_is_gone(self, store: Store) -> None:
         gone, other = make.node("gone"), make.node("stays")
         elsewhere = replace(gone, site="elsewhere")
         await store.commit(Batch(nodes=[gone, other, elsewhere]))
-        await store.commit(Batch(departed=[(gone.site, gone.name), (gone.site, "never there")]))
-        assert await store.nodes() == sorted([other, elsewhere], key=lambda each: (each.site, each.name))
+        await store.commit(Batch(departed=[gone.key, NodeKey(gone.site, "never there")]))
+        assert await store.nodes() == sorted([other, elsewhere], key=lambda each: each.key)
         await store.commit(Batch(nodes=[gone]))
         assert gone in await store.nodes()
 

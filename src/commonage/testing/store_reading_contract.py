@@ -15,7 +15,7 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.tenants import Amounts
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
-from commonage.ports.store import Batch, Filter, Store
+from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 
 some_examples: Final = settings(
@@ -91,6 +91,7 @@ def fits(workload: Workload, which: Filter) -> bool:
             which.array_id is None or spec.array_id == which.array_id,
             which.environment is None or spec.environment == which.environment,
             which.submitted_after is None or workload.submitted_at > which.submitted_after,
+            which.visible is None or which.visible.has(spec.owner, spec.tenant),
             text is None or text in spec.name.casefold() or workload.id.startswith(text),
         )
     )
@@ -133,6 +134,7 @@ def filters() -> st.SearchStrategy[Filter]:
         environment=maybe("python", "torch", "none"),
         text=maybe(*parts),
         submitted_after=maybe(make.NOW - 1, make.NOW + 10, make.NOW + 44.5, 4e9),
+        visible=maybe(Visible("ann"), Visible("élise", ("lab",)), Visible("nobody", ("lab", "course"), ("none",))),
     )
 
 
@@ -277,11 +279,28 @@ class StoreReadingContract:
         assert await store.events(limit=2) == told[:2]
         assert await store.events(after=4, limit=3) == told[4:7]
         assert await store.events(workload_id=anns.id) == told[0::3]
-        assert await store.events(owner="bob", after=2) == told[4::3]
-        assert await store.events(owner="bob", workload_id=anns.id) == []
+        assert await store.events(visible=Visible("bob"), after=2) == told[4::3]
+        assert await store.events(visible=Visible("bob"), workload_id=anns.id) == []
+        assert await store.events(visible=Visible("bob", shared=("lab",))) == told[1::3]
         assert await store.events(after=15) == []
         assert await store.events(after=10**30) == []
         assert await store.events(after=-(10**30)) == told
+
+    async def test_events_of_a_tenant_are_given_once(self, store: Store) -> None:
+        crowd = [make.workload(owner=owner, tenant=tenant) for tenant in ("lab", "course") for owner in ("ann", "bob")]
+        told = [make.event(seq, of) for seq, of in enumerate(crowd, start=1)]
+        told += [replace(make.event(5), tenant="lab"), replace(make.event(6), tenant="course"), make.event(7)]
+        await store.commit(Batch(crowd, events=told))
+
+        async def seen(*tenants: str, shared: tuple[str, ...] = (), after: int = 0, limit: int = 9) -> list[int]:
+            visible = Visible("ann", tenants, shared)
+            return [each.seq for each in await store.events(visible=visible, after=after, limit=limit)]
+
+        assert await seen() == [1, 3]
+        assert await seen(shared=("lab",)) == [1, 3, 5]
+        assert await seen("lab") == [1, 2, 3, 5]
+        assert await seen("lab", shared=("lab", "course")) == [1, 2, 3, 5, 6]
+        assert await seen("lab", "course", after=1, limit=3) == [2, 3, 4]
 
     # --- usage ---
 
@@ -297,7 +316,7 @@ class StoreReadingContract:
         for owner in {workload.spec.owner for workload, _ in crowd}:
             theirs = [(workload, tries) for workload, tries in crowd if workload.spec.owner == owner]
             for by in ("owner", "tenant", "workload", "environment"):
-                found = await store.usage(since=since, until=until, by=by, owner=owner)
+                found = await store.usage(since=since, until=until, by=by, visible=Visible(owner))
                 _same(found, _second_by_second(theirs, since, until, by))
         workload, tries = crowd[0]
         found = await store.usage(since=since, until=until, by="owner", workload_id=workload.id)
@@ -328,6 +347,27 @@ class StoreReadingContract:
             ("user-3", "lab", half, 5.0, 20.0),
         ]
         assert await store.past_holds(since=0.0, limit=1) == found[:1]
+
+    async def test_gpu_times_are_sums_by_account_and_model_from_an_instant(self, store: Store) -> None:
+        crowd = []
+        for model, at, ended_at in (
+            ("A100", 5.0, 15.0), ("A100", 12.0, 20.0), ("T4", 5.0, 30.0), ("T4", 5.0, None), ("T4", 1.0, 9.0),
+        ):  # fmt: skip
+            one = make.workload(State.RUNNING, owner="ann", tenant="times", environment="torch")
+            device = make.device(memory_mib=make.DEVICE_MIB, model=model)
+            shares = [make.share(device, compute_milli=500)]
+            allocation = make.allocation(f"{one.id}-1", shares=shares, at=at)
+            tried = make.attempt(one.id, allocation=allocation, ended_at=ended_at)
+            crowd.append(replace(one, attempt=tried))
+        await store.commit(Batch(crowd))
+        found = [one for one in await store.gpu_times(since=10.0) if one.tenant == "times"]
+        assert [(one.owner, one.environment, one.model, one.gpu_milli_s) for one in found] == [
+            ("ann", "torch", "A100", 500 * 13.0),
+            ("ann", "torch", "T4", 500 * 20.0),
+        ]
+        # The usage query also counts the one that still runs.
+        (usage,) = [one for one in await store.usage(since=10.0, until=30.0, by="tenant") if one.subject == "times"]
+        assert usage.gpu_h == pytest.approx((sum(one.gpu_milli_s for one in found) + 500 * 20.0) / 1000 / 3600)
 
 
 def _second_by_second(crowd: Iterable[AllocatedRequest], since: int, until: int, by: str) -> dict[str, Usage]:

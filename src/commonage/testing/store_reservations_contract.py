@@ -1,4 +1,4 @@
-"""Contract tests for reservations in a store. Part of `store_contract`."""
+"""Contract tests for reservations and notices of quotas in a store. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.ports.store import Batch, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
@@ -51,6 +52,16 @@ class StoreReservationsContract:
         await store.commit(Batch(reservations=[one, other]))
         await store.commit(Batch(unreserved=[one.id, "never-there"]))
         assert await store.reservations(after=make.NOW) == [other]
+
+    async def test_quota_notices_are_replaced_by_their_bound(self, store: Store) -> None:
+        first = QuotaNotice("notices", QuotaScope.USER, "ann", Resource.GPU_HOURS, 80, make.NOW, make.NOW + 5)
+        other = replace(first, scope=QuotaScope.MODEL, name="A100")
+        old = replace(first, resource=Resource.STORAGE, period_at=make.NOW - 1)
+        await store.commit(Batch(quota_notices=[first, other, old]))
+        full = replace(first, level=100, at=make.NOW + 9)
+        await store.commit(Batch(quota_notices=[full]))
+        found = [one for one in await store.quota_notices(since=make.NOW) if one.tenant == "notices"]
+        assert found == [other, full]
 
     async def test_odd_text_does_no_harm(self, store: Store) -> None:
         odd: Reservation = make.reservation(title="nul \x00 and \ud800")

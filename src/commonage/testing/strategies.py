@@ -129,7 +129,9 @@ def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
     number = draw(st.integers(1, 1000))
     name = attempt_id(workload, number)
     held = draw(st.lists(shares(), max_size=3).map(tuple))
-    allocation = Allocation(name, draw(texts(min_size=1)), draw(amounts()), draw(amounts()), held, draw(instants()))
+    allocation = Allocation(
+        name, draw(texts(min_size=1)), draw(texts(min_size=1)), draw(amounts()), draw(amounts()), held, draw(instants())
+    )
     return Attempt(
         id=name,
         workload_id=workload,

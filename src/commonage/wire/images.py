@@ -122,6 +122,7 @@ class ProvenanceOut(BaseModel):
 class ImageOnNodeOut(BaseModel):
     """State of an image on a node: `absent`, `building` (it is being pulled), `ready`, `failed`."""
 
+    site: str
     node: str
     state: str
     reason: ReasonOut | None
@@ -169,7 +170,9 @@ class PrepullIn(Strict):
     """The nodes that pull the image."""
 
     nodes: list[Name] = Field(
-        default_factory=list, max_length=1024, description="Names of nodes. Default: all ready nodes."
+        default_factory=list,
+        max_length=1024,
+        description="Names of nodes, as NAME or SITE/NAME. Default: all ready nodes.",
     )
 
 

@@ -10,7 +10,11 @@ from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import PlainText, Strict
 
 ScopeName = Literal[
-    "custom:commonage:read", "custom:commonage:submit", "custom:commonage:admin", "custom:commonage:tokens"
+    "custom:commonage:read",
+    "custom:commonage:submit",
+    "custom:commonage:manage",
+    "custom:commonage:admin",
+    "custom:commonage:tokens",
 ]
 
 
@@ -21,6 +25,9 @@ class InfoOut(BaseModel):
     version: str
     user: str
     admin: bool
+    platform_roles: list[str] = Field(
+        default_factory=list, description="Your roles in all tenants: `operator`, `admin`."
+    )
     scopes: list[str]
     simulated_gpus: bool
     engines: list[str]

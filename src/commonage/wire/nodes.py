@@ -9,6 +9,9 @@ from pydantic import BaseModel, Field
 from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import Name, PlainText, Strict
 
+LOCAL_SITE = "local"
+"""The site of the control plane's own engine. Its nodes are shown without their site."""
+
 
 class UnavailableOut(BaseModel):
     """An isolation level that is not available on a GPU, and how to make it available."""
@@ -83,6 +86,21 @@ class DeviceOut(BaseModel):
     measured: MeasuredOut | None = None
 
 
+class NodeUsageOut(BaseModel):
+    """What is used on a node, measured, by workloads and everything else on it; null: unknown."""
+
+    cpu_cores: float | None = Field(description="Busy cores, since the previous measurement.")
+    memory_mib: int | None = Field(description="Without caches that the kernel can free at once.")
+    disk_used_mib: int | None = Field(description="Of the fullest disk with data of the platform.")
+    disk_total_mib: int | None
+    disk_read_bytes_per_s: float | None = Field(description="All physical disks.")
+    disk_written_bytes_per_s: float | None
+    network_received_bytes_per_s: float | None = Field(description="All physical interfaces.")
+    network_sent_bytes_per_s: float | None
+    temperature_c: float | None = Field(description="The hottest sensor of the processor.")
+    load: float | None = Field(description="Load average of one minute.")
+
+
 class NodeOut(BaseModel):
     """A node with its resources."""
 
@@ -101,6 +119,7 @@ class NodeOut(BaseModel):
     labels: dict[str, str] = Field(
         default_factory=dict, description="Its labels, which the field `on` of a workload can require."
     )
+    usage: NodeUsageOut | None = Field(None, description="Measured use; null if nobody measures there.")
     notes: list[ReasonOut]
     leave_by: float | None = Field(
         None, description="For a drained node: when all remaining workloads must leave, in unix seconds."

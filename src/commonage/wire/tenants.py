@@ -20,6 +20,10 @@ class BoundsOut(BaseModel):
     memory_mib: int | None
     gpu_milli: int | None = Field(description="Thousandths of GPUs.")
     vram_mib: int | None
+    running: int | None = Field(description="Workloads with an allocation.")
+    queued: int | None = Field(description="Workloads that are queued or held.")
+    storage_mib: int | None
+    gpu_s_month: int | None = Field(description="GPU-seconds in a calendar month.")
 
 
 class AmountsOut(BaseModel):
@@ -46,6 +50,11 @@ class TenantOut(BaseModel):
     borrowing: BoundsOut = Field(description="How much it may borrow from the unused quota of other tenants.")
     lending: BoundsOut = Field(description="How much of its unused quota other tenants may borrow.")
     per_user: BoundsOut = Field(description="Limit for each member.")
+    per_environment: list[tuple[str, BoundsOut]] = Field(description="Limits for all members together, by environment.")
+    per_model: list[tuple[str, BoundsOut]] = Field(
+        description="Limits for all members together on GPUs whose model contains the name."
+    )
+    quotas: list[ReasonOut] = Field(description="What each bound leaves to you, as `QuotaUse`.")
     allocated: AmountsOut
     borrowed: AmountsOut
     lent: AmountsOut
@@ -54,6 +63,35 @@ class TenantOut(BaseModel):
     debt_s: float = Field(
         description="Recent usage with decay, in seconds of the whole cluster. Tenants with less are served first."
     )
+
+
+class QuotaOut(BaseModel):
+    """What one bound of a quota leaves. CPUs and GPUs in thousandths, memory in MiB, GPU-hours in GPU-seconds."""
+
+    tenant: str
+    scope: Literal["tenant", "user", "environment", "model"]
+    name: str = Field(description="The tenant, user, environment or GPU model.")
+    resource: str = Field(
+        description="`cpu`, `memory`, `gpu`, `gpu-memory`, `running`, `queued`, `storage` or `gpu-hours`."
+    )
+    used: int
+    limit: int
+    remains: int
+    percent: int = Field(description="The used part of the limit, at most 100. A notice is given at 80 and 100.")
+    may_borrow: bool = Field(description="Whether more may be borrowed of what other tenants leave unused.")
+    resets_at: float | None = Field(description="When counting begins again; null if it does not.")
+    text: str
+
+
+class QuotaList(BaseModel):
+    """Bounds with their use, by tenant."""
+
+    items: list[QuotaOut]
+
+
+class QuotaQuery(Strict):
+    tenant: Name | None = Field(None, description="Only of this tenant.")
+    user: Name | None = Field(None, description="The quotas of this user. For admins.")
 
 
 class TenantList(BaseModel):

@@ -154,6 +154,7 @@ class AttemptOut(BaseModel):
     id: str
     number: int
     state: StateName
+    site: str
     node: str
     shares: list[ShareOut]
     allocated_at: float
@@ -189,6 +190,7 @@ class WorkloadOut(BaseModel):
     ended_at: float | None
     deadline: float | None
     exit_code: int | None
+    site: str | None
     node: str | None
     shares: list[ShareOut]
     attempts: int
@@ -242,19 +244,27 @@ class StopIn(Strict):
 
 
 class HolderOut(BaseModel):
-    """A workload that holds resources for which this one waits. Only its owner and admins see its name and id."""
+    """A workload that holds resources for which this one waits; or the total of what tenants hold that you do not see.
+
+    Such a total has no id, name, owner and kind. Of the workloads of your tenants, the id and the name are shown to
+    those who may see the workload.
+    """
 
     workload_id: str | None
     name: str
-    owner: str
+    owner: str = Field(description="Empty for the total of other tenants.")
     kind: str
     node: str
     holds: str
-    ends_at: float | None
+    ends_at: float | None = Field(description="When it ends at the latest; for a total the last of its ends.")
+    text: str = Field(description="All of it in words, like `another tenant, 8 GiB of GPU memory`.")
 
 
 class JobsAheadOut(BaseModel):
-    """Workloads that are ahead in the queue for the same reason, named by kind and owner only."""
+    """Workloads that are ahead in the queue for the same reason.
+
+    They are named by kind and owner only, and those of other tenants not at all.
+    """
 
     precedence: str = Field(
         description="`priority`, `fair-share`, `older`, or `own`: earlier workloads of the same owner."
@@ -294,6 +304,7 @@ class ExplanationOut(BaseModel):
     )
     basis: ReasonOut | None = Field(description="Basis of the expected start, or why it is unknown.")
     suggestion: SuggestionOut | None = Field(None, description="For a dry run: a request suggested by earlier runs.")
+    quotas: list[ReasonOut] = Field([], description="For a dry run: what each quota leaves, as `QuotaUse`.")
 
 
 class BundleOut(BaseModel):
@@ -312,9 +323,10 @@ class AttemptList(BaseModel):
 class WorkloadsQuery(Strict):
     """Selects workloads; all given parameters must match."""
 
-    owner: Name | None = Field(None, description="The owner; only admins see workloads of other users.")
+    owner: Name | None = Field(None, description="The owner. Which workloads of others you see depends on your roles.")
     kind: KindName | None = None
     state: list[StateName] = Field(default_factory=list, description="Any of these states; repeat the parameter.")
+    site: Name | None = Field(None, description="The site that it runs on.")
     node: Name | None = Field(None, description="The node that it runs on.")
     environment: Name | None = None
     array: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Members of this array.")

@@ -90,7 +90,7 @@ class ProcessRig(RealRig[ProcessEngine]):
         self.broken_environment = Environment("broken", "Cannot be", python="/nonexistent/python")
 
     def make(self) -> ProcessEngine:
-        return ProcessEngine("site", self.data, devices=self.devices, settings=self.settings)
+        return ProcessEngine("local", self.data, devices=self.devices, settings=self.settings)
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ class DockerRig(RealRig[DockerEngine]):
         self.broken_environment = BROKEN_IMAGE
 
     def make(self) -> DockerEngine:
-        return DockerEngine("site", self.data, devices=self.devices, settings=self.settings)
+        return DockerEngine("local", self.data, devices=self.devices, settings=self.settings)
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ class SwarmRig(RealRig[SwarmEngine]):
         self.broken_environment = BROKEN_IMAGE
 
     def make(self) -> SwarmEngine:
-        return SwarmEngine("site", self.own, self.data, agents=self.agents, settings=self.settings)
+        return SwarmEngine("local", self.own, self.data, agents=self.agents, settings=self.settings)
 
 
 @asynccontextmanager

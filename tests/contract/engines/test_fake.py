@@ -11,6 +11,7 @@ import pytest
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Iterations
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -23,7 +24,7 @@ from commonage.testing.fakes.clock import FakeClock
 from commonage.testing.fakes.engine import FakeEngine, FakeWorld
 from commonage.testing.fakes.exec import FakeExec
 
-NODE = NodeReport("node-1", 8000, 16384)
+NODE = NodeReport("node-1", 8000, 16384, usage=NodeUsage(1.5, 4096, 1000, 2000))
 
 
 class FakeRig(EngineRig):

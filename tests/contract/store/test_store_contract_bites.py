@@ -11,7 +11,7 @@ from commonage.domain.images import Image
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage, UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
-from commonage.ports.store import Batch, Filter, Page, Store
+from commonage.ports.store import Batch, Filter, Page, Store, Visible
 from commonage.testing.fakes.store import MemoryStore, Shelf
 from commonage.testing.store_contract import StoreContract
 
@@ -85,9 +85,15 @@ class ShowsEmptyStates(MemoryStore):
 
 class CountsBeyondTheWindow(MemoryStore):
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
-        return await super().usage(since=since, until=until + 5, by=by, owner=owner, workload_id=workload_id)
+        return await super().usage(since=since, until=until + 5, by=by, visible=visible, workload_id=workload_id)
 
 
 class OneKeyForAll(MemoryStore):

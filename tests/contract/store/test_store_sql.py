@@ -44,6 +44,22 @@ asyncio.run(main())
 """
 
 
+DELETER = """
+import asyncio, sys
+from commonage.ports.store import Batch
+from commonage.store.sql_store import SqlStore
+
+async def main():
+    store = SqlStore(sys.argv[1])
+    await store.open()
+    while found := await store.expired(before=1e12, needed=(), limit=3):
+        print("next", flush=True)
+        await store.commit(Batch(expired=list(found)))
+
+asyncio.run(main())
+"""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "commonage.db"
@@ -201,3 +217,40 @@ async def test_postgresql_user_without_a_password_that_fits(postgres_url: str) -
         await SqlStore(wrong).open()
     assert "password authentication failed" in caught.value.message
     assert "wrong-guess" not in caught.value.message
+
+
+async def test_totals_are_neither_lost_nor_doubled_by_a_kill_during_retention(store: SqlStore, path: Path) -> None:
+    day = {"since": make.NOW - make.NOW % 86_400, "until": make.NOW - make.NOW % 86_400 + 2 * 86_400, "by": "owner"}
+    await store.commit(Batch([make.workload(State.SUCCEEDED) for _ in range(150)]))
+    [before] = await store.usage(**day)
+    for _ in range(3):
+        deleter = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", DELETER, sqlite_url(path), stdout=subprocess.PIPE
+        )
+        assert deleter.stdout is not None
+        for _ in range(5):
+            await deleter.stdout.readline()
+        deleter.send_signal(signal.SIGKILL)
+        await deleter.communicate()
+        [after] = await store.usage(**day)
+        assert (after.workloads, after.cpu_h) == (before.workloads, pytest.approx(before.cpu_h))
+    assert 0 < sum((await store.count(Filter())).values()) < 150
+
+
+async def test_a_file_of_which_much_is_free_becomes_smaller(store: SqlStore, path: Path) -> None:
+    for _ in range(10):
+        await store.commit(Batch([make.workload(State.SUCCEEDED, name="x" * 4000) for _ in range(200)]))
+    before = _size(path)
+    assert await store.reclaim() is False, "nothing is free"
+    while found := await store.expired(before=1e12, needed=(), limit=500):
+        await store.commit(Batch(expired=list(found)))
+    while await store.reclaim():
+        pass
+    assert _size(path) < before / 2
+
+
+def _size(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        [pages] = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute("PRAGMA wal_checkpoint").fetchall()
+    return int(pages)

@@ -22,8 +22,10 @@ from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
@@ -55,7 +57,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
-    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads"),
+    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads members"),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
     events.PointOut: Description((Point,)),
@@ -78,6 +80,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         hidden="device holders sample parent_memory_mib context_mib",
     ),
     nodes.MeasuredOut: Description((DeviceSample,), hidden="uuid memory_used_mib utilisation processes"),
+    nodes.NodeUsageOut: Description((NodeUsage,)),
     nodes.NodeOut: Description(
         (NodeView, Node, NodeReport),
         hidden="node report drained_by disk_free_mib faults disk_pressure gone awaits_admin",
@@ -93,8 +96,11 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     sites.SiteTokenOut: Description((SiteToken,)),
     tenants.AmountsOut: Description((Amounts,)),
     tenants.BoundsOut: Description((Bounds,)),
+    tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
-    tenants.TenantOut: Description((TenantView, Tenant, Quota), hidden="tenant quota max_workloads"),
+    tenants.TenantOut: Description(
+        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members"
+    ),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
         (UsageReport, UsageFigures),
@@ -107,9 +113,11 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     environments.VolumeOut: Description(
         (VolumeView, Volume), own="in_memory", hidden="volume source per target memory"
     ),
-    workloads.AttemptOut: Description((Attempt,), own="node shares allocated_at", hidden="workload_id allocation url"),
+    workloads.AttemptOut: Description(
+        (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
+    ),
     workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
-    workloads.HolderOut: Description((Holder,)),
+    workloads.HolderOut: Description((Holder,), own="text", hidden="tenant"),
     workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
     workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk"),
     workloads.ShareOut: Description((Share,), own="device index", hidden="device_uuid device_index device_memory_mib"),
@@ -120,7 +128,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     workloads.WorkloadOut: Description(
         (Workload, Spec, StateDetails),
-        own="started_at ended_at exit_code node shares retries stopping url usage_report internal_url",
+        own="started_at ended_at exit_code site node shares retries stopping url usage_report internal_url",
         hidden="spec stop attempt not_before warned retried version secrets dropped_secrets retry",
     ),
 }

@@ -9,6 +9,7 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import Unavailable
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.reasons.waiting import Other
@@ -17,6 +18,7 @@ from commonage.domain.workloads import Condition, Dependency, State
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.factories import node_key
 from commonage.testing.fakes.clock import FakeClock
 from commonage.testing.fakes.store import MemoryStore
 
@@ -96,8 +98,8 @@ async def test_a_node_that_reports_while_the_store_is_away_is_written_later(site
     await site.clock.advance(20)
     site.store.trouble = None
     await site.clock.advance(10)
-    assert control.live_state.nodes["new-1"].state is NodeState.READY
-    assert ("here", "new-1") in site.store.shelf.nodes
+    assert control.live_state.nodes[node_key("new-1")].state is NodeState.READY
+    assert node_key("new-1") in site.store.shelf.nodes
 
 
 async def test_samples_of_attempts_devices_and_nodes(site: Site) -> None:
@@ -119,16 +121,16 @@ async def test_samples_of_attempts_devices_and_nodes(site: Site) -> None:
             (f"attempt:{attempt}", "memory_mib"): 300,
             (f"attempt:{attempt}", "gpu_memory_mib"): 5000,
             (f"attempt:{attempt}", "gpu_utilisation"): 0.5,
-            ("device:GPU-gpu-1-0", "gpu_memory_mib"): 5100,
-            ("device:GPU-gpu-1-0", "power_w"): 100.0,
-            ("node:gpu-1", "allocated_cpu_cores"): 1.0,
-            ("node:gpu-1", "allocated_memory_mib"): 1024,
+            ("device:local/GPU-gpu-1-0", "gpu_memory_mib"): 5100,
+            ("device:local/GPU-gpu-1-0", "power_w"): 100.0,
+            ("node:local/gpu-1", "allocated_cpu_cores"): 1.0,
+            ("node:local/gpu-1", "allocated_memory_mib"): 1024,
             ("platform", "running"): 1,
             ("platform", "queue_length"): 0,
         }.items()
     )
     assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
-    assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
+    assert ("device:local/GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
     assert [allocation.attempt_id for allocation in site.devices.allocated] == [attempt]
 
 
@@ -171,3 +173,17 @@ def test_positions_in_a_long_queue() -> None:
     assert live_state.position(expected[1].id, factories.NOW) == 1
     assert live_state.get(expected[0].id) is None
     assert live_state.counts() == {State.QUEUED: 2999}
+
+
+async def test_measured_use_of_a_node_is_sampled_and_makes_no_write(site: Site, control: Control) -> None:
+    await site.clock.advance(10)
+    written = control.writer.commits
+    for cores in (1.0, 2.5):
+        usage = NodeUsage(cores, 2048, network_sent_bytes_per_s=9.0)
+        site.engine.add_node(factories.node("gpu-1", 1, usage=usage).report)
+        await site.clock.advance(10)
+    assert control.writer.commits == written
+    now = site.clock.now()
+    [*_, point] = await control.metrics.query("cpu_cores", "node:local/gpu-1", since=now - 60, until=now + 1)
+    assert point.mean == 2.5
+    assert await control.metrics.query("temperature_c", "node:local/gpu-1", since=now - 60, until=now + 1) == []

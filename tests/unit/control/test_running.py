@@ -18,6 +18,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, RetryPolicy, State, StopCause
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.factories import node_key
 from commonage.testing.fakes.clock import settle
 
 pytestmark = pytest.mark.anyio
@@ -313,48 +314,48 @@ async def test_a_lost_node(site: Site, control: Control) -> None:
     await site.clock.advance(1)
     site.engine.lose_node("gpu-1")
     await site.clock.advance(60)
-    assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
-    assert isinstance(control.live_state.nodes["gpu-1"].reasons[0], NotReporting)
+    assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.LOST
+    assert isinstance(control.live_state.nodes[node_key("gpu-1")].reasons[0], NotReporting)
     assert site.there(one).state is State.QUEUED
     site.engine.add_node(factories.node("gpu-1", 1).report)
     await site.clock.advance(10)
-    assert control.live_state.nodes["gpu-1"].state is NodeState.READY
+    assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.READY
     assert (site.there(one).state, site.there(one).attempts) == (State.RUNNING, 2)
 
 
 async def test_draining_keeps_what_runs_and_takes_no_more(site: Site, control: Control) -> None:
     runs = await submit(control, job(gpu=parse_gpus("0.5")))
     await site.clock.advance(1)
-    await control.nodes.drain(ROOT, "gpu-1", True)
+    await control.nodes.drain(ROOT, node_key("gpu-1"), True)
     waits = await submit(control, job(gpu=parse_gpus("0.5")))
     await site.clock.advance(20)
     assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
     reason = control.queries.details(site.there(waits)).reason
     assert isinstance(reason, waiting.NodeDraining)
     assert (reason.node, reason.by) == ("gpu-1", "root")
-    await control.nodes.drain(ROOT, "gpu-1", False)
+    await control.nodes.drain(ROOT, node_key("gpu-1"), False)
     await site.clock.advance(1)
     assert site.there(waits).state is State.RUNNING
 
 
 async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node(site: Site) -> None:
     async with site.open() as control:
-        await control.nodes.drain(ROOT, "gpu-1", True)
+        await control.nodes.drain(ROOT, node_key("gpu-1"), True)
         await site.clock.advance(11)
     async with site.open() as control:
-        assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
+        assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.DRAINING
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
+        assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.LOST
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
-        assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
+        assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.DRAINING
 
 
 async def test_a_lost_node_is_not_ready_because_somebody_stops_it(site: Site, control: Control) -> None:
     site.engine.lose_node("gpu-1")
     await site.clock.advance(60)
-    assert (await control.nodes.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+    assert (await control.nodes.drain(ROOT, node_key("gpu-1"), False)).state is NodeState.LOST
 
 
 FULL = DiskNearlyFull(folders=("/data",), free_mib=0, min_mib=256)
@@ -363,16 +364,16 @@ FULL = DiskNearlyFull(folders=("/data",), free_mib=0, min_mib=256)
 async def test_a_node_with_a_fault_takes_no_work(site: Site, control: Control) -> None:
     site.engine.add_node(factories.node("gpu-1", 1, faults=(FULL,)).report)
     await site.clock.advance(10)
-    node = control.live_state.nodes["gpu-1"]
+    node = control.live_state.nodes[node_key("gpu-1")]
     assert (node.state, node.reasons, node.drain) == (NodeState.FAULTY, (FULL,), False)
-    await control.nodes.drain(ROOT, "gpu-1", False)
-    assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
-    node = await control.nodes.drain(ROOT, "gpu-1", True)
+    await control.nodes.drain(ROOT, node_key("gpu-1"), False)
+    assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.FAULTY
+    node = await control.nodes.drain(ROOT, node_key("gpu-1"), True)
     assert (node.state, node.reasons) == (NodeState.DRAINING, (DrainedBy(by="root"), FULL))
-    await control.nodes.drain(ROOT, "gpu-1", False)
+    await control.nodes.drain(ROOT, node_key("gpu-1"), False)
     site.engine.add_node(factories.node("gpu-1", 1).report)
     await site.clock.advance(10)
-    assert control.live_state.nodes["gpu-1"].state is NodeState.READY
+    assert control.live_state.nodes[node_key("gpu-1")].state is NodeState.READY
 
 
 async def test_an_engine_that_does_not_answer_loses_nothing(site: Site) -> None:
@@ -442,7 +443,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 LOOPS = {
     "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
-    "sample", "schedule", "timers", "watch here",
+    "quota-notices", "sample", "schedule", "timers", "watch",
 }  # fmt: skip
 
 

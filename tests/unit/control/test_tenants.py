@@ -2,9 +2,10 @@
 
 import pytest
 
+from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import tenant_of, tenants_of, within_sites
+from commonage.control.tenants import tenant_of, within_sites
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.principals import Principal, Scope
@@ -29,32 +30,41 @@ def person(*groups: str, admin: bool = False) -> Principal:
     return Principal("ann", USER | ({Scope.ADMIN} if admin else set()), groups)
 
 
+def access(*groups: str, admin: bool = False, settings: ControlSettings = SETTINGS) -> Access:
+    return access_of(person(*groups, admin=admin), settings)
+
+
+def chosen(asked: str | None, access: Access) -> str:
+    return tenant_of(asked, access, access).name
+
+
 @pytest.mark.parametrize(
     ("groups", "tenant"),
     [((), "commons"), (("staff",), "commons"), (("optics", "staff"), "optics"), (("optics", "course"), "commons")],
 )
 def test_the_tenant_of_who_names_none(groups: tuple[str, ...], tenant: str) -> None:
-    assert tenant_of(None, person(), groups, SETTINGS).name == tenant
+    assert chosen(None, access(*groups)) == tenant
 
 
 def test_one_may_choose_among_ones_own() -> None:
-    assert [one.name for one in tenants_of(("optics", "staff"), SETTINGS)] == ["commons", "optics"]
-    assert tenant_of("commons", person(), ("optics",), SETTINGS).name == "commons"
-    with pytest.raises(Forbidden, match="ann is no member of 'course'; there is to choose from: commons, optics"):
-        tenant_of("course", person(), ("optics",), SETTINGS)
-    with pytest.raises(Forbidden, match="no member of 'staff'"):
-        tenant_of("staff", person(), ("staff",), SETTINGS)
+    assert [one.name for one in access("optics", "staff").own_tenants()] == ["commons", "optics"]
+    assert chosen("commons", access("optics")) == "commons"
+    with pytest.raises(Forbidden, match="ann may not submit to 'course'; there is to choose from: commons, optics"):
+        chosen("course", access("optics"))
+    with pytest.raises(Forbidden, match="may not submit to 'staff'"):
+        chosen("staff", access("staff"))
 
 
 def test_admins_may_choose_any_that_there_is() -> None:
-    assert tenant_of("course", person(admin=True), (), SETTINGS).name == "course"
+    assert chosen("course", access(admin=True)) == "course"
     with pytest.raises(InvalidInput, match="no tenant 'staff'; there are: commons, optics, course"):
-        tenant_of("staff", person(admin=True), (), SETTINGS)
+        chosen("staff", access(admin=True))
 
 
 def test_the_default_tenant_may_be_declared_like_any() -> None:
     settings = ControlSettings(rules=Rules((Tenant("commons", weight=3.0),)))
-    assert tenant_of(None, person(), (), settings).weight == 3.0
+    own = access(settings=settings)
+    assert tenant_of(None, own, own).weight == 3.0
 
 
 def test_groups_said_by_the_hub_count_and_those_of_others_do_not() -> None:

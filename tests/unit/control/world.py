@@ -107,7 +107,7 @@ class Site:
         self.samples_itself = samples_itself  # False: rounds come by `sampled` alone
 
     def new_engine(self) -> FakeEngine:
-        return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)
+        return FakeEngine("local", self.nodes, self.clock, world=self.world, default=self.default)
 
     def control(self, engine: Engine | None = None) -> Control:
         world = Adapters(
@@ -123,7 +123,7 @@ class Site:
                 factories.environment("notebook", kinds=(Kind.SESSION,)),
             ],
             chance=lambda below: next(self.chances) % below,
-            elsewhere=self.elsewhere,
+            elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
             clouds=self.clouds,
             joining=self.joining,
         )

@@ -22,7 +22,7 @@ from commonage.domain.images import (
     parse_access,
     parse_image_name,
     repository_of,
-    rights_of_member,
+    rights_in,
     scope_of,
 )
 from commonage.domain.workloads import Kind
@@ -138,7 +138,7 @@ def test_accepts_a_consistent_image() -> None:
 
 # --- permissions in the registry --------------------------------------------------------------------------------------
 
-MEMBER = rights_of_member(["lab", "commons"])
+MEMBER = rights_in(["lab", "commons"], ["lab", "commons"])
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ MEMBER = rights_of_member(["lab", "commons"])
         ("registry:catalog:*", Rights(everything=True), ["catalog:*"]),
         ("repository:any/thing:pull,push,delete", Rights(everything=True), ["any/thing:pull,push,delete"]),
         ("repository:any/thing:pull,push", Rights(pulls_all=True), ["any/thing:pull"]),
-        ("repository:lab/torch:pull,push", rights_of_member(["lab"], writes=False), ["lab/torch:pull"]),
-        ("repository:lab/torch:pull", rights_of_member(["lab"], reads=False, writes=False), []),
+        ("repository:lab/torch:pull,push", rights_in(["lab"], []), ["lab/torch:pull"]),
+        ("repository:lab/torch:pull", rights_in(None, []), []),
     ],
 )
 def test_grants_the_allowed_actions(scope: str, rights: Rights, gets: list[str]) -> None:
@@ -183,7 +183,7 @@ def test_refuses_text_that_is_no_scope(scope: str) -> None:
 )
 def test_only_members_push(scopes: list[str], scope: str) -> None:
     requested = [Access("repository", f"{scope}/x", ("push",))]
-    assert bool(granted(requested, rights_of_member(scopes))) == (scope in scopes and scope != "public")
+    assert bool(granted(requested, rights_in(scopes, scopes))) == (scope in scopes and scope != "public")
 
 
 # --- Python environments ----------------------------------------------------------------------------------------------

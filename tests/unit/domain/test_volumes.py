@@ -90,8 +90,8 @@ def test_volumes_are_read_only_by_default_except_scratch() -> None:
 @pytest.mark.parametrize(
     ("texts", "error", "why"),
     [
-        (["datsets"], InvalidInput, "no volume 'datsets'; there are: datasets, results"),
-        (["exam"], Forbidden, "members of lab cannot have the volume 'exam'; they have: datasets, results"),
+        (["datsets"], InvalidInput, "no volume 'datsets' for members of lab; there are: datasets, results"),
+        (["exam"], InvalidInput, "there is no volume 'exam' for members of lab; there are: datasets, results"),
         (["datasets:rw"], Forbidden, "read-only; ask for datasets:ro"),
         (["datasets", "datasets:ro"], InvalidInput, "asked for twice"),
         (["datasets@/data", "results@/data/results"], InvalidInput, "keep them apart"),

@@ -14,7 +14,7 @@ import pytest
 from commonage import messages
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import Unschedulable
-from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.reasons import REASONS, Reason, attempts, notes, refusals, waiting
 from commonage.domain.reasons.waiting import InQueue, Resource, Resources
 from commonage.messages import explanations
@@ -200,9 +200,13 @@ def test_the_summary_of_one_that_does_not_wait() -> None:
 
 
 def test_who_is_ahead() -> None:
-    named = (("job", "ann"), ("session", "bob"))
+    named = (Ahead("job", "ann", "lab"), Ahead("session", "bob", "lab"))
     assert explanations.ahead(JobsAhead(Precedence.PRIORITY, 3, named)) == (
         "3 with a higher priority (job of ann, session of bob, …)"
+    )
+    assert (
+        explanations.ahead(JobsAhead(Precedence.OLDER, 1, (Ahead(),)))
+        == "1 waiting longer (workload of another tenant)"
     )
     assert explanations.ahead(JobsAhead(Precedence.OWN, 1, named[:1])) == "1 of the same owner"
 

@@ -7,7 +7,10 @@ import pytest
 from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Adapters, Control
+from commonage.control.settings import ControlSettings
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
 from commonage.gpu.none import NoDevices
@@ -29,9 +32,14 @@ class NoMetrics(Metrics):
 
 
 class FewPeople:
-    """Knows three tokens: `reader`, `submitter` and `admin`, named after their only scope."""
+    """Knows four tokens with one scope each; `reader` and `submitter` are operators."""
 
-    tokens: Mapping[str, Scope] = {"reader": Scope.READ, "submitter": Scope.SUBMIT, "admin": Scope.ADMIN}
+    tokens: Mapping[str, Scope] = {
+        "reader": Scope.READ,
+        "submitter": Scope.SUBMIT,
+        "admin": Scope.ADMIN,
+        "user": Scope.READ,
+    }
 
     async def whois(self, token: str) -> Principal | None:
         scope = self.tokens.get(token)
@@ -44,7 +52,8 @@ def node() -> Any:
         factories.device(0, uuid="GPU-real", simulated=False, model="NVIDIA A30"),
         factories.device(1, uuid="GPU-sick", faults=("fell off the bus",)),
     ]
-    return factories.node("node-1", devices, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024)
+    usage = NodeUsage(1.5, 2048, 100, 1000, 10.0, 20.0, 30.0, 40.0, 55.0, 0.5)
+    return factories.node("node-1", devices, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024, usage=usage)
 
 
 @pytest.fixture
@@ -63,7 +72,11 @@ async def control(anyio_backend: str, node: Any) -> Control:
         environments=[factories.environment()],
         chance=lambda _below: 0,
     )
-    made = Control(world)
+    roles = (
+        RoleBinding(SubjectKind.USER, "reader", Role.OPERATOR),
+        RoleBinding(SubjectKind.USER, "submitter", Role.OPERATOR),
+    )
+    made = Control(world, ControlSettings(platform_roles=roles))
     await made.open()
     made.live_state.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
     device = node.report.devices[0]
@@ -77,6 +90,6 @@ async def control(anyio_backend: str, node: Any) -> Control:
         sm_clock_mhz=1410, memory_clock_mhz=1593, throttle=("temperature",), ecc_corrected=3, ecc_uncorrected=1,
         remapped_corrected=2, remapped_uncorrected=1, xid=31,
     )  # fmt: skip
-    made.node_views.note_measured({"GPU-real": measured})
+    made.node_views.note_measured({factories.device_key("GPU-real"): measured})
     made.writer.commits, made.writer.commit_s, made.writer.changes = 4, 0.5, 9
     return made

@@ -23,7 +23,14 @@ from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
-DEVICE = {"node": "node-1", "device": "0", "uuid": "GPU-real", "model": "NVIDIA A30", "simulated": "false"}
+DEVICE = {
+    "site": "local",
+    "node": "node-1",
+    "device": "0",
+    "uuid": "GPU-real",
+    "model": "NVIDIA A30",
+    "simulated": "false",
+}
 AS_DCGM = {
     "gpu": "0",
     "UUID": "GPU-real",
@@ -85,7 +92,7 @@ async def test_shares_are_watched(control: Control) -> None:
     control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
     control.watchdog.counts["warned"] += 2
     control.watchdog.unattributed_processes = {
-        "GPU-real": (UnattributedProcess(99, 70, "blender"), UnattributedProcess(98, None, ""))
+        factories.device_key("GPU-real"): (UnattributedProcess(99, 70, "blender"), UnattributedProcess(98, None, ""))
     }
     families = await scraped(control)
     used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
@@ -98,10 +105,10 @@ async def test_shares_are_watched(control: Control) -> None:
 
 async def test_nodes_and_devices_say_what_is_held_and_what_is_used(control: Control) -> None:
     families = await scraped(control)
-    assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
-    assert value(families, "commonage_node_allocated_cpu_cores", node="node-1") == 2
-    assert value(families, "commonage_node_allocated_memory_bytes", node="node-1") == 4096 * MIB
-    assert value(families, "commonage_node_free_disk_bytes", node="node-1") == 1024 * MIB
+    assert value(families, "commonage_node_cpu_cores", site="local", node="node-1") == 8
+    assert value(families, "commonage_node_allocated_cpu_cores", site="local", node="node-1") == 2
+    assert value(families, "commonage_node_allocated_memory_bytes", site="local", node="node-1") == 4096 * MIB
+    assert value(families, "commonage_node_free_disk_bytes", site="local", node="node-1") == 1024 * MIB
     assert value(families, "commonage_device_allocated_memory_bytes", **DEVICE) == 6 * 1024 * MIB
     assert value(families, "commonage_device_used_memory_bytes", **DEVICE) == 2048 * MIB
     assert value(families, "commonage_device_allocated_compute_ratio", **DEVICE) == 0.25
@@ -184,12 +191,13 @@ async def test_the_text_is_that_of_prometheus(app: FastAPI) -> None:
         ("Bearer reader", 200),
         ("token admin", 200),
         ("Bearer submitter", 403),
+        ("Bearer user", 403),
         ("Bearer nobody", 401),
         ("Basic reader", 401),
         ("Bearer ", 401),
     ],
 )
-async def test_a_token_that_may_read_is_needed(app: FastAPI, authorization: str, status: int) -> None:
+async def test_the_token_of_an_operator_is_needed(app: FastAPI, authorization: str, status: int) -> None:
     answer = await call(app, authorization=authorization)
     assert answer.status_code == status
     assert ("commonage_workloads{" in answer.text) == (status == 200)
@@ -217,3 +225,12 @@ async def test_requests_are_counted_by_area_and_class(control: Control) -> None:
     assert value(families, "commonage_http_requests_total", area="portal", method="GET", status="4xx") == 1
     counts = [one for one in families["commonage_http_request_seconds"].samples if one.name.endswith("_count")]
     assert [(one.labels, one.value) for one in counts] == [({"area": "portal"}, 2)]
+
+
+async def test_measured_use_of_a_node_is_in_base_units(control: Control) -> None:
+    families = await scraped(control)
+    assert value(families, "commonage_node_used_cpu_cores", site="local", node="node-1") == 1.5
+    assert value(families, "commonage_node_used_memory_bytes", site="local", node="node-1") == 2048 * MIB
+    assert value(families, "commonage_node_used_disk_bytes", site="local", node="node-1") == 100 * MIB
+    assert value(families, "commonage_node_network_sent_bytes_per_second", site="local", node="node-1") == 40.0
+    assert value(families, "commonage_node_temperature_celsius", site="local", node="node-1") == 55.0

@@ -139,7 +139,7 @@ async def test_a_forged_form_changes_nothing(ann: Person, headers: dict[str, str
 
 
 async def test_csrf_token_of_another_user_is_refused(portal: Portal, ann: Person, root: Person) -> None:
-    answer = await root.post("nodes/gpu-1/drain", {"csrf": await ann.csrf(), "drain": "1"})
+    answer = await root.post("nodes/local/gpu-1/drain", {"csrf": await ann.csrf(), "drain": "1"})
     assert answer.status_code == 403
 
 

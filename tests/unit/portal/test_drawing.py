@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.fakes.portal import ADMIN, USER
 
+from commonage.control.access import access_of
 from commonage.control.queries.node_views import DeviceView, NodeView
+from commonage.control.settings import ControlSettings
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources
@@ -27,32 +29,36 @@ def view(*holders: Holder, memory_mib: int = 24 * 1024) -> NodeView:
     return NodeView(factories.node(devices=[device_row]), 4000, 16 * 1024, (device,), len(holders))
 
 
+ANNS = access_of(ANN, ControlSettings())
+ROOTS = access_of(Principal("root", ADMIN), ControlSettings())
+
+
 def holder(owner: str, mib: int, name: str = "work") -> Holder:
-    return Holder("w" * 13, name, owner, "job", "node-1", Resources(gpu_memory_mib=mib))
+    return Holder("w" * 13, name, owner, "job", "node-1", Resources(gpu_memory_mib=mib), tenant="commons")
 
 
 def test_shares_lie_side_by_side_in_proportion() -> None:
-    device_row = node_rows([view(holder("ann", 12 * 1024), holder("bob", 6 * 1024))], ANN)[0].device_rows[0]
+    device_row = node_rows([view(holder("ann", 12 * 1024), holder("bob", 6 * 1024))], ANNS)[0].device_rows[0]
     assert [(one.x, one.width) for one in device_row.segments] == [("0", "50"), ("50", "25")]
     assert device_row.summary == "18 GiB of 24 GiB allocated"
     assert device_row.free_from is None
-    assert node_rows([view(holder("ann", 6 * 1024))], ANN)[0].device_rows[0].free_from == "25"
+    assert node_rows([view(holder("ann", 6 * 1024))], ANNS)[0].device_rows[0].free_from == "25"
 
 
 def test_others_work_has_an_owner_and_no_name() -> None:
     mine, theirs = (
-        node_rows([view(holder("ann", 1024, "mine"), holder("bob", 1024, "theirs"))], ANN)[0].device_rows[0].segments
+        node_rows([view(holder("ann", 1024, "mine"), holder("bob", 1024, "theirs"))], ANNS)[0].device_rows[0].segments
     )
     assert (mine.title, mine.colour) == ("mine", "own")
     assert mine.workload_id is not None
     assert (theirs.title, theirs.owner, theirs.workload_id) == ("job", "bob", None)
     assert theirs.colour.startswith("other")
-    admins = node_rows([view(holder("bob", 1024, "theirs"))], Principal("root", ADMIN))[0].device_rows[0].segments[0]
+    admins = node_rows([view(holder("bob", 1024, "theirs"))], ROOTS)[0].device_rows[0].segments[0]
     assert admins.title == "theirs"
 
 
 def test_a_device_without_memory_is_drawn_all_the_same() -> None:
-    device_row = node_rows([view(memory_mib=0)], ANN)[0].device_rows[0]
+    device_row = node_rows([view(memory_mib=0)], ANNS)[0].device_rows[0]
     assert device_row.segments == ()
     assert device_row.free_from is None
 

@@ -11,7 +11,7 @@ from commonage.domain.codec import Unreadable
 from commonage.domain.images import Image, Removal
 from commonage.domain.nodes import Allocation, Node
 from commonage.domain.reasons.attempts import StoppedBy
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, Spec, StopCause, StopRequest, Workload
 from commonage.store import rows, tables
@@ -81,6 +81,7 @@ def test_workload_comes_back_with_its_stop(stop: StopRequest | None) -> None:
         (UsageReport, rows.USAGE_REPORT, tables.usage_reports, set()),
         (Reservation, rows.RESERVATION, tables.reservations, set()),
         (Image, rows.IMAGE, tables.images, set()),
+        (QuotaNotice, rows.QUOTA_NOTICE, tables.quota_notices, set()),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -9,12 +9,13 @@ from starlette.requests import Request
 
 from commonage import messages
 from commonage.api.fill import fill, optional_reason, reason
-from commonage.api.routing import QUERY, Guarded, UnsupportedMediaType, caller, context, problems
+from commonage.api.routing import QUERY, Guarded, UnsupportedMediaType, access_for, asks, caller, context, problems
 from commonage.control.catalogue.catalogue import EnvironmentView
 from commonage.control.queries.launch import VolumeView
 from commonage.control.queries.workloads import notices
 from commonage.control.usage.homes import HomeView
 from commonage.domain.errors import Forbidden
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.environments import (
     EnvironmentList,
@@ -32,6 +33,7 @@ router = APIRouter(route_class=Guarded)
 
 
 @router.get("/volumes", tags=["volumes"], summary="List volumes", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_volumes(request: Request) -> VolumeList:
     """The volumes that your workloads may mount, and the disk space that your home uses.
 
@@ -67,12 +69,13 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     responses=problems("invalid-bundle", "too-large", "too-many-bundles", "too-many-uploads", "unsupported-media-type"),
     openapi_extra={"requestBody": {"required": True, "content": {"application/gzip": _BINARY}}},
 )
+@asks(Permission.SUBMIT)
 async def send(request: Request) -> BundleOut:
     """Upload a tar.gz archive. Submit workloads with the returned `digest` as `bundle` to unpack it there.
 
     The same archive is stored once. It is deleted some time after the last workload that uses it has ended.
     """
-    principal = caller(request, Scope.SUBMIT)
+    principal = caller(request)
     kind = request.headers.get("content-type", _KINDS[0]).partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise UnsupportedMediaType(f"the archive must be sent as {_KINDS[0]}, not {kind[:60]!r}")
@@ -81,9 +84,10 @@ async def send(request: Request) -> BundleOut:
 
 
 @router.get("/environments", tags=["environments"], summary="List environments", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_environments(request: Request) -> EnvironmentList:
     """The environments that your workloads may run in, and whether they are ready."""
-    principal = caller(request, Scope.READ)
+    principal = caller(request)
     views = context(request).control.environments.views(principal)
     return EnvironmentList(items=[_environment_out(view) for view in views])
 
@@ -94,11 +98,12 @@ async def list_environments(request: Request) -> EnvironmentList:
     summary="Show the options for a new workload",
     responses=problems("not-admin", *QUERY),
 )
+@asks(Permission.SEE_TENANT)
 async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()]) -> LaunchOptions:
     """Environments, volumes, GPU shares and limits for a new workload, and the resources that are free now."""
     principal = caller(request)
     if query.user is not None and query.user != principal.name:
-        if not principal.is_admin:
+        if not access_for(request).may(Permission.SUBMIT_FOR_OTHERS):
             raise Forbidden("only admins may see the launch options of another user", code="not-admin")
         principal = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
     control = context(request).control

@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from commonage.api.fill import fill
 from commonage.api.routes.workloads import WORKLOAD, check_id
-from commonage.api.routing import QUERY, Context, Guarded, answer, caller, context, problems
+from commonage.api.routing import QUERY, Context, Guarded, answer, asks, caller, context, problems
 from commonage.api.streams import EVENT_STREAM, sse, wants_stream
 from commonage.control.request_limits import Connection
 from commonage.domain.errors import NotFound
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Event, Workload
 from commonage.wire.events import EventOut, EventPage, EventsQuery, LogEndOut, LogLineOut, LogsQuery
@@ -40,6 +41,7 @@ _STREAM_OR_PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STRE
     response_model=EventPage,
     responses={**problems(*QUERY, "too-many-streams"), **_STREAM_OR_PAGE},
 )
+@asks(Permission.SEE_WORKLOADS)
 async def events(
     request: Request, query: Annotated[EventsQuery, Query()], last_event_id: LastEventId = None
 ) -> Response:
@@ -57,6 +59,7 @@ async def events(
     response_model=EventPage,
     responses={**problems("workload-not-found", *QUERY, "too-many-streams"), **_STREAM_OR_PAGE},
 )
+@asks(Permission.SEE_WORKLOADS)
 async def workload_events(
     request: Request, workload_id: str, query: Annotated[EventsQuery, Query()], last_event_id: LastEventId = None
 ) -> Response:
@@ -68,7 +71,7 @@ async def workload_events(
 async def _answer_events(
     request: Request, query: EventsQuery, last_event_id: int | None, workload_id: str | None
 ) -> Response:
-    api, principal = context(request), caller(request, Scope.READ)
+    api, principal = context(request), caller(request)
     after = query.after if last_event_id is None else last_event_id
     if wants_stream(request):
         hold = partial(api.hold, Connection.STREAM, request, principal)
@@ -113,6 +116,7 @@ _POLL_S = 0.05
         },
     },
 )
+@asks(Permission.READ_OUTPUT)
 async def logs(
     request: Request,
     workload_id: str,

@@ -15,9 +15,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.api.routes.workloads import WORKLOAD, check_id
-from commonage.api.routing import Context, Guarded, caller, context, problems
+from commonage.api.routing import Context, Guarded, asks, caller, context, problems
 from commonage.control.request_limits import Connection
 from commonage.domain.errors import CommonageError, Forbidden, TooLarge
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.execs import WINDOW, ExecIn, FromCommand, ToCommand
@@ -44,6 +45,7 @@ class UpgradeRequired(CommonageError):
         "workload-not-found", "not-running", "forbidden", "not-found", "upgrade-required", "too-many-commands"
     ),
 )
+@asks(Permission.ENTER_WORKLOADS)
 async def exec_by_http(request: Request, workload_id: str) -> Response:
     """Connect with a WebSocket and first send `{"command": ["ls", "-l"], "terminal": {"columns": 80, "rows": 24}}`.
 
@@ -61,6 +63,7 @@ async def exec_by_http(request: Request, workload_id: str) -> Response:
     return failures.answer(problem_of(error), {"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
+@asks(Permission.ENTER_WORKLOADS)
 async def connect(websocket: WebSocket) -> None:
     api = context(websocket)
     try:

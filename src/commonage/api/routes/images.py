@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from commonage.api.fill import fill
-from commonage.api.routing import BODY, Guarded, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, problems, read_json
 from commonage.control.catalogue.images import ImageView
 from commonage.domain.images import USUAL_PATH, Image, Kernel, Provenance, SourceFile, environments_of
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.workloads import Kind
 from commonage.wire.images import (
     ImageIn,
@@ -38,6 +38,7 @@ _EXAMPLE = {
 
 
 @router.get("/images", summary="List images", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_images(request: Request) -> ImageList:
     """Public images and those of your tenants, by name; admins see all. Removed images are not listed."""
     views = context(request).control.images.visible(caller(request))
@@ -54,6 +55,7 @@ async def list_images(request: Request) -> ImageList:
     },
     openapi_extra=body_of(ImageIn, _EXAMPLE),
 )
+@asks(Permission.SUBMIT)
 async def register(request: Request) -> ImageOut:
     """Add a pushed image to the catalogue, and pull it on the nodes.
 
@@ -61,7 +63,7 @@ async def register(request: Request) -> ImageOut:
     may register what they pushed to the site's registry under the tenant's name, admins any image. An existing image of
     the same name is replaced: running workloads continue in the old one, new ones start in the new one.
     """
-    api, principal = context(request), caller(request, Scope.SUBMIT)
+    api, principal = context(request), caller(request)
     body = await read_json(request, ImageIn)
     registry = api.registry.about.address if api.registry is not None else None
     made = await api.control.images.add(principal, parse_image(body), registry)
@@ -74,6 +76,7 @@ async def register(request: Request) -> ImageOut:
     responses=problems(*BODY, *_NAME_PROBLEMS),
     openapi_extra=body_of(ImageNameIn, {"name": "lab/torch:2.4"}),
 )
+@asks(Permission.SUBMIT)
 async def dry_run(request: Request) -> ImageNameOut:
     """Check whether you may register an image under this name, before you build and push it."""
     principal = caller(request)
@@ -83,6 +86,7 @@ async def dry_run(request: Request) -> ImageNameOut:
 
 
 @router.get("/images/{scope}/{name}", summary="Show an image", responses=problems("image-not-found", "invalid-image"))
+@asks(Permission.SEE_TENANT)
 async def show(request: Request, scope: str, name: str) -> ImageOut:
     """An image with its sources, the nodes that have it, and its workloads. `name` may have a tag: `torch:2.4`."""
     return _image_out(context(request).control.images.one(caller(request), f"{scope}/{name}"))
@@ -93,6 +97,7 @@ async def show(request: Request, scope: str, name: str) -> ImageOut:
     summary="Remove an image from the catalogue",
     responses=problems("image-not-found", "invalid-image", "not-yours"),
 )
+@asks(Permission.MANAGE_IMAGES)
 async def remove(request: Request, scope: str, name: str) -> RemovedOut:
     """Running workloads continue, waiting ones are held until it is registered again, and new ones are refused.
 
@@ -112,12 +117,13 @@ async def remove(request: Request, scope: str, name: str) -> RemovedOut:
     },
     openapi_extra=body_of(PrepullIn, {"nodes": ["gpu-1", "gpu-2"]}, required=False),
 )
+@asks(Permission.MANAGE_IMAGES)
 async def prepull(request: Request, scope: str, name: str) -> ImageOut:
     """Pull it in advance on the given nodes, or on all ready nodes.
 
     Allowed for the user who registered it, and for admins.
     """
-    principal = caller(request, Scope.SUBMIT)
+    principal = caller(request)
     body = await read_json(request, PrepullIn, optional=True)
     found = await context(request).control.images.prepull(principal, f"{scope}/{name}", body.nodes)
     return _image_out(found)

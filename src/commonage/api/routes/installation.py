@@ -10,8 +10,22 @@ from starlette.responses import Response
 
 from commonage import __version__
 from commonage.api.fill import reason
-from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, expiry, problems, read_json
+from commonage.api.routing import (
+    BODY,
+    Guarded,
+    access_for,
+    answer,
+    asks,
+    body_of,
+    caller,
+    context,
+    expiry,
+    problems,
+    read_json,
+)
+from commonage.control.access import Access
 from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import format_duration
 from commonage.domain.workloads import State
@@ -24,15 +38,17 @@ _public = APIRouter(tags=["installation"])
 
 
 @router.get("/info", tags=["installation"], summary="Show the installation and your identity", responses=problems())
+@asks(None)
 async def info(request: Request) -> InfoOut:
     """Properties of the installation, and your user name and scopes. Any valid token is enough."""
-    control, principal = context(request).control, caller(request)
-    capabilities = control.node_views.capabilities()
+    control, principal, access = context(request).control, caller(request), access_for(request)
+    capabilities = control.node_views.capabilities(access)
     return InfoOut(
         name=control.settings.name,
         version=__version__,
         user=principal.name,
-        admin=principal.is_admin,
+        admin=access.may(Permission.MANAGE_PLATFORM),
+        platform_roles=sorted(role.value for role in access.platform),
         scopes=sorted(scope.value for scope in principal.scopes),
         simulated_gpus=control.live_state.simulated_gpus,
         engines=[one.name for one in capabilities],
@@ -49,6 +65,7 @@ async def info(request: Request) -> InfoOut:
     responses={503: {"model": HealthOut, "description": "A control loop is stuck."}},
     openapi_extra={"security": []},
 )
+@asks(None)
 async def health(request: Request) -> Response:
     """For supervisors and load balancers: 200 while all control loops work, 503 if one is stuck."""
     loops = context(request).control.health()
@@ -77,11 +94,12 @@ _SLACK_S = 1  # the hub counts from the arrival of its request
     responses=problems(*BODY, "not-admin", "forbidden", "user-not-found"),
     openapi_extra=body_of(TokenIn, {"note": "nightly runs", "expires_s": 2592000}, required=False),
 )
+@asks(Permission.ISSUE_TOKENS)
 async def make(request: Request) -> TokenOut:
     """Create a token whose scopes and lifetime are within those of the token of the request. It is shown only once."""
-    api, principal = context(request), caller(request, Scope.TOKENS)
+    api, principal = context(request), caller(request)
     body = await read_json(request, TokenIn, optional=True)
-    user = _user(api.auth.is_own(principal), principal, body.user)
+    user = _user(api.auth.is_own(principal), access_for(request), body.user)
     scopes = _scopes(principal, body)
     latest, identity = await expiry(request), api.control.identity
     left_s = None if latest is None else latest - api.control.clock.now()
@@ -94,19 +112,20 @@ async def make(request: Request) -> TokenOut:
     return TokenOut(token=made.text, user=user, scopes=names, expires_at=made.expires_at)
 
 
-def _user(is_own: bool, principal: Principal, wanted: str | None) -> str:
+def _user(is_own: bool, access: Access, wanted: str | None) -> str:
+    principal = access.principal
     if wanted is None or wanted == principal.name:
         if is_own:
             raise InvalidInput("the server itself cannot have a token; set `user`", field="user")
         return principal.name
-    if not principal.is_admin:
+    if not access.may(Permission.ISSUE_TOKENS):
         raise Forbidden("only admins may create tokens for another user", code="not-admin")
     return wanted
 
 
 def _scopes(principal: Principal, body: TokenIn) -> Sequence[Scope]:
     if body.scopes is None:
-        scopes = [scope for scope in _DEFAULT_SCOPES if scope in principal.scopes or principal.is_admin]
+        scopes = [scope for scope in _DEFAULT_SCOPES if principal.holds(scope)]
     else:
         scopes = list(dict.fromkeys(Scope(name) for name in body.scopes))
         for scope in scopes:

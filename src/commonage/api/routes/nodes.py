@@ -14,14 +14,28 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from commonage.api.fill import fill, reason
-from commonage.api.routing import BODY, QUERY, Guarded, body_of, caller, context, expiry, problems, read_json
+from commonage.api.routing import (
+    BODY,
+    QUERY,
+    Guarded,
+    access_for,
+    asks,
+    body_of,
+    caller,
+    context,
+    expiry,
+    problems,
+    read_json,
+)
+from commonage.control.access import Access
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.queries.node_views import DeviceView, NodeView
+from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound
-from commonage.domain.nodes import NodePoolView
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.nodes import NodeKey, NodePoolView
+from commonage.domain.permissions import Permission
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
 from commonage.wire.nodes import (
@@ -46,11 +60,12 @@ router = APIRouter(route_class=Guarded, tags=["nodes"])
 
 
 @router.get("/nodes", summary="List nodes", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_nodes(request: Request) -> NodeList:
     """All nodes by name, with their GPUs and free resources. Lost nodes stay until they are removed."""
-    principal = caller(request, Scope.READ)
-    views = context(request).control.node_views.all()
-    return NodeList(items=[node_out(view, principal) for view in views])
+    access = access_for(request)
+    views = visible_nodes(context(request).control.node_views.all(), access)
+    return NodeList(items=[node_out(view, access) for view in views])
 
 
 @router.post(
@@ -58,31 +73,31 @@ async def list_nodes(request: Request) -> NodeList:
     summary="Drain a node",
     responses=problems("node-not-found", "invalid-time", "invalid-input", *QUERY),
 )
+@asks(Permission.DRAIN_NODES)
 async def drain(request: Request, site: str, name: str, query: Annotated[DrainQuery, Query()]) -> NodeOut:
     """Start no more workloads on the node. Running ones continue, unless you set `requeue` or a deadline. For admins.
 
     Owners of affected workloads get an event.
     """
-    control, principal = context(request).control, caller(request, Scope.ADMIN)
+    control, principal = context(request).control, caller(request)
     find_node(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
-    await control.drains.drain(principal, name, requeue=query.requeue, by=by)
-    return node_out(find_node(request, site, name), principal)
+    await control.drains.drain(principal, NodeKey(site, name), requeue=query.requeue, by=by)
+    return node_out(find_node(request, site, name), access_for(request))
 
 
 @router.delete(
     "/nodes/{site}/{name}", summary="Remove a node", responses=problems("node-not-found", "node-in-use", *QUERY)
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> DoneOut:
     """Remove a node that is lost, or drained and empty. A node that reports again later is added again. For admins.
 
     Where nodes join, this also revokes its certificate, its place in the Swarm, and all join tokens. With `force`,
     workloads that still count as running on a lost node become lost.
     """
-    control, principal = context(request).control, caller(request, Scope.ADMIN)
-    if name in control.live_state.nodes:  # a node that is no longer listed may still have a certificate
-        find_node(request, site, name)
-    return DoneOut(done=list(await control.drains.remove(principal, name, force=query.force)))
+    control, principal = context(request).control, caller(request)
+    return DoneOut(done=list(await control.drains.remove(principal, NodeKey(site, name), force=query.force)))
 
 
 @router.post(
@@ -90,18 +105,20 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     summary="Resume a node",
     responses=problems("node-not-found", "device-not-found", *QUERY),
 )
+@asks(Permission.DRAIN_NODES)
 async def resume(request: Request, site: str, name: str, query: Annotated[ResumeQuery, Query()]) -> NodeOut:
     """Undo a drain, and clear remembered faults of the GPUs; a fault that persists is reported again. For admins.
 
     With `gpu`, clear only the faults of that GPU.
     """
-    principal = caller(request, Scope.ADMIN)
+    principal = caller(request)
     find_node(request, site, name)
-    await context(request).control.nodes.resume(principal, name, query.gpu)
-    return node_out(find_node(request, site, name), principal)
+    await context(request).control.nodes.resume(principal, NodeKey(site, name), query.gpu)
+    return node_out(find_node(request, site, name), access_for(request))
 
 
 @router.get("/node-pools", summary="List node pools", responses=problems())
+@asks(Permission.SEE_PLATFORM)
 async def list_node_pools(request: Request) -> NodePoolList:
     """Rented nodes, the next steps of each pool's policy with the reason, and the cost per hour. For admins."""
     control = context(request).control
@@ -111,8 +128,8 @@ async def list_node_pools(request: Request) -> NodePoolList:
 
 
 def find_node(request: Request, site: str, name: str) -> NodeView:
-    """The node. Raises NotFound, which lists the nodes."""
-    views = context(request).control.node_views.all()
+    """The node. Raises NotFound, which lists the nodes that the caller may see."""
+    views = visible_nodes(context(request).control.node_views.all(), access_for(request))
     for view in views:
         if (view.node.site, view.node.name) == (site, name):
             return view
@@ -120,13 +137,13 @@ def find_node(request: Request, site: str, name: str) -> NodeView:
     raise NotFound(f"there is no node {site[:60]}/{name[:60]}; there are: {known}", code="node-not-found")
 
 
-def node_out(view: NodeView, principal: Principal) -> NodeOut:
+def node_out(view: NodeView, access: Access) -> NodeOut:
     return fill(
         NodeOut,
         view,
         view.node,
         view.node.report,
-        reasons=[reason(one) for one in reasons_for(view.node, principal)],
+        reasons=[reason(one) for one in reasons_for(view.node, access)],
         notes=[reason(note) for note in view.notes],
         devices=[device_out(one) for one in view.devices],
         labels=dict(view.node.report.labels),
@@ -170,12 +187,13 @@ def _node_pool_out(view: NodePoolView, currency: str) -> NodePoolOut:
     responses=problems(*BODY, "conflict"),
     openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def make(request: Request) -> JoinTokenOut:
     """Create a token with which any number of machines may join as nodes until it expires. For admins.
 
     It expires no later than the token of the request.
     """
-    caller(request, Scope.ADMIN)
+    caller(request)
     joining = _joining(request)
     body = await read_json(request, JoinTokenIn, optional=True)
     latest, now = await expiry(request), context(request).control.clock.now()
@@ -191,16 +209,18 @@ async def make(request: Request) -> JoinTokenOut:
 
 
 @router.delete("/join-tokens", summary="Revoke all join tokens", responses=problems("conflict"))
+@asks(Permission.MANAGE_PLATFORM)
 async def revoke(request: Request) -> DoneOut:
     """Also rotate the Swarm's own worker token. Nodes that have joined stay. For admins."""
-    caller(request, Scope.ADMIN)
+    caller(request)
     return DoneOut(done=list(await _joining(request).revoke_tokens()))
 
 
 @router.get("/join-kit", summary="Get the files for a join over SSH", responses=problems("conflict"))
+@asks(Permission.MANAGE_PLATFORM)
 async def kit(request: Request) -> JoinKitOut:
     """The join script and the packed program, which `commonage node join` copies to the machine. For admins."""
-    caller(request, Scope.ADMIN)
+    caller(request)
     found = _joining(request).kit()
     packed = base64.b64encode(found.bundle).decode()
     return fill(JoinKitOut, found, bundle=packed)

@@ -20,12 +20,13 @@ from starlette.responses import Response
 from commonage import messages
 from commonage.api import failures
 from commonage.api.fill import fill
-from commonage.api.routing import Guarded, answer, caller, context, problems
+from commonage.api.routing import Guarded, answer, asks, caller, context, problems
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import tenants_of
 from commonage.domain.errors import CommonageError, NotFound, Unauthenticated
-from commonage.domain.images import Rights, granted, parse_access, rights_of_member, scope_of
+from commonage.domain.images import Rights, granted, parse_access, rights_in, scope_of
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.ports.registry import Registry
 from commonage.wire.images import CollectedOut, RegistryOut, RegistryTokenOut
@@ -35,9 +36,10 @@ _public = APIRouter(tags=["images"])
 
 
 @router.get("/registry", summary="Show the image registry", responses=problems("registry-not-found"))
+@asks(Permission.SEE_TENANT)
 async def about(request: Request) -> RegistryOut:
     """The address of the site's image registry, and the certificate authority that verifies it."""
-    caller(request, Scope.READ)
+    caller(request)
     return fill(RegistryOut, _registry(request).about)
 
 
@@ -46,12 +48,13 @@ async def about(request: Request) -> RegistryOut:
     summary="Delete unused images from the registry",
     responses=problems("registry-not-found", "conflict", "engine-failure"),
 )
+@asks(Permission.MANAGE_PLATFORM)
 async def collect(request: Request) -> CollectedOut:
     """Delete old images that are not in the catalogue, and layers without an image. For admins.
 
     Pushes are refused meanwhile. This also happens automatically every day.
     """
-    caller(request, Scope.ADMIN)
+    caller(request)
     found = await _registry(request).collect(images_in_use(context(request).control))
     return fill(CollectedOut, found)
 
@@ -62,6 +65,7 @@ async def collect(request: Request) -> CollectedOut:
     response_model=RegistryTokenOut,
     responses=problems("registry-not-found", "invalid-input", "invalid-parameter"),
 )
+@asks(None)
 async def token(
     request: Request,
     scope: Annotated[
@@ -125,10 +129,12 @@ async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rig
 
 
 def _rights_of(principal: Principal, settings: ControlSettings) -> Rights:
-    if principal.is_admin:
+    access = access_of(principal, settings)
+    if access.may(Permission.PUBLISH_IMAGES):
         return Rights(everything=True)
-    scopes = [scope_of(tenant.name) for tenant in tenants_of(principal.groups, settings)]
-    return rights_of_member(scopes, reads=Scope.READ in principal.scopes, writes=Scope.SUBMIT in principal.scopes)
+    read = [scope_of(one.name) for one in access.tenants(Permission.SEE_TENANT)]
+    written = [scope_of(one.name) for one in access.tenants(Permission.SUBMIT)]
+    return rights_in(read if principal.holds(Scope.READ) else None, written if principal.holds(Scope.SUBMIT) else ())
 
 
 def _basic(header: str | None) -> tuple[str, str | None]:

@@ -2,44 +2,82 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 
-from commonage.api.fill import fill, optional_reason
+from commonage import messages
+from commonage.api.fill import fill, optional_reason, reason
 from commonage.api.routes.workloads import parse_gpu_request, request_out
-from commonage.api.routing import BODY, Guarded, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, QUERY, Guarded, asks, body_of, caller, context, problems, read_json
+from commonage.control.control import Control
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants import TenantView
 from commonage.control.windows import window_of, windows, zone_of
-from commonage.domain.principals import Scope
+from commonage.domain.codec import to_json
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_labels
 from commonage.domain.tenants import Reservation
-from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList, TenantOut
+from commonage.wire.tenants import (
+    QuotaList,
+    QuotaOut,
+    QuotaQuery,
+    ReservationIn,
+    ReservationList,
+    ReservationOut,
+    ReservedOut,
+    TenantList,
+    TenantOut,
+)
 
 router = APIRouter(route_class=Guarded)
 
 
 @router.get("/tenants", tags=["tenants"], summary="List tenants", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_tenants(request: Request) -> TenantList:
     """Your tenants, with their quotas, allocated, borrowed and lent resources, and the length of their queues.
 
     Admins see all tenants.
     """
-    found = context(request).control.tenants.all(caller(request))
-    return TenantList(items=[tenant_out(view) for view in found])
+    control, principal = context(request).control, caller(request)
+    return TenantList(items=[_tenant_out(view, control, principal) for view in control.tenants.all(principal)])
 
 
 @router.get("/tenants/{name:path}", tags=["tenants"], summary="Show a tenant", responses=problems("tenant-not-found"))
+@asks(Permission.SEE_TENANT)
 async def one_tenant(request: Request, name: str) -> TenantOut:
     """One tenant, with its quotas and its allocated, borrowed and lent resources."""
-    return tenant_out(context(request).control.tenants.one(caller(request), name))
+    control, principal = context(request).control, caller(request)
+    return _tenant_out(control.tenants.one(principal, name), control, principal)
 
 
-def tenant_out(view: TenantView) -> TenantOut:
-    return fill(TenantOut, view, view.tenant, view.tenant.quota)
+@router.get(
+    "/quotas",
+    tags=["tenants"],
+    summary="Show what quotas leave",
+    responses=problems(*QUERY, "tenant-not-found"),
+)
+@asks(Permission.SEE_TENANT)
+async def quotas(request: Request, query: Annotated[QuotaQuery, Query()]) -> QuotaList:
+    """Each bound on you in your tenants, with what is used of it and left. A role that shows the workloads of others also shows their quotas."""
+    found = context(request).control.quota_uses.visible(caller(request), query.tenant, query.user)
+    return QuotaList(items=[_quota_out(one) for one in found])
+
+
+def _quota_out(use: QuotaUse) -> QuotaOut:
+    return QuotaOut(**to_json(use)["params"], remains=use.remains, percent=use.percent, text=messages.text(use))
+
+
+def _tenant_out(view: TenantView, control: Control, principal: Principal) -> TenantOut:
+    uses = control.quota_uses.of(view.tenant, principal.name)
+    return fill(TenantOut, view, view.tenant, view.tenant.quota, quotas=[reason(one) for one in uses])
 
 
 _EXAMPLE = {
@@ -54,6 +92,7 @@ _EXAMPLE = {
 
 
 @router.get("/reservations", tags=["reservations"], summary="List reservations", responses=problems())
+@asks(Permission.SEE_TENANT)
 async def list_reservations(request: Request) -> ReservationList:
     """Current and future reservations of your tenants; admins see those of all tenants."""
     reservations = context(request).control.reservations
@@ -75,13 +114,14 @@ async def list_reservations(request: Request) -> ReservationList:
     },
     openapi_extra=body_of(ReservationIn, _EXAMPLE),
 )  # fmt: skip
+@asks(Permission.RESERVE)
 async def reserve(request: Request) -> ReservedOut:
     """Reserve resources in a window of time, once or repeatedly. For admins.
 
     Refused if the cluster cannot provide them in addition to the existing reservations. `reason` names running
     workloads that may be in the way.
     """
-    control, principal = context(request).control, caller(request, Scope.ADMIN)
+    control, principal = context(request).control, caller(request)
     body = await read_json(request, ReservationIn)
     made = await control.reservations.add(principal, parse_reservation(body, control.clock.now(), control.settings))
     items = [_reservation_out(one) for one in made.reservations]
@@ -94,6 +134,7 @@ async def reserve(request: Request) -> ReservedOut:
     summary="Cancel a reservation",
     responses=problems("reservation-not-found"),
 )
+@asks(Permission.RESERVE)
 async def remove(request: Request, reservation_id: str) -> ReservationOut:
     """Workloads that started within it continue. For admins."""
     found = await context(request).control.reservations.remove(caller(request), reservation_id)

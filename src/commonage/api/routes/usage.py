@@ -11,9 +11,10 @@ from starlette.requests import Request
 from commonage.api.fill import fill
 from commonage.api.routes.nodes import find_node
 from commonage.api.routes.workloads import WORKLOAD, check_id
-from commonage.api.routing import QUERY, Guarded, caller, context, problems
+from commonage.api.routing import QUERY, Guarded, asks, caller, context, problems
+from commonage.control.loops.sample import NODE_USAGE
 from commonage.domain.errors import InvalidInput
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.usage import Prices, Usage
 from commonage.wire.events import MetricsOut, MetricsQuery, PointOut, SeriesOut
 from commonage.wire.usage import UsageOut, UsageQuery, UsageRow
@@ -23,7 +24,7 @@ router = APIRouter(route_class=Guarded)
 
 HOUR_S = 3600.0
 _OF_ATTEMPTS = ("cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation")
-_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib")
+_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib", *NODE_USAGE)
 _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 _UNITS = {
     "cpu_cores": "cores",
@@ -35,6 +36,11 @@ _UNITS = {
     "allocated_cpu_cores": "cores",
     "allocated_memory_mib": "MiB",
     "disk_free_mib": "MiB",
+    "disk_used_mib": "MiB",
+    "disk_read_bytes_per_s": "B/s",
+    "disk_written_bytes_per_s": "B/s",
+    "network_received_bytes_per_s": "B/s",
+    "network_sent_bytes_per_s": "B/s",
 }
 
 
@@ -44,6 +50,7 @@ _UNITS = {
     summary="Show the metrics of a workload",
     responses=problems("workload-not-found", *QUERY),
 )
+@asks(Permission.SEE_WORKLOADS)
 async def workload_metrics(request: Request, workload_id: str, query: Annotated[MetricsQuery, Query()]) -> MetricsOut:
     """CPU, memory, VRAM and GPU utilisation of the newest attempt. Default: the last hour."""
     workload = await context(request).control.queries.workload(caller(request), check_id(workload_id))
@@ -57,12 +64,13 @@ async def workload_metrics(request: Request, workload_id: str, query: Annotated[
     summary="Show the metrics of a node and its GPUs",
     responses=problems("node-not-found", *QUERY),
 )
+@asks(Permission.SEE_TENANT)
 async def node_metrics(request: Request, site: str, name: str, query: Annotated[MetricsQuery, Query()]) -> MetricsOut:
-    """Default: the last hour. The subjects are `node:NAME` and `device:UUID`."""
-    caller(request, Scope.READ)
+    """Default: the last hour. The subjects are `node:SITE/NAME` and `device:SITE/UUID`."""
+    caller(request)
     view = find_node(request, site, name)
-    devices = {f"device:{one.device.uuid}": _OF_DEVICES for one in view.devices}
-    return await _metrics(request, query, {f"node:{name}": _OF_NODES, **devices})
+    devices = {f"device:{view.node.device_key(one.device)}": _OF_DEVICES for one in view.devices}
+    return await _metrics(request, query, {f"node:{view.node.key}": _OF_NODES, **devices})
 
 
 async def _metrics(request: Request, query: MetricsQuery, subjects: Mapping[str, Sequence[str]]) -> MetricsOut:
@@ -103,6 +111,7 @@ _MONTH_S = 30 * 24 * 3600.0
     summary="Show the usage of a workload",
     responses=problems("workload-not-found"),
 )
+@asks(Permission.SEE_WORKLOADS)
 async def workload_usage(request: Request, workload_id: str) -> UsageOut:
     """Allocated resources times hours until now, summed over all attempts."""
     control, principal = context(request).control, caller(request)
@@ -119,6 +128,7 @@ async def workload_usage(request: Request, workload_id: str) -> UsageOut:
 
 
 @router.get("/usage", tags=["usage"], summary="Show usage and cost", responses=problems(*QUERY))
+@asks(Permission.SEE_WORKLOADS)
 async def usage(request: Request, query: Annotated[UsageQuery, Query()]) -> UsageOut:
     """Allocated resources times hours in a time span. Default: your own, in the last 30 days; admins see everyone's.
 

@@ -12,12 +12,27 @@ from starlette.responses import Response
 
 from commonage.api.fill import fill, reason
 from commonage.api.routes.installation import by_state
-from commonage.api.routing import BODY, QUERY, Context, Guarded, answer, body_of, caller, context, problems, read_json
+from commonage.api.routing import (
+    BODY,
+    QUERY,
+    Context,
+    Guarded,
+    access_for,
+    answer,
+    asks,
+    body_of,
+    caller,
+    context,
+    problems,
+    read_json,
+)
+from commonage.control.access import Access
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, Submission
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.nodes import Share
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.requests import GpuRequest, parse_cpus, parse_gpus, parse_labels
 from commonage.domain.requests import Request as ResourceRequest
@@ -75,6 +90,7 @@ _INVALID = (
     "too-many-bundles",
     "dependency-broken",
     "too-many-workloads",
+    "storage-quota-exceeded",
 )
 _EXAMPLE = {"command": ["python", "train.py"], "gpus": "6GiB", "time_limit_s": 1800, "key": "first-try"}
 _PAGE_OF_IDS = 500
@@ -120,6 +136,7 @@ def check_id(workload_id: str) -> str:
     },
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
+@asks(Permission.SUBMIT)
 async def submit(request: Request) -> Response:
     """The workload is durable when the request returns. A repeated request with the same `key` returns it (status 200).
 
@@ -154,6 +171,7 @@ async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> 
     responses=problems(*_INVALID),
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
+@asks(Permission.SUBMIT)
 async def dry_run(request: Request) -> ExplanationOut:
     """The same checks and errors as a submission, and an explanation of when it would start. Creates nothing.
 
@@ -161,7 +179,7 @@ async def dry_run(request: Request) -> ExplanationOut:
     """
     api, principal = context(request), caller(request)
     submission = parse_submission(await read_json(request, SubmitIn))
-    found = explanation_out(await api.control.workloads.dry_run(principal, submission), None, principal)
+    found = explanation_out(await api.control.workloads.dry_run(principal, submission), None, access_for(request))
     suggestion = await api.control.advice.on(principal, submission)
     if suggestion is not None:
         found = found.model_copy(update={"suggestion": fill(SuggestionOut, suggestion)})
@@ -169,6 +187,7 @@ async def dry_run(request: Request) -> ExplanationOut:
 
 
 @router.get("/workloads", summary="List workloads, newest first", responses=problems(*QUERY, "invalid-cursor"))
+@asks(Permission.SEE_WORKLOADS)
 async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> WorkloadPage:
     """Your own workloads; admins see everyone's. Use `cursor` for the next page."""
     api, principal = context(request), caller(request)
@@ -180,6 +199,7 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
 
 
 @router.get(WORKLOAD, summary="Show a workload", responses=problems("workload-not-found"))
+@asks(Permission.SEE_WORKLOADS)
 async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
     """Its state with the reason, its allocation, and its usage report."""
     api, principal = context(request), caller(request)
@@ -191,15 +211,17 @@ async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
 
 
 @router.get(WORKLOAD + "/explanation", summary="Explain why a workload waits", responses=problems("workload-not-found"))
+@asks(Permission.SEE_WORKLOADS)
 async def explanation(request: Request, workload_id: str) -> ExplanationOut:
     """Missing resources, their holders, a smaller request that would start now, and the expected start."""
     queries, principal = context(request).control.queries, caller(request)
     found = await queries.explain(principal, check_id(workload_id))
     workload = await queries.workload(principal, workload_id)
-    return explanation_out(found, workload.state, principal)
+    return explanation_out(found, workload.state, access_for(request))
 
 
 @router.get(WORKLOAD + "/attempts", summary="List the attempts of a workload", responses=problems("workload-not-found"))
+@asks(Permission.SEE_WORKLOADS)
 async def attempts(request: Request, workload_id: str) -> AttemptList:
     """Oldest first, each with its node, its GPU shares and its end."""
     found = await context(request).control.queries.attempts(caller(request), check_id(workload_id))
@@ -212,6 +234,7 @@ async def attempts(request: Request, workload_id: str) -> AttemptList:
     responses=problems(*BODY, "workload-not-found", "already-ended"),
     openapi_extra=body_of(StopIn, {"reason": "wrong data"}, required=False),
 )
+@asks(Permission.STOP_WORKLOADS)
 async def stop(request: Request, workload_id: str) -> WorkloadOut:
     """Send SIGTERM, then SIGKILL after the grace period. Repeated requests have no further effect."""
     api, principal = context(request), caller(request)
@@ -249,6 +272,7 @@ def workload_out(
         started_at=placed.started_at if placed else None,
         ended_at=((attempt and attempt.ended_at) or workload.since) if ended else None,
         exit_code=attempt.exit_code if attempt else None,
+        site=placed.allocation.site if placed else None,
         node=placed.allocation.node if placed else None,
         shares=[_share_out(share) for share in placed.allocation.shares] if placed else [],
         retries=spec.retry.retries,
@@ -287,14 +311,15 @@ def attempt_out(attempt: Attempt) -> AttemptOut:
     return fill(
         AttemptOut,
         attempt,
+        site=allocation.site,
         node=allocation.node,
         shares=[_share_out(share) for share in allocation.shares],
         allocated_at=allocation.at,
     )
 
 
-def explanation_out(found: Explanation, state: State | None, principal: Principal) -> ExplanationOut:
-    """The explanation, without the names of workloads that the principal may not see."""
+def explanation_out(found: Explanation, state: State | None, access: Access) -> ExplanationOut:
+    """The explanation, without the names of workloads that the reader may not see."""
     return fill(
         ExplanationOut,
         found,
@@ -302,25 +327,27 @@ def explanation_out(found: Explanation, state: State | None, principal: Principa
         summary=explanations.summary(found),
         jobs_ahead=[_jobs_ahead_out(one) for one in found.jobs_ahead],
         reasons=[reason(one) for one in found.reasons],
-        holders=[holder_out(one, principal) for one in found.holders],
+        quotas=[reason(one) for one in found.quotas],
+        holders=[holder_out(one, access) for one in found.holders],
         fits_now_request=None if found.fits_now_request is None else request_out(found.fits_now_request),
     )
 
 
 def _jobs_ahead_out(found: JobsAhead) -> JobsAheadOut:
-    nearest = [f"{kind} of {owner}" for kind, owner in found.nearest]
+    nearest = [explanations.request_ahead(one) for one in found.nearest]
     return fill(JobsAheadOut, found, nearest=nearest, text=explanations.ahead(found))
 
 
-def holder_out(holder: Holder, principal: Principal) -> HolderOut:
-    """The holder. Everyone may know the owner and the end; the id and the name only those who may see the workload."""
-    visible = principal.may_see(holder.owner)
+def holder_out(holder: Holder, access: Access) -> HolderOut:
+    """The holder. Its id and name are for those who may see the workload."""
+    visible = not holder.is_anonymous and access.may_on(Permission.SEE_WORKLOADS, holder.owner, holder.tenant)
     return fill(
         HolderOut,
         holder,
         workload_id=holder.workload_id if visible else None,
         name=holder.name if visible else "",
         holds=resources(holder.holds),
+        text=explanations.holder(holder),
     )
 
 
@@ -404,6 +431,7 @@ def parse_filter(query: WorkloadsQuery) -> Filter:
         owner=query.owner,
         kinds=None if query.kind is None else (Kind(query.kind),),
         states=frozenset(State(name) for name in query.state) or None,
+        site=query.site,
         node=query.node,
         array_id=query.array,
         environment=query.environment,

@@ -1,4 +1,4 @@
-"""Nodes and GPUs as text: the table of `node ls` and `top`, and the details of `node show`."""
+"""Nodes and GPUs as text: the tables of `node ls` and of `top`, and the details of `node show`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,91 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import output
+from commonage.units import format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
-    from commonage.wire.nodes import DeviceOut, MeasuredOut, NodeOut, UnattributedProcessOut
+    from commonage.wire.nodes import DeviceOut, MeasuredOut, NodeOut, NodeUsageOut, UnattributedProcessOut
 
 
 def node_table(nodes: Sequence[NodeOut]) -> Table:
     devices = ("GPU", "FREE VRAM", "USED VRAM", "BUSY")
     table = output.table("NODE", "STATE", "FREE CORES", "FREE MEMORY", *devices, "WORKLOADS", right=["WORKLOADS"])
     for node in nodes:
-        cells = (output.text(node.name), output.state(node.state), _free_cpus(node), _free_memory(node))
+        cells = (
+            output.text(output.node_label(node.site, node.name)),
+            output.state(node.state),
+            _free_cpus(node),
+            _free_memory(node),
+        )
         first, *others = [_device(device) for device in node.devices] or [("none", "", "", "")]
         table.add_row(*cells, *first, str(node.workloads))
         for other in others:
             table.add_row(*("",) * len(cells), *other, "")
+    return table
+
+
+def usage_table(nodes: Sequence[NodeOut]) -> Table:
+    """Used and allocated resources of each node, of the total: the table of `top`."""
+    right = ["DISK I/O", "NETWORK", "TEMP", "WORKLOADS"]
+    columns = ("NODE", "STATE", "CPU USED/ALLOC/TOTAL", "MEMORY USED/ALLOC/TOTAL", "DISK USED")
+    table = output.table(*columns, *right, right=right)
+    for node in nodes:
+        usage = node.usage if node.state != "lost" else None
+        table.add_row(
+            output.text(node.name),
+            output.state(node.state),
+            f"{_used_cores(usage)} / {output.cpus(node.cpus_milli - node.free_cpus_milli)} / "
+            f"{output.cpus(node.cpus_milli)}",
+            f"{_used_memory(usage)} / {output.memory(node.memory_mib - node.free_memory_mib)} / "
+            f"{output.memory(node.memory_mib)}",
+            *(_rest(usage) if usage is not None else ("",) * 4),
+            str(node.workloads),
+        )
+    return table
+
+
+def _used_cores(usage: NodeUsageOut | None) -> str:
+    return "?" if usage is None or usage.cpu_cores is None else f"{usage.cpu_cores:.1f}"
+
+
+def _used_memory(usage: NodeUsageOut | None) -> str:
+    return "?" if usage is None or usage.memory_mib is None else output.memory(usage.memory_mib)
+
+
+def _rest(usage: NodeUsageOut) -> tuple[str, str, str, str]:
+    disk = usage.disk_used_mib is not None and usage.disk_total_mib is not None
+    return (
+        f"{output.memory(usage.disk_used_mib or 0)} of {output.memory(usage.disk_total_mib or 0)}" if disk else "",
+        _pair(usage.disk_read_bytes_per_s, "r", usage.disk_written_bytes_per_s, "w"),
+        _pair(usage.network_received_bytes_per_s, "in", usage.network_sent_bytes_per_s, "out"),
+        "" if usage.temperature_c is None else f"{usage.temperature_c:.0f} °C",
+    )
+
+
+def _pair(one: float | None, of_one: str, other: float | None, of_other: str) -> str:
+    known = [(value, name) for value, name in ((one, of_one), (other, of_other)) if value is not None]
+    return ", ".join(f"{format_speed(value)} {name}" for value, name in known)
+
+
+def device_table(nodes: Sequence[NodeOut]) -> Table:
+    """The GPUs of all nodes: used and allocated VRAM of the total."""
+    table = output.table("GPU", "MODEL", "VRAM USED/ALLOC/TOTAL", "BUSY", "TEMP", right=["BUSY", "TEMP"])
+    for node in nodes:
+        for device in node.devices:
+            model, _, _, busy = _device(device)
+            used = "?" if device.used_mib is None else output.memory(device.used_mib)
+            measured = device.measured.temperature_c if device.measured is not None else None
+            table.add_row(
+                output.text(f"{node.name}/{device.label}"),
+                model.partition(": ")[2],
+                f"{used} / {output.memory(device.memory_mib - device.free_mib)} / {output.memory(device.memory_mib)}",
+                busy,
+                "" if measured is None else f"{measured:.0f} °C",
+            )
     return table
 
 
@@ -37,9 +104,11 @@ def _free_memory(node: NodeOut) -> str:
 
 
 def node_notes(nodes: Sequence[NodeOut]) -> list[str]:
-    reasons = [f"{node.name}: {output.messages(node.reasons)}" for node in nodes if node.reasons]
+    reasons = [
+        f"{output.node_label(node.site, node.name)}: {output.messages(node.reasons)}" for node in nodes if node.reasons
+    ]
     unattributed = [
-        f"{node.name}, GPU {device.label}: {_process_text(process)}"
+        f"{output.node_label(node.site, node.name)}, GPU {device.label}: {_process_text(process)}"
         for node in nodes
         for device in node.devices
         for process in device.unattributed
@@ -75,6 +144,9 @@ def print_node(node: NodeOut) -> None:
     screen.print(f"[bold]{output.text(node.name)}[/]  {output.state(node.state)}{reason}")
     screen.print(f"  site {output.text(node.site)}, engine {output.text(node.engine)}, {node.workloads} running")
     screen.print(f"  {_free_cpus(node)} cores and {_free_memory(node)} of memory free")
+    if node.usage is not None and node.state != "lost":
+        parts = [f"{_used_cores(node.usage)} cores and {_used_memory(node.usage)} of memory", *_rest(node.usage)[1:]]
+        screen.print(f"  used: {', '.join(part for part in parts if part)}")
     if node.labels:
         screen.print(f"  {output.text(', '.join(f'{name}={value}' for name, value in node.labels.items()))}")
     names = {device.uuid: device.label for device in node.devices}

@@ -32,6 +32,7 @@ _MAX_IN_TOP = 40
     "-s", "--state", "states", multiple=True, type=click.Choice(STATES), help="Only in this state. Repeatable."
 )
 @click.option("--kind", type=click.Choice(["session", "job", "service"]), help="Only of this kind.")
+@click.option("--site", metavar="NAME", help="Only at this site.")
 @click.option("--node", metavar="NAME", help="Only on this node.")
 @click.option("--env", "environment", metavar="NAME", help="Only in this environment.")
 @click.option("--array", metavar="ID", help="Only members of this array.")
@@ -76,7 +77,9 @@ def ps(server: Server, as_json: bool, watch: bool, limit: int | None, **options:
 
 def _filters(client: Client, options: dict[str, Any]) -> Any:
     query: dict[str, Any] = {
-        name: options[name] for name in ("kind", "node", "environment", "array", "text") if options[name] is not None
+        name: options[name]
+        for name in ("kind", "site", "node", "environment", "array", "text")
+        if options[name] is not None
     }
     if options["states"]:
         query["state"] = list(options["states"])
@@ -117,6 +120,8 @@ def workload_table(workloads: islice[WorkloadOut] | list[WorkloadOut], with_owne
 def top(server: Server, once: bool, every: float, as_json: bool) -> None:
     """Watch nodes, GPUs and workloads, until Ctrl-C.
 
+    Of each node and GPU: what is used (measured, by everything on it), what is allocated to workloads, and the total.
+
     \b
     Examples:
       commonage top
@@ -135,7 +140,7 @@ def top(server: Server, once: bool, every: float, as_json: bool) -> None:
 def _overview(client: Client) -> Group:
     from rich.console import Group
 
-    from commonage.cli.nodes.view import node_table
+    from commonage.cli.nodes.view import device_table, usage_table
 
     info = client.info()
     counts = ", ".join(f"{number} {state}" for state, number in info.counts.items() if number) or "no workloads"
@@ -143,7 +148,9 @@ def _overview(client: Client) -> Group:
     if info.simulated_gpus:
         head += "  [yellow]GPUs are simulated[/]"
     workloads = islice(client.workloads(state=list(LIVE)), _MAX_IN_TOP)
-    return Group(head, "", node_table(client.nodes()), "", workload_table(workloads, with_owner=True))
+    nodes = client.nodes()
+    gpus = ("", device_table(nodes)) if any(node.devices for node in nodes) else ()
+    return Group(head, "", usage_table(nodes), *gpus, "", workload_table(workloads, with_owner=True))
 
 
 def _watch(content: Callable[[], RenderableType], *, every_s: float, whole_screen: bool = False) -> None:

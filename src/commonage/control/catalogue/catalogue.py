@@ -7,17 +7,22 @@ status of each entry, as users see it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
-from commonage.control.tenants import tenants_of
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
+
+_ORDER = (EnvironmentState.READY, EnvironmentState.BUILDING, EnvironmentState.FAILED, EnvironmentState.ABSENT)
+"""Of the statuses at several sites, the first in this order is shown."""
 
 
 class Catalogue(Mapping[str, Environment]):
@@ -91,9 +96,9 @@ class Catalogue(Mapping[str, Environment]):
 
 def _tenants(principal: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
     """The tenants of `principal`; None means all, as for an admin."""
-    if principal is None or principal.is_admin:
+    if principal is None or access_of(principal, settings).may(Permission.SEE_TENANT):
         return None
-    return frozenset(one.name for one in tenants_of(principal.groups, settings))
+    return frozenset(one.name for one in access_of(principal, settings).tenants(Permission.SEE_TENANT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +117,10 @@ class Environments:
         settings: ControlSettings,
     ) -> None:
         self._catalogue, self._image_status, self._settings = catalogue, image_status, settings
-        self._statuses: dict[str, EnvironmentStatus] = {}
+        self._statuses: dict[str, dict[str, EnvironmentStatus]] = defaultdict(dict)  # by name, then by site
 
-    def note_status(self, status: EnvironmentStatus) -> None:
-        self._statuses[status.name] = status
+    def note_status(self, site: str, status: EnvironmentStatus) -> None:
+        self._statuses[status.name][site] = status
 
     def views(self, principal: Principal | None = None) -> Sequence[EnvironmentView]:
         """The catalogue as `principal` may see it (None: all of it), with the status of each entry."""
@@ -128,4 +133,5 @@ class Environments:
             return brought
         on_first_use = OnFirstUse(is_image=environment.image is not None)
         absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
-        return self._statuses.get(environment.name, absent)
+        by_site = self._statuses.get(environment.name, {}).values()
+        return min(by_site, key=lambda one: _ORDER.index(one.state), default=absent)

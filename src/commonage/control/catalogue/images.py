@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.catalogue.prepulls import OnNode, Prepulls
+from commonage.control.nodes.node_states import node_named
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants import tenants, tenants_of
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.images import (
     PUBLIC,
@@ -28,6 +29,7 @@ from commonage.domain.images import (
     scope_of,
 )
 from commonage.domain.nodes import NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import ImageRegistered, ImageUnregistered
 from commonage.domain.workloads import Event, EventKind, State
@@ -73,6 +75,9 @@ class Images:
         principal.need(Scope.READ)
         return self._view(self._known(principal, name), principal, self._workloads())
 
+    def _access(self, principal: Principal) -> Access:
+        return access_of(principal, self.settings)
+
     def _known(self, principal: Principal, name: str) -> Image:
         asked = str(parse_image_name(name))
         seen = self.catalogue.images_for(principal, self.settings)
@@ -85,7 +90,15 @@ class Images:
     def _view(self, image: Image, principal: Principal, counts: Mapping[str, tuple[int, int]]) -> ImageView:
         work = [counts.get(one.name, (0, 0)) for one in environments_of(image)]
         running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
-        return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(principal, image))
+        access = self._access(principal)
+        nodes = tuple(one for one in self.prepulls.of(image) if access.sees_site(one.site))
+        return ImageView(
+            image,
+            nodes,
+            running,
+            waiting,
+            _may_change(access, image),
+        )
 
     def _workloads(self) -> dict[str, tuple[int, int]]:
         """(running, waiting) workloads by environment."""
@@ -106,7 +119,7 @@ class Images:
         tenant = self._tenant_of(principal, parsed.scope)
         before = self.catalogue.image(str(parsed))
         if before is not None:
-            _need_owner(principal, before, "push another in its place; choose another name or tag")
+            _need_owner(self._access(principal), before, "push another in its place; choose another name or tag")
         if before is None and len(self.catalogue.images()) >= MAX:
             raise Conflict(f"the catalogue has {MAX} images, and no more are taken; remove some")
         return str(parsed), tenant, before
@@ -119,7 +132,7 @@ class Images:
         """
         name, tenant, _ = self.check_name(principal, wanted.name)
         check(wanted)
-        _check_source(principal, wanted.reference, parse_image_name(name).repository, registry)
+        _check_source(self._access(principal), wanted.reference, parse_image_name(name).repository, registry)
         now = self.clock.now()
         made = replace(wanted.provenance, by=principal.name)
         image = replace(wanted, name=name, tenant=tenant, by=principal.name, at=now, provenance=made, removed=None)
@@ -142,7 +155,7 @@ class Images:
         principal.need(Scope.SUBMIT)
         async with self._changing:
             image = self._known(principal, name)
-            _need_owner(principal, image, "remove it")
+            _need_owner(self._access(principal), image, "remove it")
             view = self._view(image, principal, self._workloads())
             names = {one.name for one in environments_of(image)}
             now = self.clock.now()
@@ -160,32 +173,34 @@ class Images:
         """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""
         principal.need(Scope.SUBMIT)
         image = self._known(principal, name)
-        _need_owner(principal, image, "have it brought to nodes")
-        for node in nodes:
-            self.live_state.node(node)  # raises NotFound
-        ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
-        away = next((one for one in nodes if one not in ready), None)
+        access = self._access(principal)
+        _need_owner(access, image, "have it brought to nodes")
+        seen = [one for one in self.live_state.nodes.values() if access.sees_site(one.site)]
+        chosen = [node_named(node, seen).key for node in nodes]
+        ready = [one.key for one in seen if one.state is NodeState.READY]
+        away = next((one for one in chosen if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.request(image, nodes or ready)
+        self.prepulls.request(image, chosen or ready)
         return self.one(principal, image.name)
 
     def _tenant_of(self, principal: Principal, scope: str) -> str | None:
         """The tenant whose image names start with `scope`. Raises Forbidden; InvalidInput with the possible names."""
+        access = self._access(principal)
         if scope == PUBLIC:
-            if not principal.is_admin:
+            if not access.may(Permission.PUBLISH_IMAGES):
                 raise Forbidden(
                     f"only admins may give an image to everybody, as {PUBLIC}/…; name it after your tenant",
                     code="not-admin",
                 )
             return None
-        choice = tenants(self.settings) if principal.is_admin else tenants_of(principal.groups, self.settings)
+        choice = access.tenants(Permission.SUBMIT)
         for one in choice:
             if scope_of(one.name) == scope:
                 return one.name
         there = ", ".join(f"{scope_of(one.name)}/…" for one in choice)
-        if principal.is_admin:
+        if access.may(Permission.SUBMIT):
             raise InvalidInput(
                 f"there is no tenant {scope!r}; names begin with {there}, {PUBLIC}/…",
                 field="name",
@@ -194,19 +209,24 @@ class Images:
         raise Forbidden(f"{principal.name} is no member of {scope!r}; names begin with {there}", code="not-a-member")
 
 
-def _may_change(principal: Principal, image: Image) -> bool:
-    return principal.is_admin or principal.name == image.by
+def _may_change(access: Access, image: Image) -> bool:
+    if image.tenant is None:
+        return access.may(Permission.PUBLISH_IMAGES) or access.principal.name == image.by
+    return access.may_on(Permission.MANAGE_IMAGES, image.by, image.tenant)
 
 
-def _need_owner(principal: Principal, image: Image, action: str) -> None:
-    if not _may_change(principal, image):
-        raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may {action}", code="not-yours")
+def _need_owner(access: Access, image: Image, action: str) -> None:
+    if not _may_change(access, image):
+        raise Forbidden(
+            f"{image.name} is {image.by}'s; only {image.by}, managers of its tenant and admins may {action}",
+            code="not-yours",
+        )
 
 
-def _check_source(principal: Principal, reference: str, repository: str, registry: str | None) -> None:
+def _check_source(access: Access, reference: str, repository: str, registry: str | None) -> None:
     """Raise unless the image has its own name in the site's registry; admins may use other registries."""
     source = repository_of(reference)
-    if principal.is_admin or (registry is not None and source == f"{registry}/{repository}"):
+    if access.may(Permission.PUBLISH_IMAGES) or (registry is not None and source == f"{registry}/{repository}"):
         return
     if registry is None:
         raise Forbidden(

@@ -19,7 +19,7 @@ from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import CommonageError, start_failure
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import Node, NodeState
+from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
 from commonage.ports.clock import Clock
@@ -36,10 +36,15 @@ MAX_AT_ONCE = 16
 class OnNode:
     """Status of an image on a node. `progress` is 0..1 during the pull, if known."""
 
+    site: str
     node: str
     state: EnvironmentState
     reason: Reason | None = None
     progress: float | None = None
+
+    @property
+    def label(self) -> str:
+        return NodeKey(self.site, self.node).label
 
 
 @dataclass(slots=True)
@@ -71,8 +76,8 @@ class Prepulls:
     ) -> None:
         self._engines, self._live_state, self._catalogue, self._clock = engines, live_state, catalogue, clock
         self._everywhere = everywhere
-        self._pulls: defaultdict[str, dict[str, _Pull]] = defaultdict(dict)  # by image, then by node
-        self._requested: set[tuple[str, str]] = set()
+        self._pulls: defaultdict[str, dict[NodeKey, _Pull]] = defaultdict(dict)  # by image, then by node
+        self._requested: set[tuple[str, NodeKey]] = set()
         self._woken = asyncio.Event()
         self.iterations = Iterations("prepulls", clock.now)
 
@@ -91,7 +96,7 @@ class Prepulls:
     def wake(self) -> None:
         self._woken.set()
 
-    def request(self, image: Image, nodes: Collection[str]) -> None:
+    def request(self, image: Image, nodes: Collection[NodeKey]) -> None:
         """Pull an image onto these nodes now, also where that failed before."""
         for node in nodes:
             self._requested.add((image.name, node))
@@ -115,14 +120,14 @@ class Prepulls:
         busy = {node for pulls in self._pulls.values() for node, pull in pulls.items() if pull.is_under_way}
         for name, image in images.items():
             for node in ready.values():
-                wanted = self._everywhere or (name, node.name) in self._requested
-                if len(busy) < MAX_AT_ONCE and wanted and node.name not in busy and self._is_due(image, node, now):
+                wanted = self._everywhere or (name, node.key) in self._requested
+                if len(busy) < MAX_AT_ONCE and wanted and node.key not in busy and self._is_due(image, node, now):
                     self._start_pull(image, node)
-                    busy.add(node.name)
+                    busy.add(node.key)
 
     def _forget(self, images: Mapping[str, Image]) -> None:
         """Drop entries of removed or replaced images, and of lost nodes: these may return without the image."""
-        there = {node.name for node in self._live_state.nodes.values() if node.state is not NodeState.LOST}
+        there = {node.key for node in self._live_state.nodes.values() if node.state is not NodeState.LOST}
         for name, pulls in list(self._pulls.items()):
             image = images.get(name)
             for node, pull in list(pulls.items()):
@@ -135,17 +140,17 @@ class Prepulls:
         self._requested = {(name, node) for name, node in self._requested if name in images}
 
     def _is_due(self, image: Image, node: Node, now: float) -> bool:
-        pull = self._pulls[image.name].get(node.name)
+        pull = self._pulls[image.name].get(node.key)
         if pull is None:
             return True
         return not pull.is_under_way and pull.again_at is not None and pull.again_at <= now
 
     def _start_pull(self, image: Image, node: Node) -> None:
-        before = self._pulls[image.name].get(node.name)
-        seen = OnNode(node.name, EnvironmentState.BUILDING, AskingNode())
+        before = self._pulls[image.name].get(node.key)
+        seen = OnNode(node.site, node.name, EnvironmentState.BUILDING, AskingNode())
         pull = _Pull(image.reference, seen, tries=before.tries if before is not None else 0)
-        self._pulls[image.name][node.name] = pull
-        pull.task = asyncio.create_task(self._pull_onto(image, node, pull), name=f"image {image.name} to {node.name}")
+        self._pulls[image.name][node.key] = pull
+        pull.task = asyncio.create_task(self._pull_onto(image, node, pull), name=f"image {image.name} to {node.key}")
         pull.task.add_done_callback(lambda _: self._woken.set())
 
     async def _pull_onto(self, image: Image, node: Node, pull: _Pull) -> None:
@@ -154,20 +159,20 @@ class Prepulls:
 
         engine = self._engines.get(node.site)
         if engine is None:
-            pull.seen = OnNode(node.name, EnvironmentState.FAILED, NoEngineForSite(site=node.site))
+            pull.seen = OnNode(node.site, node.name, EnvironmentState.FAILED, NoEngineForSite(site=node.site))
             return
         try:
             await engine.prepare(environments_of(image)[0], node.name, on_progress)
         except CommonageError as error:
             pull.tries += 1
-            pull.seen = OnNode(node.name, EnvironmentState.FAILED, start_failure(error))
+            pull.seen = OnNode(node.site, node.name, EnvironmentState.FAILED, start_failure(error))
             if error.is_retryable:
                 pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(pull.tries - 1, 10))
                 pull.again_at = self._clock.now() + pause
-            log.warning("the image %s is not on %s: %s", image.name, node.name, error)
+            log.warning("the image %s is not on %s: %s", image.name, node.key, error)
             return
-        pull.seen = OnNode(node.name, EnvironmentState.READY)
-        log.info("the image %s is ready on %s", image.name, node.name)
+        pull.seen = OnNode(node.site, node.name, EnvironmentState.READY)
+        log.info("the image %s is ready on %s", image.name, node.key)
 
     async def close(self) -> None:
         """Stop waiting for pulls; the nodes may still finish them."""
@@ -182,9 +187,9 @@ def _combined_status(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
     where = OnNodes(ready=len(ready), nodes=len(seen))
     if building:
         one = max(building, key=lambda each: each.progress or 0.0)
-        reason = replace(where, node=one.node, cause=one.reason) if len(seen) > 1 else one.reason
+        reason = replace(where, node=one.label, cause=one.reason) if len(seen) > 1 else one.reason
         return EnvironmentStatus(name, "", EnvironmentState.BUILDING, reason, one.progress)
     if failed:
-        where = replace(where, node=failed[0].node, cause=failed[0].reason)
+        where = replace(where, node=failed[0].label, cause=failed[0].reason)
     state = EnvironmentState.READY if ready else EnvironmentState.FAILED
     return EnvironmentStatus(name, "", state, where)

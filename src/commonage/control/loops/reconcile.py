@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from commonage.control.engines import Engines
 from commonage.control.signals import Signal, cancel_all
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -39,7 +40,7 @@ class Reconcile:
 
     def __init__(
         self,
-        engines: Mapping[str, Engine],
+        engines: Engines,
         live_state: LiveState,
         writer: Writer,
         clock: Clock,
@@ -54,7 +55,7 @@ class Reconcile:
         self._progressed_at: dict[str, float] = {}
         self._sweep_every_s = sweep_every_s
         self.iterations = Iterations("reconcile", clock.now)
-        self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
+        self.watches = Watches(engines, self._tell, clock)
 
     def effect(self, workload_id: str, effect: Effect) -> None:
         if isinstance(effect, StartRun):
@@ -77,8 +78,7 @@ class Reconcile:
 
     def _engine_of(self, workload: Workload) -> Engine | None:
         attempt = workload.attempt
-        node = self._live_state.nodes.get(attempt.allocation.node) if attempt else None
-        return self._engines.get(node.site) if node else None
+        return self._engines.get(attempt.allocation.site) if attempt else None
 
     async def _start(self, workload_id: str, attempt_id: str) -> None:
         for tries in range(1, START_TRIES + 1):
@@ -111,6 +111,9 @@ class Reconcile:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
     def _tell(self, engine: Engine, status: Status) -> None:
+        if not self._may_report(engine, status):
+            log.warning("site %s reports attempt %s of another site: ignored", engine.site, status.attempt_id)
+            return
         self._missed.pop(status.attempt_id, None)
         if self._is_old_news(status):
             return
@@ -119,6 +122,12 @@ class Reconcile:
         written = self._writer.note(workload_of(status.attempt_id), StatusReported(status))
         if status.phase is Phase.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, status.attempt_id, done))
+
+    def _may_report(self, engine: Engine, status: Status) -> bool:
+        """A site may only speak about itself."""
+        workload = self._live_state.get(workload_of(status.attempt_id))
+        attempt = workload.attempt if workload is not None else None
+        return attempt is None or attempt.id != status.attempt_id or attempt.allocation.site == engine.site
 
     def _is_old_news(self, status: Status) -> bool:
         """True for a status that only has more progress than the one written a moment ago."""
@@ -138,14 +147,17 @@ class Reconcile:
             self._do(attempt_id, lambda: engine.forget(attempt_id))
 
     async def run(self) -> None:
+        with self.iterations.rest():
+            await self._engines.run_each(self._sweep_site)
+
+    async def _sweep_site(self, engine: Engine) -> None:
         while True:
-            for engine in self._engines.values():
-                try:
-                    await self.sweep(engine)
-                except CommonageError as error:
-                    log.warning("site %s: sweep failed: %s", engine.site, error)
-            with self.iterations.rest():
-                await self._clock.sleep(self._sweep_every_s)
+            try:
+                await self.sweep(engine)
+            except CommonageError as error:
+                log.warning("site %s: sweep failed: %s", engine.site, error)
+            self.iterations.end()
+            await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
         if self._writer.stuck:
@@ -204,22 +216,25 @@ class Reconcile:
         await cancel_all(list(self._busy.values()))
 
 
-class _Watch:
-    """Passes on the statuses that one engine reports as they change. An iteration ends with each status."""
+class Watches:
+    """Passes on the statuses that engines report as they change. An iteration ends with each status."""
 
-    def __init__(self, engine: Engine, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
-        self._engine, self._tell, self._clock = engine, tell, clock
-        self.iterations = Iterations(f"watch {engine.site}", clock.now)
+    def __init__(self, engines: Engines, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
+        self._engines, self._tell, self._clock = engines, tell, clock
+        self.iterations = Iterations("watch", clock.now)
 
     async def run(self) -> None:
+        with self.iterations.rest():
+            await self._engines.run_each(self._watch)
+
+    async def _watch(self, engine: Engine) -> None:
         while True:
             try:
-                self.iterations.end()
-                async for status in self._engine.watch():
-                    self._tell(self._engine, status)
+                async for status in engine.watch():
+                    self._tell(engine, status)
                     self.iterations.end()
             except CommonageError as error:
-                log.warning("site %s: watching broke off: %s", self._engine.site, error)
+                log.warning("site %s: watching broke off: %s", engine.site, error)
             await self._clock.sleep(1.0)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
+from commonage.control.engines import Engines
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
@@ -23,15 +24,17 @@ from commonage.control.usage.attribution import (
 )
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import Allocation
+from commonage.domain.node_usage import NodeUsage
+from commonage.domain.nodes import LOCAL_SITE, Allocation, NodeState
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
-from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Sample
 
 log = logging.getLogger(__name__)
 TIDY_EVERY_S = 60.0
+NODE_USAGE = tuple(one.name for one in fields(NodeUsage) if one.name != "disk_total_mib")
+"""Metrics of a node, of the same names as the figures: that total hardly changes."""
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Sampling:
     `vram` is the VRAM of each attempt at the last measurement, in MiB.
     """
 
-    engines: Mapping[str, Engine]
+    engines: Engines
     devices: AllDevices
     live_state: LiveState
     node_views: NodeViews
@@ -69,9 +72,8 @@ class Sampling:
 
     async def tick(self) -> None:
         now = self.clock.now()
-        measurements: list[Measurement] = []
-        for engine in self.engines.values():
-            measurements += await engine.measure()
+        answers = await self.engines.ask(lambda engine: engine.measure())
+        measurements = [one for answer in answers.values() for one in answer]
         round_ = await self._ask_devices(measurements, now)
         samples = self._of_attempts(measurements, now)
         samples += self._of_devices(round_, now)
@@ -106,11 +108,10 @@ class Sampling:
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> MeasurementRound:
         await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
         found = await self.devices.measure()
-        owners: list[ProcessOwner] = []
-        pids = unknown_pids(found)
-        for engine in self.engines.values() if pids else ():
-            owners += await engine.owners(pids)
-        round_ = self.devices.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
+        pids, local = unknown_pids(found), self.engines.get(LOCAL_SITE)
+        owners: Sequence[ProcessOwner] = await local.owners(pids) if pids and local is not None else ()
+        here = attribute(LOCAL_SITE, found, owners, now, measurements)
+        round_ = self.devices.add_elsewhere(here, self.clock.now())
         self.node_views.note_measured(round_.samples)
         return round_
 
@@ -125,8 +126,8 @@ class Sampling:
 
     def _of_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         samples = []
-        for one in round_.samples.values():
-            subject = f"device:{one.uuid}"
+        for device, one in round_.samples.items():
+            subject = f"device:{device}"
             figures = {
                 "gpu_memory_mib": one.memory_used_mib,
                 "gpu_utilisation": one.utilisation,
@@ -138,16 +139,16 @@ class Sampling:
 
     def _of_attempts_on_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         vram: dict[str, int] = defaultdict(int)
-        for (attempt, _uuid), use in round_.uses.items():
+        for (attempt, _device), use in round_.uses.items():
             if use.memory_mib is not None:
                 vram[attempt] += use.memory_mib
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders = shares_by_device(one.allocation for one in self.live_state.allocated())
         busy: dict[str, list[float]] = defaultdict(list)
-        for uuid in round_.samples:
-            for attempt, part in parts_of(round_, uuid, holders.get(uuid, {})).items():
-                used = utilisation_of(round_, uuid, attempt, part)
+        for device in round_.samples:
+            for attempt, part in parts_of(round_, device, holders.get(device, {})).items():
+                used = utilisation_of(round_, device, attempt, part)
                 if used is not None:
                     busy[attempt].append(used)
         return samples + [
@@ -158,13 +159,16 @@ class Sampling:
     def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []
         for view in self.node_views.all():
-            subject, report = f"node:{view.node.name}", view.node.report
+            subject, report = f"node:{view.node.key}", view.node.report
             samples.append(
                 Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)
             )
             samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
             if report.disk_free_mib is not None:
                 samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
+            if report.usage is not None and view.node.state is not NodeState.LOST:
+                used = asdict(report.usage)
+                samples += [Sample(name, subject, now, used[name]) for name in NODE_USAGE if used[name] is not None]
         counts = self.live_state.counts()
         samples.append(Sample("queue_length", "platform", now, self.live_state.queue_length()))
         samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))

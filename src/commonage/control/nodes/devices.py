@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
-from commonage.domain.nodes import Allocation
+from commonage.domain.nodes import LOCAL_SITE, Allocation, DeviceKey, NodeKey
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import Event, EventKind, workload_of
@@ -31,21 +32,24 @@ FRESH_S = 15.0
 
 
 class AllDevices:
-    """`here` are the GPUs of this node; `elsewhere` those of nodes with agents, None without such nodes."""
+    """`here` are the GPUs of this node, at the local site; `elsewhere` those of nodes with agents, by site."""
 
-    def __init__(self, here: Devices, elsewhere: RemoteDevices | None) -> None:
+    def __init__(self, here: Devices, elsewhere: Mapping[str, RemoteDevices]) -> None:
         self._here, self._elsewhere = here, elsewhere
-        self._node_of: Mapping[str, str] = {}  # by attempt
+        self._node_of: Mapping[str, NodeKey] = {}  # by attempt
 
     async def note_allocations(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
         """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
 
         The allocations also define which agent may report about an attempt.
         """
-        self._node_of = {allocation.attempt_id: allocation.node for allocation in allocations}
-        await asyncio.to_thread(self._here.note_allocations, running)
-        if self._elsewhere is not None:
-            await self._elsewhere.note_allocations(running)
+        self._node_of = {allocation.attempt_id: allocation.node_key for allocation in allocations}
+        by_site: dict[str, list[Allocation]] = defaultdict(list)
+        for allocation in running:
+            by_site[allocation.site].append(allocation)
+        await asyncio.to_thread(self._here.note_allocations, by_site[LOCAL_SITE])
+        for site, devices in list(self._elsewhere.items()):
+            await devices.note_allocations(by_site[site])
 
     async def measure(self) -> Sequence[DeviceSample]:
         """Measure this node's GPUs. The owners of their processes still have to be looked up."""
@@ -53,37 +57,43 @@ class AllDevices:
 
     def add_elsewhere(self, round_: MeasurementRound, now: float) -> MeasurementRound:
         """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
-        for agent_report in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
-            if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
-                # Agents leave out processes that began too late to be the measured ones, by their own clocks.
-                round_ = merge_rounds(round_, attribute(*self._own(agent_report), math.inf))
+        for site, devices in list(self._elsewhere.items()):
+            for agent_report in devices.agent_reports():
+                if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
+                    # Agents leave out processes that began too late to be the measured ones, by their own clocks.
+                    round_ = merge_rounds(round_, attribute(site, *self._own(site, agent_report), math.inf))
         return round_
 
-    def _own(self, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+    def _own(self, site: str, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
         """Keep the samples of an agent's own node, without those of attempts on other nodes."""
-        devices = {device.uuid for device in agent_report.report.devices}
+        devices, node = {device.uuid for device in agent_report.report.devices}, NodeKey(site, agent_report.node)
         samples = [
             replace(
                 one,
-                processes=tuple(each for each in one.processes if self._may_say(agent_report.node, each.attempt_id)),
+                processes=tuple(each for each in one.processes if self._may_say(node, each.attempt_id)),
             )
             for one in agent_report.samples
             if one.uuid in devices
         ]
-        return samples, [one for one in agent_report.owners if self._may_say(agent_report.node, one.attempt_id)]
+        return samples, [one for one in agent_report.owners if self._may_say(node, one.attempt_id)]
 
-    def _may_say(self, node: str, attempt_id: str | None) -> bool:
+    def _may_say(self, node: NodeKey, attempt_id: str | None) -> bool:
         return attempt_id is None or self._node_of.get(attempt_id, node) == node
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
         found = list(await asyncio.to_thread(self._here.take_warnings))
-        told = () if self._elsewhere is None else self._elsewhere.take_warnings()
-        return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
+        for site, devices in list(self._elsewhere.items()):
+            warnings = devices.take_warnings()
+            found += [
+                (attempt, text) for node, attempt, text in warnings if self._may_say(NodeKey(site, node), attempt)
+            ]
+        return found
 
-    async def resume(self, uuid: str) -> None:
-        await asyncio.to_thread(self._here.resume, uuid)
-        if self._elsewhere is not None:
-            await self._elsewhere.resume(uuid)
+    async def resume(self, key: DeviceKey) -> None:
+        if key.site == LOCAL_SITE:
+            await asyncio.to_thread(self._here.resume, key.uuid)
+        if key.site in self._elsewhere:
+            await self._elsewhere[key.site].resume(key.uuid)
 
 
 class DeviceWarnings:

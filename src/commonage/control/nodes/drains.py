@@ -11,15 +11,18 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from commonage.control.access import access_of
 from commonage.control.nodes.nodes import Nodes
+from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AttemptLost, StopRequested
-from commonage.domain.nodes import Node, NodeState
-from commonage.domain.principals import Principal, Scope
+from commonage.domain.nodes import LOCAL_SITE, Node, NodeKey, NodeState
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.nodes import NodeInUse
@@ -35,20 +38,29 @@ _MAX_NAMED = 5
 
 class Drains:
     def __init__(
-        self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
+        self,
+        live_state: LiveState,
+        writer: Writer,
+        nodes: Nodes,
+        clock: Clock,
+        settings: ControlSettings,
+        joining: Joining | None = None,
     ) -> None:
+        self._settings = settings
         self._live_state, self._writer, self._nodes = live_state, writer, nodes
         self._clock, self._joining = clock, joining
         self.iterations = Iterations("drains", clock.now)
 
-    async def drain(self, principal: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
+    async def drain(
+        self, principal: Principal, key: NodeKey, *, requeue: bool = False, by: float | None = None
+    ) -> Node:
         """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
 
         With `requeue`, jobs and services that can be requeued are requeued now, and sessions with restart enabled are
         restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
         their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
         """
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.DRAIN_NODES)
         now = self._clock.now()
         if by is not None and by <= now:
             raise InvalidInput(
@@ -56,17 +68,19 @@ class Drains:
                 field="by",
                 code="invalid-time",
             )
-        before = self._live_state.node(name).leave_by
-        node = await self._nodes.drain(principal, name, True, by)
-        eviction = StopRequest(principal.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
+        before = self._live_state.node(key).leave_by
+        node = await self._nodes.drain(principal, key, True, by)
+        eviction = StopRequest(
+            principal.name, now, StopCause.EVICTION, NodeDrained(node=node.key.label, by=node.drained_by)
+        )
         evicted: list[Workload] = []
         warnings: list[Event] = []
-        for workload in self._on(name):
+        for workload in self._on(key):
             if requeue and (workload.spec.requeue or _may_be_interrupted(workload)):
                 evicted.append(workload)
             elif by is not None and by != before:
                 warning = NodeMustBeEmpty(
-                    node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(workload)
+                    node=node.key.label, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(workload)
                 )
                 warnings.append(event_of(workload, EventKind.WARNING, now, warning))
         if warnings:
@@ -88,13 +102,13 @@ class Drains:
         for node in self._live_state.nodes.values():
             if not node.drain or node.leave_by is None or node.leave_by > now:
                 continue
-            for workload in self._on(node.name):
+            for workload in self._on(node.key):
                 if workload.stop is None:
                     log.info("workload %s: its node %s must be empty now", workload.id, node.name)
                     self._writer.note(workload.id, StopRequested(_at_the_deadline(workload, node, now)))
 
     async def remove(
-        self, principal: Principal, name: str, *, force: bool = False, gone: bool = False
+        self, principal: Principal, key: NodeKey, *, force: bool = False, gone: bool = False
     ) -> Sequence[str]:
         """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
 
@@ -103,30 +117,32 @@ class Drains:
         sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
         with nothing done, when the disk is full.
         """
-        principal.need(Scope.ADMIN)
-        node = self._live_state.nodes.get(name)
+        access_of(principal, self._settings).need(Permission.MANAGE_PLATFORM)
+        node = self._live_state.nodes.get(key)
         if node is not None:
             await self._may_be_removed(principal, node, force)
-        elif not gone and not await self._is_let_in(name):
-            self._live_state.node(name)
-        done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
+        elif not gone and not await self._is_let_in(key):
+            self._live_state.node(key)
+        joins = self._joining if key.site == LOCAL_SITE else None
+        done = [] if joins is None else await joins.remove_node(key.name, gone=gone)
         if node is None:
             return done
-        await self._forget(node, NodeRemoved(node=name, by=principal.name))
-        later = "; it is back if it reports again" if self._joining is None else ""
-        return [f"{name} is removed{later}", *done]
+        await self._forget(node, NodeRemoved(node=key.label, by=principal.name))
+        later = "; it is back if it reports again" if joins is None else ""
+        return [f"{key.label} is removed{later}", *done]
 
     async def left(self, name: str) -> None:
         """Remove a node that reports that it has left the site and that nothing runs on it any more.
 
         Workloads still counted as running there ended when it left; they are handled as after a drain deadline.
         """
-        node = self._live_state.nodes.get(name)
+        key = NodeKey(LOCAL_SITE, name)
+        node = self._live_state.nodes.get(key)
         if node is None:
             return
-        self._nodes.suspect(name)  # nothing more is scheduled onto it
-        now, why = self._clock.now(), NodeLeft(node=name)
-        for workload in self._on(name):
+        self._nodes.suspect(key)  # nothing more is scheduled onto it
+        now, why = self._clock.now(), NodeLeft(node=key.label)
+        for workload in self._on(key):
             self._writer.note(workload.id, StopRequested(_taken_away(workload, f"the node {name}", now, why)))
         await self._forget(node, why)
 
@@ -138,33 +154,34 @@ class Drains:
         else:
             log.info("%s has left: %s", name, "; ".join(done))
 
-    async def _is_let_in(self, name: str) -> bool:
-        return self._joining is not None and await self._joining.is_admitted(name)
+    async def _is_let_in(self, key: NodeKey) -> bool:
+        joins = self._joining if key.site == LOCAL_SITE else None
+        return joins is not None and await joins.is_admitted(key.name)
 
     async def _forget(self, node: Node, why: Reason) -> None:
-        await self._give_up(node.name, why)
+        await self._give_up(node.key, why)
         await self._nodes.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
         await self._writer.write()  # allocations made at this moment are in the live state after this
-        await self._give_up(node.name, why)
+        await self._give_up(node.key, why)
         log.info("site %s: %s", node.site, why)
 
-    async def _give_up(self, name: str, why: Reason) -> None:
-        for workload in self._on(name):
+    async def _give_up(self, key: NodeKey, why: Reason) -> None:
+        for workload in self._on(key):
             if workload.attempt is not None:
                 await self._writer.apply(workload.id, AttemptLost(workload.attempt.id, why))
 
     async def _may_be_removed(self, principal: Principal, node: Node, force: bool) -> None:
         if node.state is NodeState.READY:
-            raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
-        workloads = self._on(node.name)
+            raise Conflict(NodeInUse(node=node.key.label, state=node.state.value), code="node-in-use")
+        workloads = self._on(node.key)
         if not workloads and node.state is NodeState.FAULTY:  # it could become ready in between
-            await self._nodes.drain(principal, node.name, True)
-            workloads = self._on(node.name)
+            await self._nodes.drain(principal, node.key, True)
+            workloads = self._on(node.key)
         is_lost = node.state is NodeState.LOST
         if not workloads or (is_lost and force):
             return
         in_use = NodeInUse(
-            node=node.name,
+            node=node.key.label,
             state=node.state.value,
             reasons=node.reasons,
             workloads=len(workloads),
@@ -172,12 +189,12 @@ class Drains:
         )
         raise Conflict(in_use, code="node-in-use")
 
-    def _on(self, name: str) -> list[Workload]:
+    def _on(self, key: NodeKey) -> list[Workload]:
         holding = self._live_state.in_state(State.STARTING, State.RUNNING)
         return [
             workload
             for workload in holding
-            if workload.attempt is not None and workload.attempt.allocation.node == name
+            if workload.attempt is not None and workload.attempt.allocation.node_key == key
         ]
 
 
@@ -187,7 +204,7 @@ def _may_be_interrupted(workload: Workload) -> bool:
 
 
 def _at_the_deadline(workload: Workload, node: Node, now: float) -> StopRequest:
-    why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
+    why = NodeDrained(node=node.key.label, by=node.drained_by, leave_by_at=node.leave_by or now)
     return _taken_away(workload, "the drain", now, why)
 
 

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import access_of
 from commonage.control.nodes.drains import Drains
+from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, queued_request_of
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import Machine, NodePoolPolicy, NodePoolView, NodeState, PendingNode
+from commonage.domain.nodes import Machine, NodeKey, NodePoolPolicy, NodePoolView, NodeState, PendingNode
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.requests import format_duration
@@ -92,7 +95,16 @@ class Renting:
 
 
 class NodePools:
-    def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
+    def __init__(
+        self,
+        renting: Renting,
+        live_state: LiveState,
+        writer: Writer,
+        drains: Drains,
+        clock: Clock,
+        settings: ControlSettings,
+    ) -> None:
+        self._settings = settings
         self._node_pools = [_PoolState(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
@@ -105,7 +117,7 @@ class NodePools:
                 await self._clock.sleep(TICK_S)
 
     def views(self, principal: Principal) -> Sequence[NodePoolView]:
-        principal.need(Scope.ADMIN)
+        access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         return [self._view(pool) for pool in self._node_pools]
 
     def _view(self, pool: _PoolState) -> NodePoolView:
@@ -122,7 +134,7 @@ class NodePools:
 
     def _state(self, pool: _PoolState, rented: _Rented, now: float) -> str:
         name = rented.machine.name
-        node = self._live_state.nodes.get(name)
+        node = self._live_state.nodes.get(NodeKey(pool.policy.site, name))
         if rented.gave_back_at is not None:
             return "given back"
         if node is None:
@@ -135,7 +147,7 @@ class NodePools:
 
     def _leaves(self, pool: _PoolState, name: str) -> bool:
         """True if it was drained for removal, as the node records over restarts, until it is resumed."""
-        node = self._live_state.nodes.get(name)
+        node = self._live_state.nodes.get(NodeKey(pool.policy.site, name))
         return node is not None and node.drained_by == pool.principal.name
 
     async def tick(self) -> None:
@@ -181,13 +193,13 @@ class NodePools:
             gave_back_at = pool.rented[name].gave_back_at
             if pool.rented[name].listed or (gave_back_at is not None and now - gave_back_at >= pool.policy.join_s):
                 del pool.rented[name]
-        busy = self._busy()
+        busy = self._busy(pool)
         for name, rented in pool.rented.items():
             self._note(pool, rented, name in busy, now)
 
     def _note(self, pool: _PoolState, rented: _Rented, is_busy: bool, now: float) -> None:
         name = rented.machine.name
-        node = self._live_state.nodes.get(name)
+        node = self._live_state.nodes.get(NodeKey(pool.policy.site, name))
         if node is not None and not rented.joined:
             rented.joined = True
             pool.took_s = now - rented.since if rented.asked else pool.took_s
@@ -196,8 +208,10 @@ class NodePools:
         rented.idle_since = (rented.idle_since or now) if is_idle else None
         rented.lost_since = (rented.lost_since or now) if rented.joined and not is_there else None
 
-    def _busy(self) -> set[str]:
-        return {allocated.allocation.node for allocated in self._live_state.allocated()}
+    def _busy(self, pool: _PoolState) -> set[str]:
+        """The names of the nodes of the pool's site that have an allocation."""
+        allocations = (allocated.allocation for allocated in self._live_state.allocated())
+        return {allocation.node for allocation in allocations if allocation.site == pool.policy.site}
 
     def _members(self, pool: _PoolState) -> list[PoolNode]:
         found = []
@@ -223,9 +237,9 @@ class NodePools:
                     rented.gave_back_at = now
                     await pool.cloud.destroy(rented.machine)
             elif rented.lost_since is not None:
-                reconnect_timeout_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
+                reconnect_timeout_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy(pool) else LOST_FOR_S
                 if now - rented.lost_since >= reconnect_timeout_s:
-                    node = self._live_state.nodes.get(rented.machine.name)
+                    node = self._live_state.nodes.get(NodeKey(pool.policy.site, rented.machine.name))
                     why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(causes=node.reasons)
                     await self._give_back(pool, rented, why)
             elif not rented.joined and (rented.machine.failed or now - rented.since >= pool.policy.join_s):
@@ -243,7 +257,7 @@ class NodePools:
     async def _delete_drained(self, pool: _PoolState) -> None:
         for rented in pool.kept:
             name = rented.machine.name
-            if rented.lost_since is None and self._leaves(pool, name) and name not in self._busy():
+            if rented.lost_since is None and self._leaves(pool, name) and name not in self._busy(pool):
                 await self._give_back(pool, rented, notes.PoolNodeEmpty(by=pool.principal.name))
 
     async def _remove_deleted(self, pool: _PoolState) -> None:
@@ -251,7 +265,8 @@ class NodePools:
         kept = {rented.machine.name for rented in pool.kept}
         for node in list(self._live_state.nodes.values()):
             is_over = node.state is NodeState.LOST or self._leaves(pool, node.name)
-            if is_over and pool.policy.owns(node.name) and node.name not in kept:
+            mine = node.site == pool.policy.site and pool.policy.owns(node.name)
+            if is_over and mine and node.name not in kept:
                 await self._forget(pool, node.name)
 
     async def _give_back(self, pool: _PoolState, rented: _Rented, why: Reason) -> None:
@@ -266,13 +281,13 @@ class NodePools:
         Workloads still counted as running there may then start elsewhere, so this waits until the cloud no longer has
         the node.
         """
-        if name in pool.rented and name in self._busy():
+        if name in pool.rented and name in self._busy(pool):
             return
-        await self._drains.remove(pool.principal, name, force=True, gone=True)
+        await self._drains.remove(pool.principal, NodeKey(pool.policy.site, name), force=True, gone=True)
 
     async def _carry_out(self, pool: _PoolState, now: float) -> None:
         for name in pool.decision.remove:
-            await self._drains.drain(pool.principal, name)
+            await self._drains.drain(pool.principal, NodeKey(pool.policy.site, name))
             pool.rented[name].idle_since = None  # its idle time restarts if it is resumed
         while pool.decision.add:
             name = f"{pool.policy.name}-{self._chance(16**6):06x}"

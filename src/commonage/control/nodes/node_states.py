@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from commonage.control.access import Access
 from commonage.control.state.feed import event_of
-from commonage.domain.errors import NotFound
+from commonage.control.state.live_state import MAX_LISTED
+from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Device, Node, NodeState
-from commonage.domain.principals import Principal
+from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered, NodeUndecided
@@ -27,9 +29,9 @@ def with_state(node: Node) -> Node:
     return replace(node, state=NodeState.READY, reasons=() if report.disk_pressure is None else (report.disk_pressure,))
 
 
-def reasons_for(node: Node, principal: Principal) -> tuple[Reason, ...]:
-    """Why the node is in its state. Only admins get its faults, which may contain texts of daemons."""
-    if principal.is_admin or not node.report.faults:
+def reasons_for(node: Node, access: Access) -> tuple[Reason, ...]:
+    """Why the node is in its state. Its faults may contain texts of daemons, so only operators and admins get them."""
+    if access.may(Permission.SEE_PLATFORM) or not node.report.faults:
         return node.reasons
     if node.state is NodeState.DRAINING:
         return (DrainedBy(by=node.drained_by),)
@@ -63,8 +65,8 @@ def events_awaiting_admin(
     why = node.report.awaits_admin
     if why is None or (before is not None and before.report.awaits_admin is not None):
         return []
-    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node == node.name]
-    reason = NodeUndecided(node=node.name, cause=why)
+    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node_key == node.key]
+    reason = NodeUndecided(node=node.key.label, cause=why)
     warnings = [event_of(one, EventKind.WARNING, now, reason) for one in on_node if one is not None]
     return [Event(EventKind.NODE, now, replace(reason, workloads=len(warnings))), *warnings] if warnings else []
 
@@ -88,16 +90,17 @@ def alarms(
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
-            found[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, faults=device.faults)
+            found[uuid] = GpuFault(node=node.key.label, gpu=device.label, model=device.model, faults=device.faults)
         elif was_at_fault and not device.faults:
-            found[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
+            found[uuid] = GpuRecovered(node=node.key.label, gpu=device.label, model=device.model)
     for uuid, device in old.items():
         if uuid not in new:
-            found[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
+            found[uuid] = GpuMissing(node=node.key.label, gpu=device.label, model=device.model)
     events = [Event(EventKind.NODE, now, alarm) for alarm in found.values()]
     for one in allocated:
         holder = workload(one.workload_id)
-        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares):
+        shares = one.allocation.shares if one.allocation.site == node.site else ()
+        for uuid in dict.fromkeys(share.device_uuid for share in shares):
             if holder is not None and uuid in found:
                 events.append(event_of(holder, EventKind.WARNING, now, replace(found[uuid], is_held=True)))
     return events
@@ -113,3 +116,16 @@ def device_of(node: Node, gpu: str) -> Device:
     there = ", ".join(f"{device.label} ({device.uuid})" for device in node.report.devices) or "none"
     what = "could be any of several" if found else "is none"
     raise NotFound(f"GPU {gpu[:60]!r} {what} on {node.name}; there are: {there}", code="device-not-found")
+
+
+def node_named(name: str, nodes: Collection[Node]) -> Node:
+    """The node NAME or SITE/NAME among these. Raises NotFound, and InvalidInput if several sites have a node NAME."""
+    site, _, own = name.rpartition("/")
+    found = [node for node in nodes if node.name == own and site in ("", node.site)]
+    if len(found) > 1:
+        places = ", ".join(sorted(str(node.key) for node in found)[:MAX_LISTED])
+        raise InvalidInput(f"the node {name[:60]!r} is ambiguous: {places}; write SITE/NAME", field="nodes")
+    if not found:
+        known = ", ".join(key.label for key in sorted(node.key for node in nodes)[:MAX_LISTED]) or "none"
+        raise NotFound(f"there is no node {name[:120]!r}; there are: {known}", code="node-not-found")
+    return found[0]

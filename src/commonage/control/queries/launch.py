@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Environments, EnvironmentView
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
-from commonage.control.tenants import tenants_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
@@ -24,6 +25,7 @@ from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import Ints
 from commonage.wire.hub import docs_page
 
 _MAX_NAMED = 4
@@ -50,15 +52,16 @@ class Volumes:
     settings: ControlSettings
 
     def offered(self, principal: Principal) -> Sequence[VolumeView]:
-        """Volumes of the caller's tenants, for admins all, in the order of the settings."""
+        """Volumes of the tenants that the caller may see, in the order of the settings."""
         principal.need(Scope.READ)
-        mine = [one.name for one in tenants_of(principal.groups, self.settings)]
-        engines = self.node_views.capabilities()
+        access = access_of(principal, self.settings)
+        mine = [one.name for one in access.tenants(Permission.SEE_TENANT)]
+        engines = self.node_views.capabilities(access)
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
-            if tenants or principal.is_admin:
+            if tenants or access.may(Permission.SEE_TENANT):
                 bounded, unbounded = _nodes(volume, engines)
                 is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
                 notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
@@ -146,26 +149,28 @@ class Launch:
 
     def options(self, principal: Principal) -> LaunchView:
         principal.need(Scope.READ)
+        access = access_of(principal, self._settings)
+        may_raise = access.may(Permission.RAISE_PRIORITY)
         grid = self._live_state.snapshot.grid
-        reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]
+        usable = np.array([at for at, node in enumerate(grid.nodes) if access.sees_site(node.site)], np.int64)
+        seen = [node for node in self._live_state.nodes.values() if access.sees_site(node.site)]
+        reports = [node.report for node in seen if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
             environments=tuple(self._environments.views(principal)),
-            gpu_choices=self._choices(grid, devices),
+            gpu_choices=self._choices(grid, devices, usable),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
             max_memory_mib=max((report.memory_mib for report in reports), default=0),
             max_vram_mib=max((device.memory_mib for device in devices), default=0),
-            free_cpus_milli=int(grid.cpus[grid.ready].max(initial=0)),
-            free_memory_mib=int(grid.memory[grid.ready].max(initial=0)),
+            free_cpus_milli=int(grid.cpus[usable][grid.ready[usable]].max(initial=0)),
+            free_memory_mib=int(grid.memory[usable][grid.ready[usable]].max(initial=0)),
             simulated_gpus=self._live_state.simulated_gpus,
-            tenants=tuple(tenants_of(principal.groups, self._settings)),
-            priority_classes=tuple(
-                one for one in self._settings.priority_classes if principal.is_admin or not one.for_admins
-            ),
+            tenants=tuple(access.own_tenants()),
+            priority_classes=tuple(one for one in self._settings.priority_classes if may_raise or not one.for_admins),
         )
 
-    def _choices(self, grid: Grid, devices: Sequence[Device]) -> tuple[GpuChoice, ...]:
+    def _choices(self, grid: Grid, devices: Sequence[Device], usable: Ints) -> tuple[GpuChoice, ...]:
         if not devices:
             return ()
         # A GPU with slots offers its slots; other GPUs offer any fraction.
@@ -177,12 +182,12 @@ class Launch:
         texts.append("1")
         if grid.kind.shape[1] > 1:
             texts.append("2")
-        return tuple(self._choice(text, grid) for text in texts)
+        return tuple(self._choice(text, grid, usable) for text in texts)
 
-    def _choice(self, text: str, grid: Grid) -> GpuChoice:
+    def _choice(self, text: str, grid: Grid, usable: Ints) -> GpuChoice:
         gpu = parse_gpus(text)
         request = Request(self._settings.default_cpus_milli, self._settings.default_memory_mib, gpu)
         shape = grid.shape(request)
-        free = bool(grid.fits(shape, np.arange(len(grid.nodes))).any())
-        why_not = None if free or not grid.nodes else refusal(grid, shape, 0)
+        free = bool(grid.fits(shape, usable).any())
+        why_not = None if free or not len(usable) else refusal(grid, shape, int(usable[0]))
         return GpuChoice(text, f"{text} of a GPU" if "/" in text else str(gpu), free, why_not)

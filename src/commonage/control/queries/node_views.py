@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.access import Access
 from commonage.control.state.live_state import LiveState
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.watchdog import Watchdog
 from commonage.domain.explanations import Holder
-from commonage.domain.nodes import Device, Node
+from commonage.domain.nodes import Device, DeviceKey, Node, NodeKey
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.statuses import Capabilities
@@ -49,32 +50,43 @@ class NodeViews:
 
     def __init__(self, engines: Mapping[str, Engine], watchdog: Watchdog, live_state: LiveState) -> None:
         self._engines, self._watchdog, self._live_state = engines, watchdog, live_state
-        self._measured: Mapping[str, DeviceSample] = {}
+        self._measured: Mapping[DeviceKey, DeviceSample] = {}
 
-    def note_measured(self, samples: Mapping[str, DeviceSample]) -> None:
+    def note_measured(self, samples: Mapping[DeviceKey, DeviceSample]) -> None:
         self._measured = dict(samples)
 
-    def capabilities(self) -> Sequence[Capabilities]:
-        return [engine.capabilities() for engine in self._engines.values()]
+    def capabilities(self, access: Access | None = None) -> Sequence[Capabilities]:
+        """Those of all sites, or of those that a reader may use."""
+        return [one.capabilities() for site, one in self._engines.items() if access is None or access.sees_site(site)]
 
     def all(self) -> Sequence[NodeView]:
         allocated = self._live_state.allocated()
-        holders: dict[str, list[Holder]] = defaultdict(list)
-        counts: dict[str, int] = defaultdict(int)
+        holders: dict[DeviceKey, list[Holder]] = defaultdict(list)
+        counts: dict[NodeKey, int] = defaultdict(int)
         for one in allocated:
-            counts[one.allocation.node] += 1
+            counts[one.allocation.node_key] += 1
             for share in one.allocation.shares:
                 holds = Resources(gpu_memory_mib=share.memory_mib)
-                holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at)
-                holders[share.device_uuid].append(holder)
-        return [self._view(node, holders, counts[name]) for name, node in sorted(self._live_state.nodes.items())]
+                holder = Holder(
+                    one.workload_id,
+                    one.name,
+                    one.owner,
+                    one.kind,
+                    one.allocation.node_key.label,
+                    holds,
+                    one.ends_at,
+                    one.tenant,
+                )
+                holders[one.allocation.device_key(share)].append(holder)
+        return [self._view(node, holders, counts[key]) for key, node in sorted(self._live_state.nodes.items())]
 
-    def _view(self, node: Node, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
+    def _view(self, node: Node, holders: Mapping[DeviceKey, Sequence[Holder]], workloads: int) -> NodeView:
         grid = self._live_state.snapshot.grid
-        number = grid.number[node.name]
+        number = grid.number[node.key]
         devices = []
         for index, device in enumerate(node.report.devices):
-            sample = self._measured.get(device.uuid)
+            key = node.device_key(device)
+            sample = self._measured.get(key)
             devices.append(
                 DeviceView(
                     device=device,
@@ -82,9 +94,9 @@ class NodeViews:
                     free_compute_milli=int(grid.free_milli[number, index]),
                     used_mib=sample.memory_used_mib if sample else None,
                     utilisation=sample.utilisation if sample else None,
-                    holders=tuple(holders.get(device.uuid, ())),
+                    holders=tuple(holders.get(key, ())),
                     sample=sample,
-                    unattributed=tuple(self._watchdog.unattributed_processes.get(device.uuid, ())),
+                    unattributed=tuple(self._watchdog.unattributed_processes.get(key, ())),
                 )
             )
         engine = self._engines.get(node.site)

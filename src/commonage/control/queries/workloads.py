@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from commonage.control.access import access_of
 from commonage.control.loops.session_restarts import ended_by_platform, restarts_of, should_restart
+from commonage.control.queries.visibility import visible_explanation, visible_workload
+from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation
-from commonage.domain.nodes import Node, NodeState
+from commonage.domain.nodes import Node, NodeKey, NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import (
@@ -34,7 +38,7 @@ from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
-from commonage.ports.store import Filter, Page, Store
+from commonage.ports.store import Filter, Page, Store, Visible
 from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
@@ -67,6 +71,7 @@ class WorkloadQueries:
     engines: Mapping[str, Engine]
     metrics_store: Metrics
     clock: Clock
+    settings: ControlSettings
 
     async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
@@ -74,23 +79,34 @@ class WorkloadQueries:
         found = self.live_state.get(workload_id)
         if found is None:
             found = await self.store.workload(workload_id)
-        if not principal.may_see(found.spec.owner):
+        access = access_of(principal, self.settings)
+        if not access.may_on(Permission.SEE_WORKLOADS, found.spec.owner, found.spec.tenant):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
-        return found
+        return visible_workload(found, access)
+
+    def need(self, permission: Permission, principal: Principal, workload: Workload) -> None:
+        """Raise Forbidden unless the principal may do this with a workload that it sees."""
+        access_of(principal, self.settings).need_on(permission, workload.spec.owner, workload.spec.tenant)
 
     async def workloads(
         self, principal: Principal, which: Filter, *, limit: int, cursor: str | None = None
     ) -> Page[Workload]:
-        """Newest first; the caller's own, for admins all."""
-        return await self.store.workloads(self._allowed(principal, which), limit=limit, cursor=cursor)
+        """Newest first; those that the caller may see."""
+        page = await self.store.workloads(self._allowed(principal, which), limit=limit, cursor=cursor)
+        access = access_of(principal, self.settings)
+        return Page([visible_workload(one, access) for one in page.items], page.next_cursor)
 
     async def counts(self, principal: Principal, which: Filter) -> dict[State, int]:
         return await self.store.count(self._allowed(principal, which))
 
-    @staticmethod
-    def _allowed(principal: Principal, which: Filter) -> Filter:
+    def _allowed(self, principal: Principal, which: Filter) -> Filter:
         principal.need(Scope.READ)
-        return which if principal.is_admin else replace(which, owner=principal.name)
+        visible = access_of(principal, self.settings).visible
+        if visible is None or which.owner == visible.owner:
+            return which
+        if not visible.tenants:
+            return replace(which, owner=visible.owner)
+        return replace(which, visible=visible)
 
     async def attempts(self, principal: Principal, workload_id: str) -> Sequence[Attempt]:
         await self.workload(principal, workload_id)
@@ -115,13 +131,17 @@ class WorkloadQueries:
     def _pending_node(self, queued: QueuedRequest) -> Reason | None:
         """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
         snapshot = self.live_state.snapshot
-        pending_node = [one for one in self.live_state.pending_nodes if one.name not in self.live_state.nodes]
+        pending_node = [
+            one
+            for one in self.live_state.pending_nodes
+            if NodeKey(one.policy.site, one.name) not in self.live_state.nodes
+        ]
         if not pending_node or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
             return None
         return expected_node(pending_node, queued.request, self.clock.now())
 
     def node_problem(self, workload: Workload) -> Reason | None:
-        node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
+        node = self.live_state.nodes.get(workload.attempt.allocation.node_key) if workload.attempt is not None else None
         return node_problem(workload, node, self.clock.now())
 
     async def explain(self, principal: Principal, workload_id: str) -> Explanation:
@@ -132,6 +152,7 @@ class WorkloadQueries:
             reasons = (details.reason, *details.notes)
             return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.live_state.queue_length())
         found = explain(self.live_state.snapshot, queued, self.clock.now())
+        found = visible_explanation(found, access_of(principal, self.settings), self.live_state.nodes.values())
         return found if found.startable_now else replace(found, pending_node=self._pending_node(queued))
 
     def queue_length(self) -> int:
@@ -143,12 +164,12 @@ class WorkloadQueries:
     async def events(
         self, principal: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
-        """Events with seq > after, oldest first; the caller's own, for admins all."""
+        """Events with seq > after, oldest first; those that the caller may see."""
         principal.need(Scope.READ)
         if workload_id is not None:
             await self.workload(principal, workload_id)
-        owner = None if principal.is_admin or workload_id is not None else principal.name
-        return await self.store.events(after=after, workload_id=workload_id, owner=owner, limit=limit)
+        visible = None if workload_id is not None else access_of(principal, self.settings).visible
+        return await self.store.events(after=after, workload_id=workload_id, visible=visible, limit=limit)
 
     async def follow(
         self, principal: Principal, *, after: int | None = None, workload_id: str | None = None
@@ -157,6 +178,7 @@ class WorkloadQueries:
         principal.need(Scope.READ)
         if workload_id is not None:
             await self.workload(principal, workload_id)
+        visible = access_of(principal, self.settings).visible
         with self.feed.listen() as live:
             last = after if after is not None else await self.store.last_event_seq()
             while after is not None:
@@ -167,7 +189,7 @@ class WorkloadQueries:
                 if len(page) < 500:
                     break
             async for event in live:
-                if event.seq > last and _concerns(event, principal, workload_id):
+                if event.seq > last and _concerns(event, visible, workload_id):
                     last = event.seq
                     yield event
 
@@ -183,6 +205,7 @@ class WorkloadQueries:
     ) -> AsyncIterator[LogLine]:
         """Output of its newest attempt, or of the given one. Raises NotFound before the first line."""
         workload = await self.workload(principal, workload_id)
+        self.need(Permission.READ_OUTPUT, principal, workload)
         tries = await self.store.attempts(workload_id) if attempt is not None else []
         chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
         if chosen is None:
@@ -192,24 +215,27 @@ class WorkloadQueries:
             yield line
 
     def _engine_of(self, attempt: Attempt) -> Engine:
-        node = self.live_state.nodes.get(attempt.allocation.node)
-        engine = self.engines.get(node.site) if node else None
-        if engine is None and len(self.engines) == 1:
-            engine = next(iter(self.engines.values()))
+        engine = self.engines.get(attempt.allocation.site)
         if engine is None:
-            raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
+            raise NotFound(f"the site {attempt.allocation.site} is gone, and its logs with it", code="log-not-found")
         return engine
 
     async def usage(self, principal: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
-        """Allocated resources times hours within [since, until): the caller's own, for admins all."""
+        """Allocated resources times hours within [since, until): of the workloads that the caller may see.
+
+        By tenant, the totals of the tenants that the caller may see.
+        """
         principal.need(Scope.READ)
         if by not in ("owner", "tenant", "workload", "environment"):
             raise InvalidInput(
                 f"usage by {by[:40]!r} is not known; by owner, tenant, workload or environment", field="by"
             )
         until = min(until, self.clock.now())
-        owner = None if principal.is_admin else principal.name
-        return await self.store.usage(since=since, until=until, by=by, owner=owner)
+        access = access_of(principal, self.settings)
+        visible = access.visible
+        if visible is not None and by == "tenant":
+            visible = replace(visible, tenants=visible.shared)
+        return await self.store.usage(since=since, until=until, by=by, visible=visible)
 
     async def workload_usage(self, principal: Principal, workload_id: str) -> Usage:
         await self.workload(principal, workload_id)
@@ -227,7 +253,8 @@ class WorkloadQueries:
         until: float,
         points: int = 200,
     ) -> dict[str, Sequence[Point]]:
-        """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
+        """Measurements of `attempt:ID` (the caller's own), `node:SITE/NAME`, `device:SITE/UUID` or
+        `platform`.
 
         A metric without measurements is left out.
         """
@@ -242,10 +269,10 @@ class WorkloadQueries:
         return found
 
 
-def _concerns(event: Event, principal: Principal, workload_id: str | None) -> bool:
+def _concerns(event: Event, visible: Visible | None, workload_id: str | None) -> bool:
     if workload_id is not None:
         return event.workload_id == workload_id
-    return principal.is_admin or event.owner == principal.name
+    return visible is None or visible.has(event.owner, event.tenant)
 
 
 def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:

@@ -16,7 +16,7 @@ from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
-from commonage.domain.tenants import Reservation
+from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
@@ -32,6 +32,9 @@ class Rows(TypedDict, total=False):
     reservations: Sequence[Reservation]
     unreserved: Sequence[str]
     images: Sequence[Image]
+    expired: Sequence[str]
+    expired_events: Sequence[int]
+    quota_notices: Sequence[QuotaNotice]
 
 
 @dataclass(slots=True)
@@ -81,8 +84,16 @@ def draft_of(changes: Sequence[Change], live_state: LiveState, now: float, first
         if change.workload_id is not None and change.trigger is not None:
             _take_step(draft, live_state, change.workload_id, change.trigger, now)
     draft.batch.updates.extend(draft.updated.values())
+    _keep_needed(draft.batch, live_state)
     draft.batch.events = [replace(event, seq=first_seq + index) for index, event in enumerate(draft.batch.events)]
     return draft
+
+
+def _keep_needed(batch: Batch, live_state: LiveState) -> None:
+    """Delete no workload that a live one depends on, even if that was submitted a moment ago."""
+    if batch.expired:
+        new = {dependency.workload_id for workload in batch.inserts for dependency in workload.spec.depends_on}
+        batch.expired = [each for each in batch.expired if each not in new and not live_state.dependents_of(each)]
 
 
 def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: Trigger, now: float) -> None:

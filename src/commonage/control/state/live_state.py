@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.errors import NotFound
-from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
+from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
@@ -22,6 +22,7 @@ from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
 
 CountKey = tuple[str, str]
+MAX_LISTED = 20  # nodes in an error message
 
 
 def count_keys(spec: Spec) -> tuple[CountKey, ...]:
@@ -42,8 +43,9 @@ class LiveState:
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._counts: Counter[CountKey] = Counter()
-        self._nodes: dict[str, Node] = {}
-        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+        self._nodes: dict[NodeKey, Node] = {}
+        self.nodes: Mapping[NodeKey, Node] = MappingProxyType(self._nodes)
         self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
         self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
         self.snapshot = Snapshot(rules=rules)
@@ -66,12 +68,12 @@ class LiveState:
     def set_pending_nodes(self, pending: Iterable[PendingNode]) -> None:
         self.pending_nodes = tuple(pending)
 
-    def node(self, name: str) -> Node:
-        """Raises NotFound, which lists the known nodes."""
-        node = self._nodes.get(name)
+    def node(self, key: NodeKey) -> Node:
+        """Raises NotFound, which lists known nodes."""
+        node = self._nodes.get(key)
         if node is None:
-            known = ", ".join(sorted(self._nodes)) or "none"
-            raise NotFound(f"there is no node {name[:60]!r}; there are: {known}", code="node-not-found")
+            known = ", ".join(one.label for one in sorted(self._nodes)[:MAX_LISTED]) or "none"
+            raise NotFound(f"there is no node {key.label[:120]!r}; there are: {known}", code="node-not-found")
         return node
 
     def get(self, workload_id: str) -> Workload | None:
@@ -92,6 +94,7 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+        self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
             if self._workloads.pop(workload.id, None) is not None:
@@ -115,6 +118,17 @@ class LiveState:
             self._counts[key] += step
             if not self._counts[key]:
                 del self._counts[key]
+
+    def _count_waiting(self, spec: Spec, step: int) -> None:
+        if step:
+            counts = self._waiting[spec.tenant]
+            counts[spec.owner, spec.environment] += step
+            if not counts[spec.owner, spec.environment]:
+                del counts[spec.owner, spec.environment]
+
+    def waiting(self, tenant: str) -> Mapping[tuple[str, str], int]:
+        """The number of held and queued workloads of a tenant, by owner and environment."""
+        return self._waiting.get(tenant, {})
 
     def count(self, key: CountKey) -> int:
         return self._counts[key]
@@ -157,14 +171,14 @@ class LiveState:
         )
 
     def put_nodes(self, nodes: Sequence[Node]) -> None:
-        changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.name))]
-        self._nodes.update((node.name, node) for node in nodes)
+        changed = [node for node in nodes if _offer(node) != _offer(self._nodes.get(node.key))]
+        self._nodes.update((node.key, node) for node in nodes)
         self.snapshot.put(changed)
 
-    def remove_node(self, name: str) -> None:
+    def remove_node(self, key: NodeKey) -> None:
         """Remove a node for good. No allocation may exist on it."""
-        if self._nodes.pop(name, None) is not None:
-            self.snapshot.remove(name)
+        if self._nodes.pop(key, None) is not None:
+            self.snapshot.remove(key)
             self.changed.set()
 
     def set_rules(self, rules: Rules) -> None:
@@ -215,6 +229,10 @@ class LiveState:
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
                 took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
+
+
+def _waits(workload: Workload) -> bool:
+    return workload.state in (State.HELD, State.QUEUED)
 
 
 def queued_request_of(workload: Workload) -> QueuedRequest:

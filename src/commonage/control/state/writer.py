@@ -56,6 +56,9 @@ class Writer:
         await self._remember()
 
     async def _remember(self) -> None:
+        now = self._clock.now()
+        month_began, _ = self._live_state.snapshot.gpu_times.month(now)
+        self._live_state.snapshot.load_gpu_time(await self._store.gpu_times(since=month_began), now)
         since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MAX_PAST)
         lately = await self._store.workloads(Filter(), limit=MAX_LATELY)

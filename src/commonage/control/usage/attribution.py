@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, DeviceKey, Share
 from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -44,21 +44,21 @@ class UnattributedProcess:
 class MeasurementRound:
     """One round of measurements. `at` is the time just before engines and GPUs were asked.
 
-    `samples` by device uuid; `uses` by attempt and device uuid: without an entry, the driver lists no process of that
-    attempt on the device. `unattributed_processes` by device uuid.
+    `samples` by device; `uses` by attempt and device: without an entry, the driver lists no process of that
+    attempt on the device. `unattributed_processes` by device.
     """
 
     at: float
-    samples: Mapping[str, DeviceSample] = field(default_factory=dict)
-    uses: Mapping[tuple[str, str], Use] = field(default_factory=dict)
-    unattributed_processes: Mapping[str, Sequence[UnattributedProcess]] = field(default_factory=dict)
+    samples: Mapping[DeviceKey, DeviceSample] = field(default_factory=dict)
+    uses: Mapping[tuple[str, DeviceKey], Use] = field(default_factory=dict)
+    unattributed_processes: Mapping[DeviceKey, Sequence[UnattributedProcess]] = field(default_factory=dict)
     measurements: Sequence[Measurement] = ()
 
-    def memory_of(self, attempt_id: str, uuid: str) -> int | None:
+    def memory_of(self, attempt_id: str, device: DeviceKey) -> int | None:
         """MiB that the attempt holds on the device: 0 without a process on it, None if unknown."""
-        if uuid not in self.samples:
+        if device not in self.samples:
             return None
-        use = self.uses.get((attempt_id, uuid))
+        use = self.uses.get((attempt_id, device))
         return 0 if use is None else use.memory_mib
 
 
@@ -68,32 +68,33 @@ def unknown_pids(samples: Iterable[DeviceSample]) -> set[int]:
 
 
 def attribute(
+    site: str,
     samples: Sequence[DeviceSample],
     owners: Iterable[ProcessOwner],
     at: float,
     measurements: Sequence[Measurement] = (),
 ) -> MeasurementRound:
-    """Build one round from samples requested at `at` and process owners that were looked up after them."""
+    """Build the round of a site from samples requested at `at` and process owners that were looked up after them."""
     known: dict[int, ProcessOwner] = {}
     for each in owners:
         if each.attempt_id is not None or each.pid not in known:
             known[each.pid] = each
-    by_uuid = {sample.uuid: sample for sample in samples}
-    uses: dict[tuple[str, str], Use] = {}
-    unattributed_processes: dict[str, list[UnattributedProcess]] = defaultdict(list)
-    for uuid, sample in by_uuid.items():
+    by_device = {DeviceKey(site, sample.uuid): sample for sample in samples}
+    uses: dict[tuple[str, DeviceKey], Use] = {}
+    unattributed_processes: dict[DeviceKey, list[UnattributedProcess]] = defaultdict(list)
+    for device, sample in by_device.items():
         for process in _each_once(sample.processes):
             owner = known.get(process.pid) if process.pid is not None else None
             attempt = process.attempt_id or (owner.attempt_id if owner else None)
             if process.attempt_id is None and owner is not None and owner.started_at > at:
                 continue  # the process that the driver saw has ended, and its PID was reused
             if attempt is None:
-                unattributed_processes[uuid].append(
+                unattributed_processes[device].append(
                     UnattributedProcess(process.pid, process.memory_mib, owner.name if owner else "")
                 )
             else:
-                uses[attempt, uuid] = _add_process(uses.get((attempt, uuid)), process)
-    return MeasurementRound(at, by_uuid, uses, unattributed_processes, measurements)
+                uses[attempt, device] = _add_process(uses.get((attempt, device)), process)
+    return MeasurementRound(at, by_device, uses, unattributed_processes, measurements)
 
 
 def merge_rounds(round_: MeasurementRound, other: MeasurementRound) -> MeasurementRound:
@@ -137,37 +138,37 @@ def _sum(one: Figure | None, other: Figure | None) -> Figure | None:
     return one + other
 
 
-def shares_by_device(allocations: Iterable[Allocation]) -> dict[str, dict[str, Share]]:
-    """The share of each attempt, by device uuid and attempt id."""
-    holders: dict[str, dict[str, Share]] = defaultdict(dict)
+def shares_by_device(allocations: Iterable[Allocation]) -> dict[DeviceKey, dict[str, Share]]:
+    """The share of each attempt, by device and attempt id."""
+    holders: dict[DeviceKey, dict[str, Share]] = defaultdict(dict)
     for allocation in allocations:
         for share in allocation.shares:
-            holders[share.device_uuid][allocation.attempt_id] = share
+            holders[allocation.device_key(share)][allocation.attempt_id] = share
     return holders
 
 
-def parts_of(round_: MeasurementRound, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:
+def parts_of(round_: MeasurementRound, device: DeviceKey, holders: Mapping[str, Share]) -> dict[str, float]:
     """Divide a GPU's power and utilisation among the attempts that hold it: parts of 1, by attempt.
 
     The parts follow the attempts' utilisation if the driver reports it for all of them. Otherwise they follow the
     shares of the attempts that have a process on the GPU, or of all attempts if none has.
     """
-    busy = {each: round_.uses[each, uuid].utilisation if (each, uuid) in round_.uses else 0.0 for each in holders}
+    busy = {each: round_.uses[each, device].utilisation if (each, device) in round_.uses else 0.0 for each in holders}
     told = {each: part for each, part in busy.items() if part is not None}
     total = sum(told.values())
     if len(told) == len(holders) and total > 0:
         return {each: part / total for each, part in told.items()}
-    present = [each for each in holders if (each, uuid) in round_.uses] or list(holders)
+    present = [each for each in holders if (each, device) in round_.uses] or list(holders)
     weights = {each: max(1, holders[each].compute_milli) for each in present}
     return {each: weights.get(each, 0) / sum(weights.values()) for each in holders}
 
 
-def utilisation_of(round_: MeasurementRound, uuid: str, attempt_id: str, part: float) -> float | None:
+def utilisation_of(round_: MeasurementRound, device: DeviceKey, attempt_id: str, part: float) -> float | None:
     """Utilisation that the attempt causes, 0..1: its own figure if known, otherwise its part of the GPU's figure."""
-    use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
+    use, sample = round_.uses.get((attempt_id, device)), round_.samples.get(device)
     if use is not None and use.utilisation is not None:
         return use.utilisation
-    if use is None and (uuid in round_.unattributed_processes or any(each == uuid for _, each in round_.uses)):
+    if use is None and (device in round_.unattributed_processes or any(each == device for _, each in round_.uses)):
         return 0.0  # other attempts have processes on the GPU, this one has none
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 

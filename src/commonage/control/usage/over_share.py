@@ -6,12 +6,12 @@ context on a GPU, which frameworks do not count against their limit: so that muc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.control.usage.attribution import MeasurementRound
-from commonage.domain.nodes import Allocation, Device
+from commonage.domain.nodes import Allocation, Device, DeviceKey
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest, part_of
 
@@ -35,7 +35,7 @@ class Excess:
     """
 
     attempt_id: str
-    uuid: str
+    key: DeviceKey
     device: Device
     used_mib: int
     share_mib: int
@@ -55,49 +55,52 @@ class Excesses:
 
     def __init__(self, tolerance_mib: int, gap_s: float) -> None:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
-        self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
+        self._open: dict[tuple[str, DeviceKey], tuple[Excess, float]] = {}
 
     def take(
-        self, round_: MeasurementRound, allocated: Iterable[Allocation], devices: dict[str, Device]
+        self, round_: MeasurementRound, allocated: Iterable[Allocation], devices: Mapping[DeviceKey, Device]
     ) -> list[Excess]:
-        """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
+        """Return the attempts over their share in this round. GPUs missing from `devices` are not judged."""
         found: list[Excess] = []
-        still: dict[tuple[str, str], tuple[Excess, float]] = {}
+        still: dict[tuple[str, DeviceKey], tuple[Excess, float]] = {}
         shares = {allocation.attempt_id: _shares(allocation) for allocation in allocated}
-        for (attempt_id, uuid), (before, last_at) in self._open.items():
+        for (attempt_id, key), (before, last_at) in self._open.items():
             if attempt_id in shares and 0 <= round_.at - last_at <= self._gap_s:
-                still[attempt_id, uuid] = (before, last_at)
-        for (attempt_id, uuid), use in round_.uses.items():
-            device = devices.get(uuid)
+                still[attempt_id, key] = (before, last_at)
+        for (attempt_id, key), use in round_.uses.items():
+            device = devices.get(key)
             if attempt_id not in shares or device is None or use.memory_mib is None:
                 continue  # no figure is known: the last excess stays valid until it is too old
-            excess = self._with_state(attempt_id, device, use.memory_mib, shares[attempt_id])
+            excess = self._with_state(attempt_id, key, device, use.memory_mib, shares[attempt_id])
             if excess is None:
-                still.pop((attempt_id, uuid), None)
+                still.pop((attempt_id, key), None)
                 continue
-            earlier = still.get((attempt_id, uuid))
+            earlier = still.get((attempt_id, key))
             since, rounds = (earlier[0].since, earlier[0].rounds + 1) if earlier else (round_.at, 1)
             excess = replace(excess, since=since, rounds=rounds)
-            still[attempt_id, uuid] = (excess, round_.at)
+            still[attempt_id, key] = (excess, round_.at)
             found.append(excess)
-        gone = [key for key in still if key[1] in round_.samples and key not in round_.uses]
-        for key in gone:  # the GPU was measured, and lists no process of the attempt any more
-            del still[key]
+        gone = [each for each in still if each[1] in round_.samples and each not in round_.uses]
+        for each in gone:  # the GPU was measured, and lists no process of the attempt any more
+            del still[each]
         self._open = still
         return found
 
-    def _with_state(self, attempt_id: str, device: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
-        share_mib = shares.get(device.uuid, 0)
+    def _with_state(
+        self, attempt_id: str, key: DeviceKey, device: Device, used_mib: int, shares: Mapping[DeviceKey, int]
+    ) -> Excess | None:
+        share_mib = shares.get(key, 0)
         allowed = share_mib + max(self._tolerance_mib, device.context_mib) if share_mib else 0
         if used_mib <= allowed or share_mib >= device.memory_mib or used_mib > device.memory_mib * IMPOSSIBLE_PART:
             return None
-        return Excess(attempt_id, device.uuid, device, used_mib, share_mib, 0.0, 0)
+        return Excess(attempt_id, key, device, used_mib, share_mib, 0.0, 0)
 
 
-def _shares(allocation: Allocation) -> dict[str, int]:
-    mine: dict[str, int] = {}
+def _shares(allocation: Allocation) -> dict[DeviceKey, int]:
+    mine: dict[DeviceKey, int] = {}
     for share in allocation.shares:
-        mine[share.device_uuid] = mine.get(share.device_uuid, 0) + share.memory_mib
+        key = allocation.device_key(share)
+        mine[key] = mine.get(key, 0) + share.memory_mib
     return mine
 
 
@@ -109,14 +112,14 @@ def needed_by(
     A neighbour needs it if the unused rest of its share is no longer free on the GPU. A queued request needs it if it
     would fit onto the GPU without the attempt that is over its share.
     """
-    sample = round_.samples.get(excess.uuid)
+    sample = round_.samples.get(excess.key)
     if sample is None or sample.memory_used_mib is None:
         return None
     owed, allocated_mib = 0, 0
     for allocation in allocated:
-        mine = _shares(allocation).get(excess.uuid, 0)
+        mine = _shares(allocation).get(excess.key, 0)
         allocated_mib += mine
-        used = round_.memory_of(allocation.attempt_id, excess.uuid)
+        used = round_.memory_of(allocation.attempt_id, excess.key)
         if allocation.attempt_id != excess.attempt_id and used is not None:
             owed += max(0, mine - used)
     free = max(0, excess.device.memory_mib - sample.memory_used_mib)

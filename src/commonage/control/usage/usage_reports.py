@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, parts_of, shares_by_device, utilisation_of
-from commonage.domain.nodes import Allocation
+from commonage.domain.nodes import Allocation, DeviceKey
 from commonage.domain.statuses import LastUse, Measurement
 from commonage.domain.usage import (
     Measured,
@@ -52,7 +52,7 @@ class UsageReports:
         self._cpu: dict[str, tuple[float, float]] = {}  # attempt -> (at, CPU seconds until then)
         self._looked_at: dict[str, float] = {}
         self._last_use: dict[str, LastUse] = {}  # by attempt, until its end is written
-        self._energy: dict[str, tuple[float, float]] = {}  # device -> (at, the GPU's own counter)
+        self._energy: dict[DeviceKey, tuple[float, float]] = {}  # device -> (at, the GPU's own counter)
         self._written_at = 0.0
 
     async def open(self) -> None:
@@ -81,19 +81,19 @@ class UsageReports:
         self._forget({allocation.attempt_id for allocation in allocated})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _devices(self, round_: MeasurementRound, allocated: Sequence[Allocation]) -> dict[str, _Device]:
+    def _devices(self, round_: MeasurementRound, allocated: Sequence[Allocation]) -> dict[DeviceKey, _Device]:
         holders = shares_by_device(allocated)
         return {
-            uuid: _Device(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
-            for uuid in round_.samples
+            device: _Device(self._energy_of(device, round_), parts_of(round_, device, holders.get(device, {})))
+            for device in round_.samples
         }
 
-    def _energy_of(self, uuid: str, round_: MeasurementRound) -> float | None:
+    def _energy_of(self, device: DeviceKey, round_: MeasurementRound) -> float | None:
         """Joules since the last round: from the GPU's own counter, otherwise from its present power."""
-        sample, before = round_.samples[uuid], self._energy.get(uuid)
+        sample, before = round_.samples[device], self._energy.get(device)
         span = min(self._every_s * 3, round_.at - before[0]) if before else self._every_s
         counted = sample.energy_j
-        self._energy[uuid] = (round_.at, -1.0 if counted is None else counted)
+        self._energy[device] = (round_.at, -1.0 if counted is None else counted)
         if counted is not None and before is not None and 0 <= before[1] <= counted:
             return counted - before[1]
         return None if sample.power_w is None else sample.power_w * max(0.0, span)
@@ -102,7 +102,7 @@ class UsageReports:
         self,
         allocation: Allocation,
         round_: MeasurementRound,
-        devices: Mapping[str, _Device],
+        devices: Mapping[DeviceKey, _Device],
         use: Measurement | None,
         over: bool,
     ) -> None:
@@ -117,7 +117,7 @@ class UsageReports:
         if usage_report is None or usage_report.attempt_id != attempt.id:
             self.changed(workload)
             usage_report = _begun(workload, attempt)
-        vram = [round_.memory_of(attempt.id, share.device_uuid) for share in allocation.shares]
+        vram = [round_.memory_of(attempt.id, allocation.device_key(share)) for share in allocation.shares]
         known = [mib for mib in vram if mib is not None]
         measured = Measured(
             span_s=span,
@@ -249,25 +249,25 @@ def _gpu_h(usage_report: UsageReport, until: float) -> float:
 
 
 def _utilisation(
-    attempt_id: str, allocation: Allocation, round_: MeasurementRound, devices: Mapping[str, _Device]
+    attempt_id: str, allocation: Allocation, round_: MeasurementRound, devices: Mapping[DeviceKey, _Device]
 ) -> float | None:
     """Mean over its GPUs; None unless all figures are known."""
     known = []
     for share in allocation.shares:
-        device = devices.get(share.device_uuid)
+        device = devices.get(allocation.device_key(share))
         part = device.parts.get(attempt_id, 0.0) if device else 0.0
-        busy = utilisation_of(round_, share.device_uuid, attempt_id, part)
+        busy = utilisation_of(round_, allocation.device_key(share), attempt_id, part)
         if busy is None:
             return None
         known.append(busy)
     return sum(known) / len(known) if known else None
 
 
-def _energy(attempt_id: str, allocation: Allocation, devices: Mapping[str, _Device]) -> float | None:
+def _energy(attempt_id: str, allocation: Allocation, devices: Mapping[DeviceKey, _Device]) -> float | None:
     """Its part of the energy of its GPUs; None unless all figures are known."""
     total = 0.0
     for share in allocation.shares:
-        device = devices.get(share.device_uuid)
+        device = devices.get(allocation.device_key(share))
         if device is None or device.energy_j is None:
             return None
         total += device.energy_j * device.parts.get(attempt_id, 0.0)

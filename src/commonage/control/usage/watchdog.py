@@ -19,7 +19,7 @@ from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, UnattributedProcess, unattributed
 from commonage.control.usage.over_share import Excess, Excesses, OverSharePolicy, needed_by
 from commonage.domain.lifecycle import StopRequested
-from commonage.domain.nodes import Device
+from commonage.domain.nodes import Device, DeviceKey
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.requests import GpuRequest
@@ -36,11 +36,11 @@ _FOLLOWS = {
     OverSharePolicy.CONTENDED: OverGpuShareFollows.STOP_WHEN_NEEDED,
     OverSharePolicy.WARN: OverGpuShareFollows.NOTHING,
 }
-_Key = tuple[str, str]
+_Key = tuple[str, DeviceKey]
 
 
 class Watchdog:
-    """`unattributed_processes` are the unattributed processes, by device uuid, as the node shows them; `counts` the
+    """`unattributed_processes` are the unattributed processes, by device, as the node shows them; `counts` the
     actions taken.
     """
 
@@ -51,10 +51,10 @@ class Watchdog:
         self._fresh_s = max(15.0, 3 * settings.sample_every_s)
         self._excesses = Excesses(settings.gpu_over_share_tolerance_mib, self._fresh_s)
         self._warned: dict[_Key, float] = {}
-        self._seen_before: dict[str, set[tuple[int | None, str]]] = {}
-        self._reported: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
+        self._seen_before: dict[DeviceKey, set[tuple[int | None, str]]] = {}
+        self._reported: dict[DeviceKey, tuple[frozenset[tuple[int | None, str]], float]] = {}
         self.over: list[Excess] = []
-        self.unattributed_processes: dict[str, tuple[UnattributedProcess, ...]] = {}
+        self.unattributed_processes: dict[DeviceKey, tuple[UnattributedProcess, ...]] = {}
         self.counts: Counter[str] = Counter()
 
     async def check(self, round_: MeasurementRound) -> None:
@@ -62,7 +62,11 @@ class Watchdog:
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._writer.stuck:
             return
-        devices = {device.uuid: device for node in self._live_state.nodes.values() for device in node.report.devices}
+        devices = {
+            node.device_key(device): device
+            for node in self._live_state.nodes.values()
+            for device in node.report.devices
+        }
         allocated = [one.allocation for one in self._live_state.allocated()]
         self.over = [one for one in self._excesses.take(round_, allocated, devices) if one.sure]
         for excess in self.over:
@@ -78,7 +82,7 @@ class Watchdog:
         why = self._why_to_end(excess, round_, now)
         if why is not None:
             self._end(workload, why, now)
-        elif (excess.attempt_id, excess.uuid) not in self._warned:
+        elif (excess.attempt_id, excess.key) not in self._warned:
             await self._warn(workload, excess, now)
 
     def _why_to_end(self, excess: Excess, round_: MeasurementRound, now: float) -> OverGpuShare | None:
@@ -118,30 +122,32 @@ class Watchdog:
         )
         log.warning("attempt %s: %s", excess.attempt_id, warning)
         await self._writer.write(events=[event_of(workload, EventKind.WARNING, now, warning)])
-        self._warned[excess.attempt_id, excess.uuid] = now
+        self._warned[excess.attempt_id, excess.key] = now
         self.counts["warned"] += 1
 
-    async def _report_unattributed(self, round_: MeasurementRound, devices: Mapping[str, Device], now: float) -> None:
+    async def _report_unattributed(
+        self, round_: MeasurementRound, devices: Mapping[DeviceKey, Device], now: float
+    ) -> None:
         """Report processes that were also in the last round: one that is just ending does not matter."""
         self.unattributed_processes = {
-            uuid: self._lasting(uuid, found) for uuid, found in round_.unattributed_processes.items() if uuid in devices
+            key: self._lasting(key, found) for key, found in round_.unattributed_processes.items() if key in devices
         }
-        self._seen_before = {
-            uuid: {_key(one) for one in found} for uuid, found in round_.unattributed_processes.items()
-        }
-        for uuid in {*self.unattributed_processes, *self._reported}:
-            if uuid in round_.samples and uuid in devices:
-                await self._report_device(devices[uuid], self.unattributed_processes.get(uuid, ()), now)
+        self._seen_before = {key: {_key(one) for one in found} for key, found in round_.unattributed_processes.items()}
+        for key in {*self.unattributed_processes, *self._reported}:
+            if key in round_.samples and key in devices:
+                await self._report_device(key, devices[key], self.unattributed_processes.get(key, ()), now)
 
-    def _lasting(self, uuid: str, found: Sequence[UnattributedProcess]) -> tuple[UnattributedProcess, ...]:
-        before = self._seen_before.get(uuid, set())
+    def _lasting(self, key: DeviceKey, found: Sequence[UnattributedProcess]) -> tuple[UnattributedProcess, ...]:
+        before = self._seen_before.get(key, set())
         mine = (one for one in found if _key(one) in before and not one.name.startswith(MPS_SERVER))
         return tuple(sorted(mine, key=lambda one: -(one.memory_mib or 0)))
 
-    async def _report_device(self, device: Device, found: Sequence[UnattributedProcess], now: float) -> None:
+    async def _report_device(
+        self, key: DeviceKey, device: Device, found: Sequence[UnattributedProcess], now: float
+    ) -> None:
         holds = sum(one.memory_mib or 0 for one in found)
         there = frozenset(_key(one) for one in found) if holds >= WORTH_A_WARNING_MIB else frozenset()
-        before, told_at = self._reported.get(device.uuid, (frozenset(), 0.0))
+        before, told_at = self._reported.get(key, (frozenset(), 0.0))
         if there <= before and (there or not before):
             return
         if there and now - told_at < WARN_AGAIN_S:
@@ -151,7 +157,7 @@ class Watchdog:
         )
         log.warning("%s", told)
         await self._writer.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
-        self._reported[device.uuid] = (there, now)
+        self._reported[key] = (there, now)
 
 
 def _key(unattributed_process: UnattributedProcess) -> tuple[int | None, str]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from commonage.control.settings import Limits
-from commonage.control.state.live_state import CountKey, LiveState, count_keys
+from commonage.control.state.live_state import CountKey, LiveState, count_keys, request_from_spec
+from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import TooMany
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.refusals import LimitOf, TooFewNodes, TooManyWorkloads
+from commonage.domain.reasons.refusals import (
+    LimitOf,
+    StorageQuotaExceeded,
+    TooFewNodes,
+    TooManyQueued,
+    TooManyWorkloads,
+)
+from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.requests import Request
-from commonage.domain.tenants import Amounts
+from commonage.domain.tenants import bounds_of
 from commonage.domain.workloads import Kind, Spec
 from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
-from commonage.scheduler.queue.quota import amounts_of
 
 
 def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
@@ -53,15 +61,9 @@ def _beyond_quota(live_state: LiveState, spec: Spec) -> Reason | None:
     snapshot = live_state.snapshot
     if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):
         return None
-    amounts = amounts_of(snapshot.grid.shape(spec.request))
-    together = spec.array_size if spec.gang else 1
-    all_of_it = Amounts(
-        amounts.cpus_milli * together,
-        amounts.memory_mib * together,
-        amounts.gpu_milli * together,
-        amounts.vram_mib * together,
-    )
-    return snapshot.quotas.unsatisfiable_reason(spec.tenant, all_of_it)
+    members = spec.array_size if spec.gang else 1
+    considered = request_from_spec(spec, "", 0.0)
+    return snapshot.quotas.never_reason(considered, snapshot.grid.shape(spec.request), members)
 
 
 CODE = "too-many-workloads"
@@ -70,9 +72,8 @@ CODE = "too-many-workloads"
 class LiveLimits:
     """Counts the live workloads and those that are being written."""
 
-    def __init__(self, live_state: LiveState, limits: Limits) -> None:
-        self._live_state = live_state
-        self._limits = limits
+    def __init__(self, live_state: LiveState, limits: Limits, storage: HomeWatch | None = None) -> None:
+        self._live_state, self._limits, self._storage = live_state, limits, storage
         self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
 
     def check(self, spec: Spec) -> None:
@@ -83,11 +84,57 @@ class LiveLimits:
             if there + more > most:
                 of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
                 raise _too_many(of, key[1], spec, there, most)
+        self._check_queued(spec, more)
+        self._check_storage(spec)
         # The last tenth is reserved for sessions: a user who fills the queue must not keep others from their notebooks.
         most = limits.workloads if spec.kind is Kind.SESSION else limits.workloads - limits.workloads // 10
         there = self._live()
         if there + more > most:
             raise _too_many(LimitOf.EVERYBODY, "", spec, there, most)
+
+    def _check_queued(self, spec: Spec, more: int) -> None:
+        quota = self._live_state.snapshot.rules.tenant(spec.tenant).quota
+        for scope, name, bounds in bounds_of(quota, spec.tenant, spec.owner, spec.environment):
+            if bounds.queued is None:
+                continue
+            queued = self.queued(spec.tenant, scope, name)
+            if queued + more > bounds.queued:
+                raise TooMany(
+                    TooManyQueued(
+                        tenant=spec.tenant, scope=scope, name=name, queued=queued, submitted=more, limit=bounds.queued
+                    ),
+                    code=CODE,
+                )
+
+    def _check_storage(self, spec: Spec) -> None:
+        """Sessions start, so that their users can delete files."""
+        if self._storage is None or spec.kind is Kind.SESSION:
+            return
+        quota = self._live_state.snapshot.rules.tenant(spec.tenant).quota
+        for scope, name, bounds in bounds_of(quota, spec.tenant, spec.owner, spec.environment):
+            user = spec.owner if scope is QuotaScope.USER else None
+            used = None if bounds.storage_mib is None else self._storage.stored_mib(spec.tenant, user)
+            if bounds.storage_mib is not None and used is not None and used > bounds.storage_mib:
+                raise TooMany(
+                    StorageQuotaExceeded(
+                        tenant=spec.tenant,
+                        scope=scope,
+                        name=name,
+                        used_mib=used,
+                        limit_mib=bounds.storage_mib,
+                        measured_at=self._storage.measured_at,
+                    ),
+                    code="storage-quota-exceeded",
+                )
+
+    def queued(self, tenant: str, scope: QuotaScope, name: str) -> int:
+        """Number of held and queued workloads of one scope; includes those that are being written."""
+        counts = Counter(self._live_state.waiting(tenant))
+        for workload_id, spec in self._coming.items():
+            if spec.tenant == tenant and self._live_state.get(workload_id) is None:
+                counts[spec.owner, spec.environment] += max(1, spec.array_size)
+        part = {QuotaScope.USER: 0, QuotaScope.ENVIRONMENT: 1}.get(scope)
+        return sum(count for key, count in counts.items() if part is None or key[part] == name)
 
     @contextmanager
     def reserve(self, spec: Spec, workload_id: str) -> Iterator[None]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -92,7 +93,8 @@ class UserBundles:
     async def send(self, principal: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
         """Keep an archive for its sender. Raises TooMany, TooLarge, InvalidInput, Unavailable; then it is not kept."""
         principal.need(Scope.SUBMIT)
-        tenant = tenant_of(None, principal, principal.groups, self._settings).name
+        access = access_of(principal, self._settings)
+        tenant = tenant_of(None, access, access).name
         with self._receiving(principal.name):
             try:
                 async with asyncio.timeout(UPLOAD_WITHIN_S):

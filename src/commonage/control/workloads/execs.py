@@ -9,6 +9,7 @@ from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import NotFound
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import CommandStarted
 from commonage.domain.workloads import Attempt, Event, EventKind, State, Workload
@@ -21,7 +22,7 @@ _MAX_OF_A_WORD = 60
 
 @dataclass(slots=True)
 class Execs:
-    """Same permission as for stopping: one's own workloads, for admins all."""
+    """Needs the permission `enter-workloads`, except in one's own workloads."""
 
     queries: WorkloadQueries
     live_state: LiveState
@@ -58,14 +59,14 @@ class Execs:
     async def _running(self, principal: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
         principal.need(Scope.SUBMIT)
         workload = await self.queries.workload(principal, workload_id)
+        self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)
-        node = self.live_state.nodes.get(attempt.allocation.node)
-        engine = self.engines.get(node.site) if node is not None else None
+        engine = self.engines.get(attempt.allocation.site)
         if engine is None:
-            where = attempt.allocation.node
-            raise NotFound(f"the node {where}, on which {workload_id} runs, is not known any more", code="not-found")
+            where = attempt.allocation.site
+            raise NotFound(f"the site {where}, on which {workload_id} runs, is not known any more", code="not-found")
         return workload, attempt, engine
 
 

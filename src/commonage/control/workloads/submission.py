@@ -5,22 +5,23 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import may_use, tenant_of, tenants_of, within_sites
+from commonage.control.tenants import may_use, tenant_of, within_sites
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.usage import Suggestion, suggestion_of
 from commonage.domain.volumes import VolumeRequest, allowed
-from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
+from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec, name_of_command
 
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
@@ -64,7 +65,7 @@ class Submission:
 
 
 def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
-    owner = _owner(submission, principal)
+    owner = _owner(submission, access_of(principal, settings))
     tenant = _tenant(submission, principal, owner, catalogue, settings)
     environment = _environment(submission, tenant, catalogue, settings)
     _check_gpu(submission, environment)
@@ -102,19 +103,23 @@ def _tenant(
     The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
     permissions do not count then.
     """
-    for_other = submission.groups is not None and principal.is_admin
-    groups = (submission.groups or ()) if for_other else principal.groups if owner == principal.name else ()
-    caller = replace(principal, name=owner, scopes=principal.scopes - {Scope.ADMIN}) if for_other else principal
+    access = access_of(principal, settings)
+    groups = principal.groups if owner == principal.name else ()
+    if submission.groups is not None and access.may(Permission.SUBMIT_FOR_OTHERS):
+        groups = submission.groups
+    owners = replace(principal, name=owner, groups=groups, scopes=principal.scopes - {Scope.ADMIN})
+    of_owner = access_of(owners, settings)
+    caller = access if submission.groups is None else of_owner
     name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
     if (
         submission.tenant is None
         and own is not None
-        and (caller.is_admin or own in [tenant.name for tenant in tenants_of(groups, settings)])
+        and (caller.may(Permission.SUBMIT) or own in [tenant.name for tenant in of_owner.own_tenants()])
     ):
-        return tenant_of(own, caller, groups, settings)
-    return tenant_of(submission.tenant, caller, groups, settings)
+        return tenant_of(own, of_owner, caller)
+    return tenant_of(submission.tenant, of_owner, caller)
 
 
 def _request(submission: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
@@ -181,7 +186,8 @@ def _check_gpu(submission: Submission, environment: Environment) -> None:
         )
 
 
-def _owner(submission: Submission, principal: Principal) -> str:
+def _owner(submission: Submission, access: Access) -> str:
+    principal = access.principal
     if submission.owner in (None, principal.name) and principal.name == OPERATOR:
         raise InvalidInput(
             "the command line on the server's node has no workloads of its own; sign in as a user: "
@@ -190,14 +196,14 @@ def _owner(submission: Submission, principal: Principal) -> str:
         )
     if submission.owner is None or submission.owner == principal.name:
         return principal.name
-    if not principal.is_admin:
+    if not access.may(Permission.SUBMIT_FOR_OTHERS):
         raise Forbidden(f"only admins may submit for somebody else, and {principal.name} is none", code="not-admin")
     return submission.owner
 
 
 def _name(submission: Submission, settings: ControlSettings) -> str:
     if submission.name is None and submission.command:
-        return " ".join(shlex.join(submission.command).split())[:60].strip()
+        return name_of_command(submission.command)
     name = submission.name or ""
     if len(name) > settings.max_name:
         raise InvalidInput(
@@ -219,6 +225,7 @@ def _command(submission: Submission) -> tuple[str, ...]:
 def _priority(submission: Submission, principal: Principal, settings: ControlSettings) -> tuple[int, bool]:
     """The priority, and whether its class is preemptible."""
     classes = {one.name: one for one in settings.priority_classes}
+    may_raise = access_of(principal, settings).may(Permission.RAISE_PRIORITY)
     if isinstance(submission.priority, str):
         found = classes.get(submission.priority)
         if found is None:
@@ -228,11 +235,11 @@ def _priority(submission: Submission, principal: Principal, settings: ControlSet
                 field="priority",
                 code="unknown-priority",
             )
-        if found.for_admins and not principal.is_admin:
+        if found.for_admins and not may_raise:
             raise Forbidden(f"only admins may give the priority {found.name!r}", code="not-admin")
         return found.priority, found.preemptible
     free = max((one.priority for one in classes.values() if not one.for_admins), default=0)
-    if submission.priority > max(0, free) and not principal.is_admin:
+    if submission.priority > max(0, free) and not may_raise:
         raise Forbidden(f"only admins may raise a priority above {max(0, free)}; lowering it is free", code="not-admin")
     return submission.priority, False
 

@@ -8,22 +8,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
 from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
+from commonage.control.queries.visibility import visible_explanation
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
+from commonage.control.usage.quota_use import QuotaUses
 from commonage.control.workloads.admission import LiveLimits, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.lifecycle import StopRequested
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
+from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
 from commonage.domain.requests import format_cpus
 from commonage.domain.workloads import IdSequence, Kind, Spec, State, StopCause, StopRequest, Workload
@@ -37,7 +42,7 @@ HUB = "hub"  # the name of the hub's spawner as a principal
 
 
 def _is_spawner(principal: Principal) -> bool:
-    return principal.name == HUB and principal.is_admin  # users may have any name
+    return principal.name == HUB and principal.holds(Scope.ADMIN)  # users may have any name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Workloads:
     ids: IdSequence
     chance: Callable[[int], int]
     live_limits: LiveLimits
+    quota_uses: QuotaUses
 
     async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
@@ -133,10 +139,13 @@ class Workloads:
 
     async def _initial_state(self, principal: Principal, spec: Spec) -> tuple[State, Reason]:
         """Queued, or held if a dependency is not met yet."""
-        others: list[Other] = []
+        others, access = list[Other](), access_of(principal, self.settings)
         for dependency in spec.depends_on:
             other = await self._known(dependency.workload_id)
-            if other is None or not (principal.may_see(other.spec.owner) or other.spec.owner == spec.owner):
+            if other is None or not (
+                access.may_on(Permission.SEE_WORKLOADS, other.spec.owner, other.spec.tenant)
+                or other.spec.owner == spec.owner
+            ):
                 raise InvalidInput(
                     f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
                     field="depends_on",
@@ -200,20 +209,29 @@ class Workloads:
         spec = spec_of(submission, principal, self.catalogue, self.settings)
         self._check_schedulable(principal, spec)
         state, reason = await self._initial_state(principal, spec)
+        now, quotas = self.clock.now(), self._quotas(spec)
         if state is State.HELD:
-            return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
-        now = self.clock.now()
+            length = self.live_state.queue_length()
+            return Explanation(None, (reason,), now, queue_length=length, quotas=quotas)
         considered = request_from_spec(spec, "", now)
         if spec.gang:
             considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
-        return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
+        found = explain(self.live_state.snapshot, considered, now)
+        access = access_of(principal, self.settings)
+        shown = visible_explanation(found, access, self.live_state.nodes.values())
+        return replace(shown, workload_id=None, quotas=quotas)
+
+    def _quotas(self, spec: Spec) -> tuple[QuotaUse, ...]:
+        tenant = self.live_state.snapshot.rules.tenant(spec.tenant)
+        return tuple(self.quota_uses.of(tenant, spec.owner, spec.environment))
 
     async def stop(self, principal: Principal, workload_id: str, reason: str = "") -> Workload:
         """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
         principal.need(Scope.SUBMIT)
-        workload = await self._known(workload_id)
-        if workload is None or not principal.may_see(workload.spec.owner):
+        workload, access = await self._known(workload_id), access_of(principal, self.settings)
+        if workload is None or not access.may_on(Permission.SEE_WORKLOADS, workload.spec.owner, workload.spec.tenant):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        access.need_on(Permission.STOP_WORKLOADS, workload.spec.owner, workload.spec.tenant)
         by = workload.spec.owner if _is_spawner(principal) else principal.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
         stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))

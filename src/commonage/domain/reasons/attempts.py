@@ -342,7 +342,7 @@ class NodeLeft(Reason):
 
 
 class Preempted(Reason):
-    """A workload with a higher priority needs the place."""
+    """A workload with a higher priority needs the place. Its owner and kind are empty if it is of another tenant."""
 
     by_owner: str
     by_kind: str
@@ -350,9 +350,8 @@ class Preempted(Reason):
 
 
 class Reclaimed(Reason):
-    """A tenant takes back what it lent."""
+    """Another tenant takes back what it lent."""
 
-    tenant: str
     is_session: bool
 
 

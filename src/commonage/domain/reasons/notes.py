@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.reasons.base import Reason
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 
 # --- workloads ----------------------------------------------------------------------------------------------------
 
@@ -48,6 +49,32 @@ class GpuWarning(Reason):
     """The driver or one of its daemons reports something about a workload. `detail` is what it says."""
 
     detail: str
+
+
+class QuotaUse(Reason):
+    """What a bound of the tenant's quota leaves. `may_borrow`: beyond it, if other tenants leave theirs unused."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    used: int
+    limit: int
+    may_borrow: bool = False
+    resets_at: float | None = None
+
+    @property
+    def remains(self) -> int:
+        return max(0, self.limit - self.used)
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.used >= self.limit else 100 * self.used // self.limit
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a notice is due: at 80 percent of a bound beyond which nothing can be borrowed."""
+        return self.percent >= 80 and self.limit > 0 and not self.may_borrow
 
 
 class HomeUsed(Reason):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from enum import StrEnum
 
 from commonage.domain.reasons.base import Reason
-from commonage.domain.reasons.waiting import Resource
+from commonage.domain.reasons.waiting import QuotaScope, Resource
+
+
+class PermissionMissing(Reason):
+    """No role of the user permits this. `roles` are those that do; the tenant is empty if it concerns the platform."""
+
+    user: str
+    permission: str
+    tenant: str
+    roles: tuple[str, ...]
 
 
 class NoSuchAttempt(Reason):
@@ -72,6 +81,39 @@ class QuotaTooSmall(Reason):
     limit: int
     borrowed: int
     requested: int
+
+
+class QuotaLimitTooSmall(Reason):
+    """The request is larger than a fixed limit of the tenant's quota. `name`: the user, environment or device model."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    limit: int
+    requested: int
+
+
+class TooManyQueued(Reason):
+    """The quota for queued workloads leaves no room. `name` is the tenant, user or environment."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    queued: int
+    submitted: int
+    limit: int
+
+
+class StorageQuotaExceeded(Reason):
+    """Files take more than the quota allows, and the file system does not hold the limit. Only sessions start."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    used_mib: int
+    limit_mib: int
+    measured_at: float
 
 
 class LimitOf(StrEnum):

@@ -12,12 +12,27 @@ from commonage.domain.reasons.base import Reason
 
 
 class Resource(StrEnum):
-    """What a quota bounds. Amounts are thousandths of CPUs and GPUs, and MiB of memory and GPU memory."""
+    """What a quota bounds. Amounts are thousandths of CPUs and GPUs, MiB of memory, GPU memory and storage, numbers of
+    workloads, and GPU-seconds in a month.
+    """
 
     CPU = "cpu"
     MEMORY = "memory"
     GPU = "gpu"
     GPU_MEMORY = "gpu-memory"
+    RUNNING = "running"
+    QUEUED = "queued"
+    STORAGE = "storage"
+    GPU_HOURS = "gpu-hours"
+
+
+class QuotaScope(StrEnum):
+    """What a bound of a quota holds for: the tenant as a whole, each member, an environment, a device model."""
+
+    TENANT = "tenant"
+    USER = "user"
+    ENVIRONMENT = "environment"
+    MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +185,28 @@ class QuotaLent(Reason):
     left: int
 
 
+class QuotaLimitReached(Reason):
+    """A fixed limit of the tenant's quota is reached. `name` is the tenant, user, environment or device model."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    resource: Resource
+    used: int
+    limit: int
+
+
+class GpuHoursSpent(Reason):
+    """The GPU-hours of this month are spent. What runs continues; nothing starts on a GPU before `resets_at`."""
+
+    tenant: str
+    scope: QuotaScope
+    name: str
+    used_s: int
+    limit_s: int
+    resets_at: float
+
+
 # --- what a node lacks --------------------------------------------------------------------------------------------
 
 
@@ -290,7 +327,10 @@ class TenantQuotaExceededThere(FreeButKept):
 
 
 class ReservedForOthers(FreeButKept):
-    """A reservation keeps them. `user` is set if it is for one member of the tenant."""
+    """A reservation keeps them. `user` is set if it is for one member of the tenant.
+
+    All three names are empty if it is for another tenant than that of the workload.
+    """
 
     tenant: str
     user: str | None = None
@@ -343,6 +383,10 @@ class EstimateFromFewRuns(Reason):
 
 class EstimateFromTotalWork(Reason):
     """The estimate spreads all work ahead over all nodes."""
+
+
+class EstimateFromQuotaReset(Reason):
+    """The estimate is the begin of the next month, when GPU-hours are counted from zero. Others may be ahead then."""
 
 
 class NoTimeLimitAhead(Reason):

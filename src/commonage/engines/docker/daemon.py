@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from commonage.engines.containers.daemon.info import (
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.rundir.node_report import local_report, node_name
+from commonage.engines.rundir.node_usage import NodeUsageReader
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import DockerSettings
 from commonage.ports.devices import Devices
@@ -47,6 +49,7 @@ class Daemon:
         self.started_at: float | None = None
         self.gpus: GpuMethod = "request"
         self.node = node_name(settings)
+        self._usage = NodeUsageReader()
 
     async def refresh(self) -> None:
         """Query the daemon. Raises EngineFailure."""
@@ -107,7 +110,8 @@ class Daemon:
         cpus_milli, memory_mib = int(self._info.get("NCPU", 0)) * 1000, int(self._info.get("MemTotal", 0)) // _MIB
         folders = [data, *([root] if os.path.exists(root) else [])]
         faults = [EngineNotAnswering(error=fault)] if fault else []
-        return local_report(self._settings, cpus_milli, memory_mib, devices, folders, faults)
+        report = local_report(self._settings, cpus_milli, memory_mib, devices, folders, faults)
+        return replace(report, usage=self._usage.measure(*folders))
 
 
 def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:

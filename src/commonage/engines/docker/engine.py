@@ -58,6 +58,10 @@ class DockerEngine(ContainerEngine):
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
         self._execs = DaemonExecs(self._settings.url)
 
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(self._data) / "workspaces"
+
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
@@ -74,7 +78,7 @@ class DockerEngine(ContainerEngine):
         name, settings = self._installation, self._settings
         self._networks = Networks(self._client, name, settings.networks, self._relays)
         shared = shared_variables(os.environ)
-        defaults = ContainerDefaults(name, SafePath(self._data / "workspaces"), shared, self._unpacker, is_local=True)
+        defaults = ContainerDefaults(name, self._workspaces, shared, self._unpacker, is_local=True)
         injected = self._data / "docker" / "injected"
         try:
             await self._in_thread(lambda: put_in(injected))

@@ -40,11 +40,13 @@ from commonage.engines.process.run import Run, end_run, enforce_memory
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.engines.rundir.node_report import node_name
+from commonage.engines.rundir.node_usage import NodeUsageReader
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
 from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import ProcessSettings
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
@@ -68,6 +70,7 @@ class ProcessEngine(RunsEngine[Run]):
         super().__init__(site, "process", data.absolute() / "runs", self._settings)
         self._data = data.absolute()
         self._devices = devices
+        self._usage = NodeUsageReader()
         first, last = self._settings.first_port, self._settings.last_port
         self._ports = PortRange(first, last, start=random.randint(first, last))  # noqa: S311 - not a secret
         on_progress = uv_environment(os.environ, read_pip_settings(os.environ))
@@ -86,6 +89,10 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: capabilities ------------------------------------------------------------------------------
 
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(self._data) / "workspaces"
+
     def capabilities(self) -> Capabilities:
         return Capabilities(
             "process",
@@ -96,7 +103,7 @@ class ProcessEngine(RunsEngine[Run]):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices))]
+        return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices, self._usage))]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ import psutil
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.engines.rundir.node_report import local_report
+from commonage.engines.rundir.node_usage import NodeUsageReader
 from commonage.engines.settings import ProcessSettings
 from commonage.ports.devices import Devices
 
@@ -18,9 +20,11 @@ _MIB = 1024 * 1024
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) -> NodeReport:
+def report_node(settings: ProcessSettings, data: Path, devices: Devices | None, reader: NodeUsageReader) -> NodeReport:
     """Queries the GPU driver, so call it in a thread."""
-    return local_report(settings, len(os.sched_getaffinity(0)) * 1000, _memory_mib(), devices, [data])
+    cpus_milli = len(os.sched_getaffinity(0)) * 1000
+    report = local_report(settings, cpus_milli, _memory_mib(), devices, [data])
+    return replace(report, usage=reader.measure(data))
 
 
 def _memory_mib() -> int:

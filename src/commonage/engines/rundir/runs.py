@@ -251,8 +251,8 @@ class Runs:
             _keep_log(self._logs / attempt_id, self._old_logs / attempt_id)
         _keep_log(SafePath(self.root) / attempt_id, SafePath(self._old) / attempt_id)
 
-    def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
-        """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in total.
+    def clear_old(self, now: float, keep_s: float, keep_mib: int) -> int:
+        """Remove logs that were forgotten more than `keep_s` ago, and the oldest beyond `keep_mib` in total.
 
         Returns their number.
         """
@@ -266,13 +266,13 @@ class Runs:
             except OSError:  # it has no log, or the path is not a log
                 size = 0
             else:
-                if age_s <= keep_days * _DAY_S:
+                if age_s <= keep_s:
                     kept.append((age_s, size, log))
                     total += size
                     continue
                 removed += 1
                 log.remove()
-            if age_s > max(keep_days, _REMEMBER_DAYS) * _DAY_S:
+            if age_s > max(keep_s, _REMEMBER_DAYS * _DAY_S):
                 shared.remove()
                 old.remove()
         for _, size, log in sorted(kept, key=lambda one: one[0], reverse=True):

@@ -22,6 +22,7 @@ from commonage.engines.rundir.programs import not_running
 from commonage.engines.rundir.run import EngineRun, RunTable
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.rundir.tasks import Tasks
+from commonage.engines.rundir.workspaces import clear_job_folders, note_job_end
 from commonage.engines.settings import EngineSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.engine import Engine
@@ -45,7 +46,8 @@ class RunsEngine(Engine, ABC, Generic[R]):
     ) -> None:
         self._site = site
         self._table = RunTable[R]()
-        self._retention = settings.keep_logs_days, settings.keep_logs_mib
+        self._keep_job_files_s = settings.keep_job_files_s
+        self._retention = settings.keep_logs_s, settings.keep_logs_mib
         self._files = Runs(folder, shared)
         self._tasks = Tasks(name)
         self._in_thread, self._spawn, self._keep = self._tasks.in_thread, self._tasks.spawn, self._tasks.keep
@@ -54,6 +56,11 @@ class RunsEngine(Engine, ABC, Generic[R]):
     @property
     def site(self) -> str:
         return self._site
+
+    @property
+    @abstractmethod
+    def _workspaces(self) -> SafePath:
+        """The folder of all homes."""
 
     def loops(self) -> Sequence[Iterations]:
         return self._tasks.loops
@@ -142,6 +149,8 @@ class RunsEngine(Engine, ABC, Generic[R]):
             return
         await self._remove(run)
         await self._log_limit.cut(run)
+        request = run.request
+        await self._in_thread(lambda: note_job_end(self._workspaces, request.owner, request.workload_id))
         await self._in_thread(lambda: self._files.forget(attempt_id))
         self._table.runs.pop(attempt_id, None)
 
@@ -165,6 +174,10 @@ class RunsEngine(Engine, ABC, Generic[R]):
                 removed = await self._in_thread(partial(self._files.clear_old, time.time(), *self._retention))
                 if removed:
                     _log.info("removed the logs of %d attempts of long ago", removed)
+                before, live = time.time() - self._keep_job_files_s, {run.request.workload_id for run in self._table}
+                removed = await self._in_thread(partial(clear_job_folders, self._workspaces, before, live))
+                if removed:
+                    _log.info("removed the folders of %d jobs of long ago", removed)
             except (EngineFailure, OSError) as error:
                 _log.warning("cannot clean up: %s", error)
             with iterations.rest():

@@ -13,17 +13,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import folder_name
+from commonage.domain.workloads import is_workload_id
 from commonage.files.safe_path import SafePath
 
-__all__ = ["FOLDER", "folder_name", "link_volumes", "make_workspace"]
+__all__ = ["FOLDER", "clear_job_folders", "folder_name", "link_volumes", "make_workspace", "note_job_end"]
 
 FOLDER = "volumes"
 """The folder of links to volumes in a workspace."""
+_JOBS = "jobs"
 
 
 def make_workspace(root: SafePath, user: str) -> SafePath:
@@ -36,6 +38,28 @@ def make_workspace(root: SafePath, user: str) -> SafePath:
         # An object in its place stays there until somebody removes it.
         raise EngineFailure(message, retryable=error.errno != errno.ENOTDIR) from error
     return folder
+
+
+def note_job_end(root: SafePath, user: str, workload_id: str) -> None:
+    """Let the job's folder count as used until now. A job without a folder, or a broken one, is no error."""
+    with suppress(OSError), (root / folder_name(user) / _JOBS / workload_id).folder() as folder:
+        os.utime(folder)
+
+
+def clear_job_folders(root: SafePath, before: float, live: Collection[str]) -> int:
+    """Remove the folders of jobs that were last used before a time, except those of `live` workloads.
+
+    Users may write to their home: no link in it is followed. Returns the number of removed folders.
+    """
+    removed = 0
+    for user in root.list_names() if root.is_folder() else ():
+        jobs = root / user / _JOBS
+        for name in jobs.list_names() if jobs.is_folder() else ():
+            folder = jobs / name
+            if name not in live and is_workload_id(name) and folder.is_folder() and folder.stat().st_mtime < before:
+                folder.remove()
+                removed += 1
+    return removed
 
 
 def link_volumes(home: SafePath, places: Mapping[str, str], uid: int, gid: int) -> None:

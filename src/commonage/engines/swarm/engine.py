@@ -85,6 +85,10 @@ class SwarmEngine(ContainerEngine):
         self._notes: tuple[Reason, ...] = ()
         self._own_node_id = ""
 
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(self._shared) / "workspaces"
+
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
@@ -143,8 +147,9 @@ class SwarmEngine(ContainerEngine):
             sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)
-        workspaces = SafePath(self._shared) / "workspaces"
-        defaults = ContainerDefaults(name, workspaces, shared_variables(os.environ), self._unpacker, is_local=False)
+        defaults = ContainerDefaults(
+            name, self._workspaces, shared_variables(os.environ), self._unpacker, is_local=False
+        )
         launcher = Launcher(
             defaults, settings, self._client, self._nodes, SwarmFiles(self._client, name), self._images,
             self._networks, self._start_limiter, self._in_thread,

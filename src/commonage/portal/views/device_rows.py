@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from commonage.control.access import Access
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
-from commonage.domain.principals import Principal
+from commonage.domain.node_usage import NodeUsage
+from commonage.domain.nodes import NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.requests import format_cpus, format_memory
 from commonage.portal.templating import percent
 from commonage.ports.devices import DeviceSample
+from commonage.units import format_speed
 
 _COLOURS = 6
 _NARROW = 14.0  # percent of a GPU below which a segment has no space for words
@@ -57,17 +61,68 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeBar:
+    """A resource of a node: allocated and used of the whole. `used` is None if it is not measured."""
+
+    label: str
+    allocated: int
+    whole: int
+    used: int | None
+    allocated_text: str
+    whole_text: str
+    used_text: str
+
+    @property
+    def title(self) -> str:
+        used = f", {self.used_text} used" if self.used_text else ""
+        return f"{self.label}: {self.allocated_text} of {self.whole_text} allocated{used}"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     view: NodeView
     device_rows: tuple[DeviceRow, ...]
 
     @property
-    def allocated_cpus_milli(self) -> int:
-        return self.view.node.report.cpus_milli - self.view.free_cpus_milli
+    def _usage(self) -> NodeUsage:
+        """A lost node has none: its last measurement is old."""
+        node = self.view.node
+        return (None if node.state is NodeState.LOST else node.report.usage) or NodeUsage()
 
     @property
-    def allocated_memory_mib(self) -> int:
-        return self.view.node.report.memory_mib - self.view.free_memory_mib
+    def bars(self) -> tuple[NodeBar, ...]:
+        report, usage = self.view.node.report, self._usage
+        cpus_used = None if usage.cpu_cores is None else round(usage.cpu_cores, 1)
+        return (
+            _bar(
+                "CPU",
+                (report.cpus_milli - self.view.free_cpus_milli, report.cpus_milli),
+                None if cpus_used is None else round(cpus_used * 1000),
+                format_cpus,
+            ),
+            _bar(
+                "Memory",
+                (report.memory_mib - self.view.free_memory_mib, report.memory_mib),
+                usage.memory_mib,
+                _rounded_memory,
+            ),
+        )
+
+    @property
+    def usage_facts(self) -> tuple[Fact, ...]:
+        """Measured use without an allocation, as label and text."""
+        usage = self._usage
+        disk = f"{_rounded_memory(usage.disk_used_mib or 0)} of {_rounded_memory(usage.disk_total_mib or 0)} used"
+        facts = {
+            "disk": "" if usage.disk_total_mib is None else disk,
+            "read": _speed(usage.disk_read_bytes_per_s),
+            "written": _speed(usage.disk_written_bytes_per_s),
+            "network in": _speed(usage.network_received_bytes_per_s),
+            "network out": _speed(usage.network_sent_bytes_per_s),
+            "processor": _number(usage.temperature_c, " °C"),
+            "load": "" if usage.load is None else f"{usage.load:.1f}",
+        }
+        return tuple((label, text) for label, text in facts.items() if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +136,10 @@ class Total:
     whole_text: str
 
 
-def node_rows(views: Sequence[NodeView], principal: Principal) -> list[NodeRow]:
+def node_rows(views: Sequence[NodeView], access: Access) -> list[NodeRow]:
     """Nodes with GPUs first. Users see each GPU's allocations and owners, not the names of others' workloads."""
     rows = [
-        NodeRow(view, tuple(_device_row(device, principal, _labels(view)) for device in view.devices)) for view in views
+        NodeRow(view, tuple(_device_row(device, access, _labels(view)) for device in view.devices)) for view in views
     ]
     return sorted(rows, key=lambda row: not row.device_rows)
 
@@ -106,30 +161,49 @@ def _total(label: str, amounts: Sequence[tuple[int, int]], text: Callable[[int],
     return Total(label, allocated, whole, "0" if allocated <= 0 else text(allocated), text(whole))
 
 
+def _bar(label: str, amounts: tuple[int, int], used: int | None, text: Callable[[int], str]) -> NodeBar:
+    """`amounts`: the allocated part, and the whole."""
+    allocated, whole = amounts
+
+    def words(value: int) -> str:
+        return text(value) if value > 0 else "0"
+
+    return NodeBar(label, allocated, whole, used, words(allocated), words(whole), "" if used is None else words(used))
+
+
+def _rounded_memory(mib: int) -> str:
+    return f"{mib} MiB" if mib < 1024 else f"{round(mib / 1024, 1):g} GiB"
+
+
+def _speed(bytes_per_s: float | None) -> str:
+    return "" if bytes_per_s is None else format_speed(bytes_per_s)
+
+
 def _labels(view: NodeView) -> dict[str, str]:
     return {one.device.uuid: one.device.label for one in view.devices}
 
 
-def _device_row(view: DeviceView, principal: Principal, labels: Mapping[str, str]) -> DeviceRow:
+def _device_row(view: DeviceView, access: Access, labels: Mapping[str, str]) -> DeviceRow:
     segments = []
     at = 0
     for holder in view.holders:
-        segments.append(_segment(holder, at, view.device.memory_mib, principal))
+        segments.append(_segment(holder, at, view.device.memory_mib, access))
         at += holder.holds.gpu_memory_mib
     allocated, whole = view.device.memory_mib - view.free_mib, view.device.memory_mib
     summary = f"{format_memory(allocated)} of {format_memory(whole)} allocated" if allocated else "all free"
     return DeviceRow(view, tuple(segments), summary, _facts(view, labels))
 
 
-def _segment(holder: Holder, at: int, whole: int, principal: Principal) -> Segment:
-    seen = principal.may_see(holder.owner)
-    name = holder.name if seen and holder.name else holder.kind
-    colour = "own" if holder.owner == principal.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
+def _segment(holder: Holder, at: int, whole: int, access: Access) -> Segment:
+    anonymous = holder.is_anonymous
+    seen = not anonymous and access.may_on(Permission.SEE_WORKLOADS, holder.owner, holder.tenant)
+    name = holder.name if seen and holder.name else holder.kind or "workloads"
+    colour = "own" if holder.owner == access.principal.name else f"other{crc32(holder.owner.encode()) % _COLOURS}"
     width = 100 * holder.holds.gpu_memory_mib / whole if whole else 0
     return Segment(
         x=percent(at, whole),
         width=percent(holder.holds.gpu_memory_mib, whole),
-        owner=holder.owner,
+        owner=holder.owner or "another tenant",
         title=name,
         colour=colour,
         workload_id=holder.workload_id if seen else None,

@@ -11,11 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import device_of
+from commonage.control.queries.visibility import visible_nodes
 from commonage.control.windows import deadline_of
 from commonage.domain.images import Image, environments_of
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import DeviceKey, Node, NodeKey
 from commonage.domain.workloads import Kind
 from commonage.messages import texts
 from commonage.portal.auth import Visitor
@@ -31,34 +33,35 @@ WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
 def routes(site: Site) -> list[Route]:
     """GET nodes and images, and their live streams.
 
-    POST nodes/NAME/drain with `drain` 1 (and `requeue`, `by`) or 0, nodes/NAME/resume with a `gpu`, nodes/NAME/remove,
+    POST nodes/SITE/NAME/drain with `drain` 1 (and `requeue`, `by`) or 0, nodes/SITE/NAME/resume with a `gpu`,
+    nodes/SITE/NAME/remove,
     images/TENANT/NAME/remove and images/TENANT/NAME/prepull.
     """
     control = site.control
 
     async def drain(request: Request, visitor: Visitor) -> Response:
         """`requeue` 1 requeues jobs now. `by` is the deadline for all workloads, in UTC unless it has a time zone."""
-        form, name = await request.form(), request.path_params["name"]
+        form, key = await request.form(), _node_key(request)
         if form_text(form, "drain") == "1":
             by, requeue = form_text(form, "by"), form_text(form, "requeue") == "1"
             deadline = deadline_of(by, UTC, control.clock.now()) if by else None
-            node = await control.drains.drain(visitor.principal, name, requeue=requeue, by=deadline)
+            node = await control.drains.drain(visitor.principal, key, requeue=requeue, by=deadline)
         else:
-            node = await control.nodes.resume(visitor.principal, name)
+            node = await control.nodes.resume(visitor.principal, key)
         return site.done(request, _drain_message(node), "nodes")
 
     async def remove_node(request: Request, visitor: Visitor) -> Response:
-        name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
-        message = "; ".join(await control.drains.remove(visitor.principal, name, force=force))
+        key, force = _node_key(request), form_text(await request.form(), "force") == "1"
+        message = "; ".join(await control.drains.remove(visitor.principal, key, force=force))
         return site.done(request, message, "nodes")
 
     async def resume(request: Request, visitor: Visitor) -> Response:
-        gpu, name = form_text(await request.form(), "gpu"), request.path_params["name"]
-        device = device_of(await control.nodes.resume(visitor.principal, name, gpu), gpu)
+        gpu, key = form_text(await request.form(), "gpu"), _node_key(request)
+        device = device_of(await control.nodes.resume(visitor.principal, key, gpu), gpu)
         if device.faults:
-            message = f"GPU {device.label} of {name} is still faulty. {texts(device.faults)}"
+            message = f"GPU {device.label} of {key.label} is still faulty. {texts(device.faults)}"
             return site.done(request, message, "nodes", "bad")
-        return site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
+        return site.done(request, f"GPU {device.label} of {key.label} is schedulable again", "nodes")
 
     async def remove_image(request: Request, visitor: Visitor) -> Response:
         view, waiting = await control.images.remove(visitor.principal, _image_name(request))
@@ -72,9 +75,9 @@ def routes(site: Site) -> list[Route]:
     return [
         *site.live_page("nodes", "nodes", ["nodes"], partial(_gather_nodes, control)),
         *site.live_page("images", "nodes", ["images"], partial(_gather_images, control)),
-        Route("/nodes/{name}/drain", site.page(drain), methods=["POST"]),
-        Route("/nodes/{name}/resume", site.page(resume), methods=["POST"]),
-        Route("/nodes/{name}/remove", site.page(remove_node), methods=["POST"]),
+        Route("/nodes/{site}/{name}/drain", site.page(drain), methods=["POST"]),
+        Route("/nodes/{site}/{name}/resume", site.page(resume), methods=["POST"]),
+        Route("/nodes/{site}/{name}/remove", site.page(remove_node), methods=["POST"]),
         Route("/images/{scope}/{name}/remove", site.page(remove_image), methods=["POST"]),
         Route("/images/{scope}/{name}/prepull", site.page(prepull), methods=["POST"]),
     ]
@@ -82,9 +85,13 @@ def routes(site: Site) -> list[Route]:
 
 def _drain_message(node: Node) -> str:
     if not node.drain:
-        return f"{node.name} is schedulable again"
+        return f"{node.key.label} is schedulable again"
     deadline = "; owners of running workloads are notified of the deadline" if node.leave_by is not None else ""
-    return f"{node.name} is draining and takes no new workloads{deadline}"
+    return f"{node.key.label} is draining and takes no new workloads{deadline}"
+
+
+def _node_key(request: Request) -> NodeKey:
+    return NodeKey(request.path_params["site"], request.path_params["name"])
 
 
 def _image_name(request: Request) -> str:
@@ -93,27 +100,29 @@ def _image_name(request: Request) -> str:
 
 async def _gather_nodes(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
     """Nodes, and for each GPU the last hour of its measurements as sparklines."""
-    views = control.node_views.all()
+    access = access_of(visitor.principal, control.settings)
+    views = visible_nodes(control.node_views.all(), access)
     now = control.clock.now()
-    lines: dict[str, dict[str, str]] = {}
+    lines: dict[DeviceKey, dict[str, str]] = {}
     for view in views:
         for device in view.devices:
+            key = view.node.device_key(device.device)
             found = await control.queries.metrics(
                 visitor.principal,
-                f"device:{device.device.uuid}",
+                f"device:{key}",
                 metrics=("gpu_utilisation", "gpu_memory_mib"),
                 since=now - _WINDOW_S,
                 until=now + 1,
                 points=_POINTS,
             )
             tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
-            lines[device.device.uuid] = _sparklines(found, tops, now)
+            lines[key] = _sparklines(found, tops, now)
     return {
-        "node_rows": device_rows.node_rows(views, visitor.principal),
+        "node_rows": device_rows.node_rows(views, access),
         "lines": lines,
         "simulated": control.live_state.simulated_gpus,
         "environments": control.environments.views(visitor.principal),
-        "capabilities": control.node_views.capabilities(),
+        "capabilities": control.node_views.capabilities(access),
     }
 
 

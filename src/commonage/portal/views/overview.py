@@ -9,7 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
+from commonage.control.queries.visibility import visible_nodes
 from commonage.control.queries.workloads import notices
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
@@ -32,7 +34,8 @@ def routes(site: Site) -> list[Route]:
 
 async def _gather(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
     principal = visitor.principal
-    views = control.node_views.all()
+    access = access_of(visitor.principal, control.settings)
+    views = visible_nodes(control.node_views.all(), access)
     waiting = await control.queries.workloads(principal, Filter(states=(State.QUEUED, State.HELD)), limit=_WAITING)
     active = await control.queries.workloads(principal, Filter(states=(State.RUNNING, State.STARTING)), limit=_ACTIVE)
     details = {one.id: control.queries.details(one) for one in waiting.items}
@@ -41,7 +44,8 @@ async def _gather(control: Control, _: Request, visitor: Visitor) -> dict[str, A
     return {
         "notices": await notices(control.queries, principal),
         "home_use": control.homes.of(principal),
-        "node_rows": device_rows.node_rows(views, principal),
+        "quotas": [one for one in control.quota_uses.visible(principal) if one.is_near],
+        "node_rows": device_rows.node_rows(views, access),
         "totals": device_rows.totals(views),
         "simulated": control.live_state.simulated_gpus,
         # The next to start comes first.

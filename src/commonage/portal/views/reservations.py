@@ -14,10 +14,9 @@ from starlette.routing import Route
 from commonage import messages
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import tenants
 from commonage.control.windows import window_of, windows, zone_of
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.principals import Scope
+from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_gpus, parse_memory
@@ -92,7 +91,7 @@ def routes(site: Site) -> list[Route]:
         return show(request, visitor, ReservationForm.read({"time_zone": "UTC", "count": "1"}))
 
     async def add(request: Request, visitor: Visitor) -> Response:
-        visitor.principal.need(Scope.ADMIN)
+        site.access(visitor).need(Permission.RESERVE)
         sent = await request.form()
         form = ReservationForm.read({name: form_text(sent, name) for name in FIELDS})
         wanted, form = form.wanted(control.clock.now(), control.settings)
@@ -120,7 +119,7 @@ def routes(site: Site) -> list[Route]:
             "section": "nodes",
             "reservations": control.reservations.visible(visitor.principal),
             "now": control.clock.now(),
-            "tenants": tenants(control.settings),
+            "tenants": site.access(visitor).tenants(Permission.RESERVE),
             "defaults": control.settings,
             "form": form,
             "why": why,

@@ -30,7 +30,7 @@ def routes(site: Site) -> list[Route]:
         period = request.query_params.get("period", "")
         period = period if period in PERIODS else "month"
         by = request.query_params.get("by", "")
-        by = by if by in _BY else ("owner" if principal.is_admin else "workload")
+        by = by if by in _BY else ("owner" if site.access(visitor).sees_others else "workload")
         until = datetime.fromtimestamp(control.clock.now(), UTC)
         since = (until - timedelta(days=_LENGTHS[period])).timestamp()
         rows = await control.queries.usage(principal, since=since, until=until.timestamp(), by=by)
@@ -49,6 +49,7 @@ def routes(site: Site) -> list[Route]:
             "titles": await titles(control, principal, [row.subject for row in shown] if by == "workload" else []),
             "cost_of": control.settings.prices.cost,
             "tenants": control.tenants.all(principal) if control.settings.rules.tenants else (),
+            "quotas": control.quota_uses.visible(principal),
             "resources": RESOURCES,
         }
         return site.render(request, visitor, "usage.html", values)

@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import LogLine
@@ -176,6 +178,8 @@ class _Output:
         """`log-begin` at each new attempt, then `log` with lists of lines; ends with the workload."""
         number, offset = resume
         clock, queries = self._control.clock, self._control.queries
+        if not await self._may_read():
+            return
         while True:
             workload = await queries.workload(self._who, self._id)
             current = self._number or workload.attempts
@@ -201,6 +205,11 @@ class _Output:
             if workload.state.is_terminal:
                 return
             await clock.sleep(1.0)
+
+    async def _may_read(self) -> bool:
+        spec = (await self._control.queries.workload(self._who, self._id)).spec
+        access = access_of(self._who, self._control.settings)
+        return access.may_on(Permission.READ_OUTPUT, spec.owner, spec.tenant)
 
     async def measures(self) -> AsyncIterator[str]:
         """`series` with all measurements so far, then `points` with the new ones."""

@@ -12,6 +12,7 @@ from zlib import crc32
 from starlette.requests import Request
 from starlette.routing import Route
 
+from commonage.control.access import Access, access_of
 from commonage.control.control import Control
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
@@ -50,15 +51,15 @@ class ListFilter:
     cursor: str = ""
 
     @classmethod
-    def of(cls, request: Request, principal: Principal) -> ListFilter:
-        """Read the query; `owner` is for admins: a name, or `*` for all users (their default)."""
+    def of(cls, request: Request, access: Access) -> ListFilter:
+        """Read the query; `owner` is a name, or `*` for all whose workloads the visitor may see."""
         query = request.query_params
         state, kind = query.get("state", ""), query.get("kind", "")
         return cls(
             state=state if state in GROUPS else "",
             kind=kind if kind in set(Kind) else "",
             text=query.get("text", "").strip()[:_LONGEST_TEXT],
-            owner=query.get("owner", "").strip()[:_LONGEST_TEXT] if principal.is_admin else "",
+            owner=query.get("owner", "").strip()[:_LONGEST_TEXT] if access.sees_others else "",
             cursor=query.get("cursor", ""),
         )
 
@@ -85,7 +86,8 @@ class ListFilter:
 
 async def _gather(control: Control, request: Request, visitor: Visitor) -> dict[str, Any]:
     queries, principal = control.queries, visitor.principal
-    wanted = ListFilter.of(request, principal)
+    access = access_of(principal, control.settings)
+    wanted = ListFilter.of(request, access)
     try:
         page = await queries.workloads(principal, wanted.filter(principal), limit=PAGE, cursor=wanted.cursor or None)
     except InvalidInput:  # a cursor of another list: begin at the start
@@ -97,7 +99,7 @@ async def _gather(control: Control, request: Request, visitor: Visitor) -> dict[
         "details": {one.id: queries.details(one) for one in page.items},
         "next_cursor": page.next_cursor,
         "tabs": [(key, label, _sum(counts, states)) for key, (label, states) in GROUPS.items()],
-        "of_others": principal.is_admin and wanted.owner not in ("", principal.name),
+        "of_others": access.sees_others and wanted.owner not in ("", principal.name),
         "is_filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
     }
 

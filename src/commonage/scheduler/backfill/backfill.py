@@ -152,7 +152,7 @@ class Backfill:
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for victim in victims:
-                if victim.allocation.node == self._grid.nodes[number].name:
+                if victim.allocation.node_key == self._grid.nodes[number].key:
                     rows[index] = rows[index] + row_of(self._grid, victim.allocation)
         return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 
@@ -171,12 +171,16 @@ class Backfill:
             self.claims.promise(allocation, at, at + _duration_s(queued_requests[0]))
         return Promise(queued_requests[0].workload_id, at, tuple(allocations))
 
-    def earliest_start(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> PossibleStart | None:
-        """The earliest time at which all members fit, and their nodes; None if unknown."""
+    def earliest_start(
+        self, queued_requests: Sequence[QueuedRequest], shape: Shape, allowed: Bools | None = None
+    ) -> PossibleStart | None:
+        """The earliest time at which all members fit on `allowed` [N] nodes, and their nodes; None if unknown."""
         count, length, exempt = len(queued_requests), _duration_s(queued_requests[0]), self.exempt(queued_requests[0])
         if count > len(self._grid.nodes):
             return None
         earliest: Floats = np.maximum(self._profiles.earliest(shape), self.now)
+        if allowed is not None:
+            earliest = np.where(allowed, earliest, np.inf)
         known = np.zeros(len(earliest), np.bool_)
         claimed = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
         known[claimed] = True

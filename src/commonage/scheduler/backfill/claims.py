@@ -119,7 +119,7 @@ class CapacityClaims:
         self._forget(number)
 
     def promise(self, allocation: Allocation, starts_at: float, ends_at: float) -> None:
-        number = self._grid.number.get(allocation.node)
+        number = self._grid.number.get(allocation.node_key)
         if number is not None:
             self.add(number, row_of(self._grid, allocation), CapacityClaim(starts_at, ends_at))
 
@@ -133,7 +133,7 @@ class CapacityClaims:
         return number in self._head_spare
 
     def started(self, allocation: Allocation) -> None:
-        number = self._grid.number[allocation.node]
+        number = self._grid.number[allocation.node_key]
         if number in self._head_spare:
             self._head_spare[number] = self._head_spare[number] - row_of(self._grid, allocation)
         self._forget(number)

@@ -93,7 +93,9 @@ class ReservationPlaces:
         begins = [state for state in self.states.values() if not state.begun and state.reservation.starts_at <= now]
         for state in begins:
             state.begun = True
-            for number in {self.grid.number[place.node] for place in state.places if place.node in self.grid.number}:
+            for number in {
+                self.grid.number[place.node_key] for place in state.places if place.node_key in self.grid.number
+            }:
                 self.timeline.begin(number, state.reservation.id)
                 self._changed(number)
         return bool(begins)
@@ -103,7 +105,7 @@ class ReservationPlaces:
         self.timeline = Timeline(self._allocations)
         for state in self.states.values():
             state.shape = self.grid.shape(state.reservation.request)
-            places = [place for place in state.places if place.node in self.grid.number]
+            places = [place for place in state.places if place.node_key in self.grid.number]
             state.places.clear()
             self._add(state, places)
 
@@ -114,7 +116,7 @@ class ReservationPlaces:
         lost = {number for number in self.timeline.nodes if number in touched and self._is_lost(number)}
         if lost:
             for state in self.states.values():
-                self._remove(state, [place for place in state.places if self.grid.number[place.node] in lost])
+                self._remove(state, [place for place in state.places if self.grid.number[place.node_key] in lost])
         odd = [state for state in self.states.values() if state.excess]
         for state in odd:
             self._remove(state, state.places[state.wanted :])
@@ -173,12 +175,12 @@ class ReservationPlaces:
 
     def free_places_for(self, state: ReservationState, allocation: Allocation, number: int) -> None:
         """Free places of a reservation after one of its attempts has started on a node."""
-        here = [place for place in state.places if place.node == allocation.node]
+        here = [place for place in state.places if place.node_key == allocation.node_key]
         here.sort(key=lambda place: _devices(place) != _devices(allocation))
-        others = [place for place in reversed(state.places) if place.node != allocation.node]
+        others = [place for place in reversed(state.places) if place.node_key != allocation.node_key]
         self._remove(state, [*here, *others][: max(0, state.excess)])
         if self.timeline.is_short(number):
-            self._remove(state, [place for place in state.places if place.node == allocation.node])
+            self._remove(state, [place for place in state.places if place.node_key == allocation.node_key])
             self._place(state, number, -state.excess)
             self._choose(state)
 
@@ -229,7 +231,7 @@ class ReservationPlaces:
         """The reserved row of each node."""
         rows: dict[int, Ints] = {}
         for place in places:
-            number, row = self.grid.number[place.node], row_of(self.grid, place)
+            number, row = self.grid.number[place.node_key], row_of(self.grid, place)
             rows[number] = rows[number] + row if number in rows else row
         return rows
 
@@ -248,10 +250,10 @@ def _devices(allocation: Allocation) -> set[str]:
 
 def places_of(grid: Grid, allocation: Allocation, shape: Shape) -> float:
     """The number of places of a shape that an allocation takes."""
-    devices = 0.0
+    devices, number = 0.0, grid.number.get(allocation.node_key)
     for share in allocation.shares:
-        at = grid.device(share.device_uuid)
-        need = NEVER if at is None else int(shape.need_mib[grid.kind[at]])
+        index = None if number is None else grid.device(number, share.device_uuid)
+        need = NEVER if number is None or index is None else int(shape.need_mib[grid.kind[number, index]])
         devices += share.memory_mib / need if 0 < need < NEVER else 1.0
     return max(
         allocation.cpus_milli / max(1, shape.cpus_milli),

@@ -135,7 +135,7 @@ class ReservedCapacity:
                 state.used.pop(allocated.allocation.attempt_id, None)
 
     def _node_changed(self, allocated: AllocatedRequest) -> int | None:
-        number = self._grid.number.get(allocated.allocation.node)
+        number = self._grid.number.get(allocated.allocation.node_key)
         if number is not None and self._places.timeline.node_changed(number):
             self._update_views(number)
         return number
@@ -143,7 +143,12 @@ class ReservedCapacity:
     def _count_usage(self, allocated: AllocatedRequest) -> ReservationState | None:
         """Assign an allocation to the reservation in which it started; returns that reservation."""
         own = [
-            (abs(size - 1), not any(place.node == allocated.allocation.node for place in state.places), name, size)
+            (
+                abs(size - 1),
+                not any(place.node_key == allocated.allocation.node_key for place in state.places),
+                name,
+                size,
+            )
             for name, state in self._places.states.items()
             if state.begun
             and state.reservation.starts_at <= allocated.allocation.at

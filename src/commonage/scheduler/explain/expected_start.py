@@ -15,6 +15,7 @@ import numpy as np
 from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
+from commonage.scheduler.explain.shortfalls import over_quota
 from commonage.scheduler.model.shapes import AllocatedRequest, Floats, QueuedRequest
 from commonage.scheduler.plan import SchedulingPass
 from commonage.scheduler.queue.queue import QueueOrder
@@ -30,6 +31,7 @@ USUAL, SOON, LATE = 0.5, 0.25, 0.9  # quantiles of past durations
 BY_LIMITS = waiting.EstimateFromTimeLimits()
 BY_HISTORY = waiting.EstimateFromHistory()
 BY_FEW = waiting.EstimateFromFewRuns()
+BY_QUOTA_RESET = waiting.EstimateFromQuotaReset()
 BY_TOTAL_WORK = waiting.EstimateFromTotalWork()
 
 
@@ -46,6 +48,9 @@ class ExpectedStart:
 
 def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float) -> ExpectedStart:
     """When `target` starts if no new request comes."""
+    over = over_quota(snapshot, target, snapshot.grid.shape(target.request))
+    if isinstance(over, waiting.GpuHoursSpent):
+        return ExpectedStart(over.resets_at, BY_QUOTA_RESET, Confidence.GUESS, over.resets_at)
     slot = snapshot.queue.slot(target.workload_id)
     place = snapshot.order(now).place(slot) if slot >= 0 else MAX_AHEAD
     if place >= MAX_AHEAD:
@@ -96,6 +101,7 @@ class _Simulation:
             with snapshot.trial():
                 return self._until(order, most)
         finally:
+            snapshot.quotas.limits.set_time(self._now)
             for allocated in self._assumed:
                 self._end_at(allocated, np.inf if allocated.ends_at is None else allocated.ends_at)
 
@@ -152,7 +158,7 @@ class _Simulation:
     def _end_at(self, allocated: AllocatedRequest, at: float) -> None:
         slot, number = (
             self._snapshot.allocations.slot.get(allocated.allocation.attempt_id),
-            self._snapshot.grid.number.get(allocated.allocation.node),
+            self._snapshot.grid.number.get(allocated.allocation.node_key),
         )
         if slot is not None and number is not None:
             self._snapshot.allocations.ends_at[slot] = at

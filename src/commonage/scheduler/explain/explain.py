@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
@@ -39,7 +39,9 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             if allocated is not None:
                 return Explanation(
                     workload_id=queued.workload_id,
-                    reasons=(waiting.StartsNow(node=allocated.allocation.node, gpus=str(queued.request.gpu or "")),),
+                    reasons=(
+                        waiting.StartsNow(node=allocated.allocation.node_key.label, gpus=str(queued.request.gpu or "")),
+                    ),
                     at=now,
                     startable_now=True,
                     position=position,
@@ -83,7 +85,7 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
         queued.request,
         queued.time_limit_s,
         queued.tenant,
-        queued.owner if snapshot.rules.tenants else "",
+        (queued.owner, queued.environment) if snapshot.rules.tenants else "",
         queued.gang,
     )
     key = (*sort, None if beyond else position)  # among requests with a promise, the reason depends on the position
@@ -163,9 +165,10 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
                 request.name,
                 request.owner,
                 request.kind,
-                request.allocation.node,
+                request.allocation.node_key.label,
                 holds,
                 request.ends_at,
+                request.tenant,
             )
         )
     return tuple(holders)
@@ -177,6 +180,8 @@ def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holde
         return waiting.NoNodeLargeEnough()
     for holder in holders:
         if holder.ends_at is None:
+            if holder.tenant != queued.tenant:
+                return waiting.NoTimeLimitAhead()
             return waiting.NoTimeLimitAhead(kind=holder.kind, owner=holder.owner)
     return basis
 
@@ -211,6 +216,6 @@ def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> 
         some = slots[reasons == number]
         if len(some):
             nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MAX_NAMED - 1 : -1].tolist()]
-            named = tuple((request.kind, request.owner) for request in nearest if request is not None)
+            named = tuple(Ahead(one.kind, one.owner, one.tenant) for one in nearest if one is not None)
             groups.append(JobsAhead(precedence, len(some), named))
     return tuple(groups)

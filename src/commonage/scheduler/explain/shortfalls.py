@@ -11,13 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import NodeKey, NodeState
 from commonage.domain.reasons import Reason, waiting
 from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.plan import Plan, SchedulingPass
-from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
 Found = list[tuple[int, Reason]]  # (closest node, shortfall there) of each group of nodes
@@ -72,15 +71,18 @@ def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reaso
     """The quota reason for the request with its gang. Quotas do not count requests that fit into a reservation."""
     if not snapshot.rules.tenants or snapshot.reserved.own_nodes(queued, shape) is not None:
         return None
-    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts_of(shape, max(1, queued.gang_size)))
+    return snapshot.quotas.reason(queued, shape, max(1, queued.gang_size))
 
 
 def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
     within = (
-        snapshot.quotas.nodes_within_quota(snapshot.grid, shape, queued.tenant, queued.owner)
+        snapshot.quotas.nodes_within_quota(snapshot.grid, queued, shape, queued.gang_size)
         if snapshot.rules.tenants
         else None
     )
+    reserved = None if within is None else snapshot.reserved.own_nodes(queued, shape)
+    if within is not None and reserved is not None:
+        within = within | reserved
     return fit.copy() if within is None else fit & within
 
 
@@ -129,12 +131,14 @@ class _Withheld:
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
-        self._promised: dict[str, float] = {}  # by node: the first promised start of a request ahead
+        self._promised: dict[NodeKey, float] = {}  # by node: the first promised start of a request ahead
         mine = _place(snapshot, outcome, queued.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
                 for allocation in promise.allocations:
-                    self._promised[allocation.node] = min(promise.at, self._promised.get(allocation.node, promise.at))
+                    self._promised[allocation.node_key] = min(
+                        promise.at, self._promised.get(allocation.node_key, promise.at)
+                    )
 
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
         """(closest node, reason) of each group of these nodes; `within` [N]: those within quota."""
@@ -144,14 +148,14 @@ class _Withheld:
             groups[self._kept_for(number) if within[number] else over_quota].append(number)
         for kept, (first, *others) in groups.items():
             free = _free(grid, self._queued, first)
-            yield first, replace(kept, node=grid.nodes[first].name, nodes=1 + len(others), free=free)
+            yield first, replace(kept, node=grid.label(first), nodes=1 + len(others), free=free)
 
     def _kept_for(self, number: int) -> waiting.FreeButKept:
         if self._reserved is not None and not self._reserved[number]:
             return self._reservation(number)
         if self._backfill.claims.is_reserved_for_head(number):
             return waiting.ReservedForHeadOfQueue()
-        at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
+        at = self._promised.get(self._snapshot.grid.nodes[number].key, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
         if at < self._backfill.end_if_started(self._queued):
@@ -169,10 +173,11 @@ class _Withheld:
             here, key=lambda reservation: (reservation.starts_at > self._now, reservation.starts_at, reservation.id)
         )
         begins = reservation.starts_at > self._now
+        own = reservation.tenant == self._queued.tenant  # of other tenants only the time is shown
         return waiting.ReservedForOthers(
-            tenant=reservation.tenant,
-            user=reservation.owner,
-            title=reservation.title,
+            tenant=reservation.tenant if own else "",
+            user=reservation.owner if own else None,
+            title=reservation.title if own else "",
             begins_in_s=reservation.starts_at - self._now if begins else None,
             ends_in_s=None if begins else reservation.ends_at - self._now,
         )

@@ -36,13 +36,15 @@ class NodeReady:
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         node = grid.nodes[number]
         if node.state is NodeState.DRAINING:
-            return waiting.NodeDraining(node=node.name, by=node.drained_by)
+            return waiting.NodeDraining(node=grid.label(number), by=node.drained_by)
         if node.state is not NodeState.READY:
             # Not the reason itself: its text may come from a daemon, so only admins see it, on the page of nodes.
-            return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
+            return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(
+                node=grid.label(number)
+            )
         if shape.request.on_full_disk or node.report.disk_pressure is None:
             return None
-        return waiting.InsufficientDisk(node=node.name, cause=node.report.disk_pressure)
+        return waiting.InsufficientDisk(node=grid.label(number), cause=node.report.disk_pressure)
 
 
 class _NodeLabels:
@@ -52,7 +54,7 @@ class _NodeLabels:
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         node = grid.nodes[number]
         missing = tuple(missing_labels(node, shape.request.labels))
-        return waiting.NodeLabelsMismatch(node=node.name, labels=missing) if missing else None
+        return waiting.NodeLabelsMismatch(node=grid.label(number), labels=missing) if missing else None
 
 
 class _GpuModel:
@@ -64,7 +66,7 @@ class _GpuModel:
         gpu = shape.request.gpu
         if gpu is None or any(True for _ in matching(grid, shape, number)):
             return None
-        return waiting.NoMatchingGpu(node=grid.nodes[number].name, model=gpu.model)
+        return waiting.NoMatchingGpu(node=grid.label(number), model=gpu.model)
 
 
 class _WholeDevices:
@@ -81,7 +83,7 @@ class _WholeDevices:
         devices = [index for index, _ in matching(grid, shape, number)]
         fit = grid.devices_fit(shape, np.array([number]))[0]
         free = [index for index in devices if fit[index]]
-        name = grid.nodes[number].name
+        name = grid.label(number)
         if devices and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
             return waiting.GpuIsPartitioned(node=name, model=gpu.model)
         if len(free) >= gpu.whole:
@@ -104,7 +106,7 @@ class _SameNumaNode:
             return None
         fit = grid.devices_fit(shape, nodes)
         together = int(max_colocated(fit, grid.numa[nodes], shape)[0])
-        free, name = int(np.count_nonzero(fit)), grid.nodes[number].name
+        free, name = int(np.count_nonzero(fit)), grid.label(number)
         return waiting.InsufficientGpusOnNumaNode(
             node=name, model=gpu.model, requested=shape.devices, free=free, together=together
         )
@@ -128,7 +130,7 @@ class _PartOfDevice:
 
         index, device = max(matching(grid, shape, number), key=most)
         need = int(shape.need_mib[grid.kind[number, index]])
-        asked, node = gpu.memory_on(device.memory_mib) if need >= NEVER else need, grid.nodes[number].name
+        asked, node = gpu.memory_on(device.memory_mib) if need >= NEVER else need, grid.label(number)
         if asked > free_mib[index]:
             return waiting.InsufficientGpuMemory(
                 node=node,
@@ -156,7 +158,7 @@ class _Cpus:
         if shape.cpus_milli <= grid.cpus[number]:
             return None
         return waiting.InsufficientCpu(
-            node=grid.nodes[number].name,
+            node=grid.label(number),
             requested_cpus_milli=shape.cpus_milli,
             free_cpus_milli=max(0, int(grid.cpus[number])),
             total_cpus_milli=int(grid.cpus_total[number]),
@@ -171,7 +173,7 @@ class _Memory:
         if shape.memory_mib <= grid.memory[number]:
             return None
         return waiting.InsufficientMemory(
-            node=grid.nodes[number].name,
+            node=grid.label(number),
             requested_mib=shape.memory_mib,
             free_mib=max(0, int(grid.memory[number])),
             total_mib=int(grid.memory_total[number]),

@@ -89,7 +89,7 @@ class AllocationTable:
                 self._write(slot, allocated)
 
     def _write(self, slot: int, allocated: AllocatedRequest) -> None:
-        self.node[slot] = self.grid.number.get(allocated.allocation.node, -1)
+        self.node[slot] = self.grid.number.get(allocated.allocation.node_key, -1)
         row = row_of(self.grid, allocated.allocation)
         if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() runs before anything reads
             self.rows[slot] = row

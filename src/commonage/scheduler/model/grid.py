@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonage.domain.nodes import Allocation, Device, Node, NodeState, Share
+from commonage.domain.nodes import Allocation, Device, Node, NodeKey, NodeState, Share
 from commonage.domain.requests import Request, part_of
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
@@ -34,13 +34,13 @@ class Grid:
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self.nodes: list[Node] = []
-        self.number: dict[str, int] = {}
+        self.number: dict[NodeKey, int] = {}
         self.kinds: list[tuple[DeviceKind, Device]] = []
         self.changed: list[int] = []
         self.epoch = 0
         self.puts = 0
         self._kind_number: dict[DeviceKind, int] = {}
-        self._device: dict[str, tuple[int, int]] = {}
+        self._device: list[dict[str, int]] = []
         self._allocated: list[dict[str, Allocation]] = []
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
@@ -51,28 +51,29 @@ class Grid:
 
     def put(self, nodes: Sequence[Node]) -> None:
         width = max([self.free_mib.shape[1], *(len(node.report.devices) for node in nodes)])
-        fresh = [node for node in nodes if node.name not in self.number]
+        fresh = [node for node in nodes if node.key not in self.number]
         if fresh or width > self.free_mib.shape[1]:
             self._shape_arrays(len(self.nodes) + len(fresh), width)
         for node in fresh:
-            self.number[node.name] = len(self.nodes)
+            self.number[node.key] = len(self.nodes)
             self.nodes.append(node)
             self._allocated.append({})
+            self._device.append({})
         known = len(self.kinds)
         for node in nodes:
-            self._write(self.number[node.name], node)
+            self._write(self.number[node.key], node)
         if len(self.kinds) != known:
             self._shapes = {
                 request: shape_of(shape.number, request, self.kinds) for request, shape in self._shapes.items()
             }
             self._invalidate()
 
-    def remove(self, name: str) -> None:
-        gone = self.number[name]
-        nodes = [node for node in self.nodes if node.name != name]
+    def remove(self, key: NodeKey) -> None:
+        gone = self.number[key]
+        nodes = [node for node in self.nodes if node.key != key]
         del self._allocated[gone]
         allocations = [allocation for allocated in self._allocated for allocation in allocated.values()]
-        self.nodes, self.number, self._allocated, self._device = [], {}, [], {}
+        self.nodes, self.number, self._allocated, self._device = [], {}, [], []
         self._shape_arrays(0, 0)
         self.put(nodes)
         for allocation in allocations:
@@ -111,9 +112,6 @@ class Grid:
         report = node.report
         if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
             self._invalidate()
-        for device in self.nodes[number].report.devices:
-            if self._device.get(device.uuid, (-1, 0))[0] == number:
-                del self._device[device.uuid]
         self.nodes[number] = node
         self.ready[number] = node.state is NodeState.READY and report.disk_pressure is None
         self.disk_pressure[number] = node.state is NodeState.READY and report.disk_pressure is not None
@@ -121,8 +119,8 @@ class Grid:
         self.memory[number] = self.memory_total[number] = report.memory_mib
         self.kind[number] = self.numa[number] = -1
         self.free_mib[number] = self.free_milli[number] = self.total_mib[number] = 0
+        self._device[number] = {device.uuid: index for index, device in enumerate(report.devices)}
         for index, device in enumerate(report.devices):
-            self._device[device.uuid] = (number, index)
             self.free_mib[number, index] = self.total_mib[number, index] = device.memory_mib
             self.free_milli[number, index] = 1000
             self.numa[number, index] = -1 if device.numa is None else device.numa
@@ -148,25 +146,25 @@ class Grid:
     # --- allocations ----------------------------------------------------------------------------------------------
 
     def take(self, allocation: Allocation) -> None:
-        number = self.number.get(allocation.node)
+        number = self.number.get(allocation.node_key)
         if number is not None and allocation.attempt_id not in self._allocated[number]:
             self._allocated[number][allocation.attempt_id] = allocation
             self._apply(allocation, 1)
 
     def give(self, allocation: Allocation) -> None:
-        number = self.number.get(allocation.node)
+        number = self.number.get(allocation.node_key)
         if number is not None and self._allocated[number].pop(allocation.attempt_id, None) is not None:
             self._apply(allocation, -1)
 
     def _apply(self, allocation: Allocation, sign: int) -> None:
-        number = self.number[allocation.node]
+        number = self.number[allocation.node_key]
         self.cpus[number] -= sign * allocation.cpus_milli
         self.memory[number] -= sign * allocation.memory_mib
         for share in allocation.shares:
-            at = self._device.get(share.device_uuid)
-            if at is not None:
-                self.free_mib[at] -= sign * share.memory_mib
-                self.free_milli[at] -= sign * share.compute_milli
+            index = self._device[number].get(share.device_uuid)
+            if index is not None:
+                self.free_mib[number, index] -= sign * share.memory_mib
+                self.free_milli[number, index] -= sign * share.compute_milli
         self.changed.append(number)
         if len(self.changed) > 50_000:
             self._invalidate()
@@ -191,8 +189,12 @@ class Grid:
     def allocated_on(self, number: int) -> Sequence[Allocation]:
         return list(self._allocated[number].values())
 
-    def device(self, uuid: str) -> tuple[int, int] | None:
-        return self._device.get(uuid)
+    def device(self, number: int, uuid: str) -> int | None:
+        """The index of the device on that node; None if it has no such device."""
+        return self._device[number].get(uuid)
+
+    def label(self, number: int) -> str:
+        return self.nodes[number].key.label
 
     def touch(self, number: int) -> None:
         self.changed.append(number)
@@ -259,7 +261,7 @@ class Grid:
     def allocation(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Allocation:
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[index], shape) for index in devices)
-        return Allocation(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+        return Allocation(attempt_id, node.site, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
 
 
 def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -273,7 +275,13 @@ def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[
 
 
 def labels_of(node: Node) -> set[tuple[str, str]]:
-    return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
+    return {
+        *node.report.labels,
+        ("node", node.name),
+        ("node", str(node.key)),
+        ("site", node.site),
+        ("engine", node.engine),
+    }
 
 
 def max_colocated(devices: Bools, numa: Ints, shape: Shape) -> Ints:

@@ -39,11 +39,12 @@ def row_of(grid: Grid, allocation: Allocation) -> Ints:
     devices = grid.kind.shape[1]
     row = np.zeros(2 + 2 * devices, np.int64)
     row[0], row[1] = allocation.cpus_milli, allocation.memory_mib
+    number = grid.number.get(allocation.node_key)
     for share in allocation.shares:
-        at = grid.device(share.device_uuid)
-        if at is not None:
-            row[2 + at[1]] += share.memory_mib
-            row[2 + devices + at[1]] += share.compute_milli
+        index = None if number is None else grid.device(number, share.device_uuid)
+        if index is not None:
+            row[2 + index] += share.memory_mib
+            row[2 + devices + index] += share.compute_milli
     return row
 
 

@@ -62,6 +62,8 @@ class Preemption:
 
         No victims if it fits already. None if evictions do not help.
         """
+        if self.quotas.limits.is_spent(queued, shape, amounts_of(shape)):
+            return None
         self.allocations.sync()
         return _Search(self, queued, shape, now, allowed).run()
 
@@ -75,14 +77,13 @@ class _Search:
         self.grid, self.allocations, self.quotas = rules.grid, rules.allocations, rules.quotas
         self.queued, self.shape = queued, shape
         self.size = queued.gang_size if queued.gang is not None else 1
-        self.amounts = amounts_of(shape, self.size)
         self.slots = self._evictable(rules, now)
         self._gangs = self._members()
         self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
 
     def _evictable(self, rules: Preemption, now: float) -> Ints:
         allocated, quotas, tenant = self.allocations, self.quotas, self.queued.tenant
-        decision = quotas.decide(tenant, self.queued.owner, self.amounts)
+        decision = self._decision()
         claims = quotas.has_quota(tenant) and decision in (QuotaDecision.OWN, QuotaDecision.RECLAIMABLE)
         borrows = np.array([name != tenant and quotas.borrows(name) for name in allocated.tenants], np.bool_)
         open_to_all = np.array([name == tenant or not quotas.has_quota(name) for name in allocated.tenants], np.bool_)
@@ -168,7 +169,7 @@ class _Search:
         if not len(self.slots):
             return self.slots
         mine, names = self.queued.tenant, self.allocations.tenants
-        if self.quotas.decide(mine, self.queued.owner, self.amounts) is QuotaDecision.RECLAIMABLE:
+        if self._decision() is QuotaDecision.RECLAIMABLE:
             helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
         else:
             helps = np.array([name == mine for name in names], np.bool_)
@@ -251,9 +252,12 @@ class _Search:
 
     # --- quotas --------------------------------------------------------------------------------
 
+    def _decision(self) -> QuotaDecision:
+        return self.quotas.decision(self.queued, self.shape, self.size)
+
     def _starts(self, units: Collection[EvictionUnit]) -> bool:
         with self.quotas.excluding(allocated for unit in units for allocated in unit.allocated):
-            return self.quotas.decide(self.queued.tenant, self.queued.owner, self.amounts).starts
+            return self._decision().starts
 
     def _for_quota(self, units: set[EvictionUnit]) -> set[EvictionUnit] | None:
         """`units` and the further units that the quotas need; None if that does not help."""
@@ -268,7 +272,7 @@ class _Search:
                     continue
                 units.add(unit)
                 gone.enter_context(self.quotas.excluding(unit.allocated))
-                if self.quotas.decide(self.queued.tenant, self.queued.owner, self.amounts).starts:
+                if self._decision().starts:
                     return units
         return None
 
@@ -294,5 +298,9 @@ class _Search:
     def _reason(self, allocated: AllocatedRequest) -> Reason:
         queued, is_session = self.queued, allocated.kind == "session"
         if allocated.priority < queued.priority:
-            return attempts.Preempted(by_owner=queued.owner, by_kind=queued.kind, is_session=is_session)
-        return attempts.Reclaimed(tenant=queued.tenant, is_session=is_session)
+            known = allocated.tenant == queued.tenant
+            return attempts.Preempted(
+                by_owner=queued.owner if known else "", by_kind=queued.kind if known else "", is_session=is_session
+            )
+        # The tenant is another one, which the owner of the preempted workload may not know.
+        return attempts.Reclaimed(is_session=is_session)

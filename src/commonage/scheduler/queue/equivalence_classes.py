@@ -52,6 +52,11 @@ class EquivalenceClasses:
         self._classes[number], self._at[number] = members[self._limits[members] <= longest_s], 0
         self._push(number)
 
+    def keep(self, number: int, members: Ints) -> None:
+        """Go on with only these indices of the class."""
+        self._classes[number], self._at[number] = members, 0
+        self._push(number)
+
     def remaining(self, number: int) -> Ints:
         """[n]: the indices of the class from the current request on."""
         return self._classes[number][self._at[number] :]

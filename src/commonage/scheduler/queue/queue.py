@@ -80,6 +80,8 @@ class Queue:
         self._priority: Ints = np.zeros(64, np.int64)
         self._submitted: Floats = np.zeros(64)
         self._limit: Floats = np.zeros(64)
+        self._environment: Ints = np.zeros(64, np.int64)
+        self._environments: dict[str, int] = {}  # the number of each, in order of appearance
         self._is_queued: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
         self._last: tuple[tuple[object, ...], QueueOrder] | None = None
         self._accounts_cache: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
@@ -97,6 +99,11 @@ class Queue:
     def get(self, workload_id: str) -> QueuedRequest | None:
         slot = self._slot.get(workload_id)
         return None if slot is None else self.queued_requests[slot]
+
+    def in_environment(self, slots: Ints, environment: str) -> npt.NDArray[np.bool_]:
+        """[slots]: True for requests in this environment."""
+        same: npt.NDArray[np.bool_] = self._environment[slots] == self._environments.get(environment, -1)
+        return same
 
     def slot(self, workload_id: str) -> int:
         """The slot of a workload; -1 if it is not queued."""
@@ -123,6 +130,7 @@ class Queue:
         self._account[slot], self._request_class[slot], self._priority[slot] = account, request_class, queued.priority
         self._submitted[slot] = queued.submitted_at
         self._limit[slot] = np.inf if queued.time_limit_s is None else queued.time_limit_s
+        self._environment[slot] = self._environments.setdefault(queued.environment, len(self._environments))
         self._is_queued[slot] = True
         self._priorities[queued.priority] += 1
         if queued.gang is not None:
@@ -164,7 +172,7 @@ class Queue:
         return request_class
 
     def _grow(self) -> None:
-        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_is_queued"):
+        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_environment", "_is_queued"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate((old, np.zeros_like(old))))
 

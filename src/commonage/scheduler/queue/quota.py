@@ -1,7 +1,8 @@
 """Quotas: the resources that a tenant may hold at once.
 
-The pass asks `decide` for each request before it looks for nodes, and reports each start and end. explain.py asks for
-the `refusal`, admission for the `unsatisfiable_reason`. Allocations within a reservation do not count.
+The pass asks `decision` for each request before it looks for nodes, and reports each start and end. explain.py asks for
+the `reason`, admission for the `never_reason`. Allocations within a reservation do not count. Limits that are not lent
+are in limits.py.
 
 All tenants form one cohort, with nominal quota, borrowing limit and lending limit as in Kueue. A tenant lends the
 nominal quota that it does not use, at most its lending limit. All loans form a pool, from which a tenant also draws its
@@ -18,10 +19,12 @@ from enum import StrEnum
 import numpy as np
 
 from commonage.domain.reasons import Reason, refusals, waiting
-from commonage.domain.reasons.waiting import Resource
+from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Shape
+from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, QueuedRequest, Shape
+from commonage.scheduler.queue.gpu_time import GpuTimes
+from commonage.scheduler.queue.limits import Limits, on_kind
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 _RESOURCES = (Resource.CPU, Resource.MEMORY, Resource.GPU, Resource.GPU_MEMORY)
@@ -90,7 +93,14 @@ class QuotaAccounts:
     `pool` is the amount of each resource left to draw; negative after an admin lowered a quota below current use.
     """
 
-    def __init__(self, rules: Rules, allocated: Iterable[AllocatedRequest] = ()) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        allocated: Iterable[AllocatedRequest] = (),
+        gpu_times: GpuTimes | None = None,
+        grid: Grid | None = None,
+    ) -> None:
+        self.limits = Limits(rules, gpu_times or GpuTimes(rules.time_zone), grid or Grid(()))
         self._accounts = {tenant.name: _account(tenant) for tenant in rules.tenants}
         self._members: dict[tuple[str, str], list[int]] = {}
         self.pool = [0, 0, 0, 0]
@@ -118,6 +128,7 @@ class QuotaAccounts:
                 self._add(request, 1)
 
     def _add(self, allocated: AllocatedRequest, sign: int) -> None:
+        self.limits.add(allocated, sign)
         account = self._account_of(allocated.tenant)
         member = self._members.setdefault((allocated.tenant, allocated.owner), [0, 0, 0, 0])
         for resource, amount in enumerate(_vector(Amounts.of(allocated.allocation))):
@@ -135,6 +146,13 @@ class QuotaAccounts:
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
+    def decision(self, queued: QueuedRequest, shape: Shape, members: int) -> QuotaDecision:
+        """Whether the members of a request may start, and why."""
+        amounts = amounts_of(shape, members)
+        if self.limits.exceeded(queued, shape, amounts, members) is not None:
+            return QuotaDecision.EXHAUSTED
+        return self.decide(queued.tenant, queued.owner, amounts)
+
     def decide(self, tenant: str, owner: str, amounts: Amounts) -> QuotaDecision:
         """Whether a user of a tenant may hold `amounts` more, and why."""
         return self._decide(tenant, owner, _vector(amounts))[0]
@@ -146,18 +164,24 @@ class QuotaAccounts:
     def has_quota(self, tenant: str) -> bool:
         return bool(self._account_of(tenant).counted)
 
-    def nodes_within_quota(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
+    def nodes_within_quota(self, grid: Grid, queued: QueuedRequest, shape: Shape, members: int = 1) -> Bools | None:
         """[N]: the nodes on which the shape stays within quota; None if the answer is the same for all nodes.
 
         Only shares by VRAM, or of unequal devices, take different amounts on different devices; `amounts_of` counts the
-        least.
+        least. Of a gang, a limit by device model counts all members.
         """
-        account = self._account_of(tenant)
-        if not shape.devices or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
+        account = self._account_of(queued.tenant)
+        is_limited = self.limits.bounds_kinds(queued.tenant, queued.environment)
+        is_counted = bool({GPU, VRAM} & set(account.counted)) or account.per_user[GPU:] != [None, None]
+        if not shape.devices or not (is_counted or is_limited):
             return None
         kinds = [kind for kind in range(len(shape.need_milli)) if shape.need_milli[kind] < NEVER]
-        lets = [self.decide(tenant, owner, _on_kind(shape, kind)).starts for kind in kinds]
-        if all(lets) or not any(lets):
+        lets = [
+            self.decide(queued.tenant, queued.owner, on_kind(shape, kind)).starts
+            and (not is_limited or self.limits.allows_kind(queued, shape, kind, members))
+            for kind in kinds
+        ]
+        if all(lets) or not (is_limited or any(lets)):
             return None
         bad = np.zeros(len(shape.need_milli), np.bool_)
         bad[[kind for kind, let in zip(kinds, lets, strict=True) if not let]] = True
@@ -193,6 +217,31 @@ class QuotaAccounts:
         return None
 
     # --- reasons ------------------------------------------------------------------------------------------------------
+
+    def reason(self, queued: QueuedRequest, shape: Shape, members: int) -> Reason | None:
+        """The quota reason why the members of a request wait; None if they may start."""
+        amounts = amounts_of(shape, members)
+        found = self.limits.refusal(queued, shape, amounts, members)
+        return self.refusal(queued.tenant, queued.owner, amounts) if found is None else found
+
+    def never_reason(self, queued: QueuedRequest, shape: Shape, members: int) -> Reason | None:
+        """Why the members of a request can never start, even on an idle cluster; None if they can."""
+        amounts = amounts_of(shape, members)
+        found = self.limits.unsatisfiable_reason(queued, shape, amounts, members)
+        return self.unsatisfiable_reason(queued.tenant, amounts) if found is None else found
+
+    def members(self, tenant: str) -> set[str]:
+        """The users who hold or held something since the rules changed."""
+        return {owner for name, owner in self._members if name == tenant}
+
+    def used(self, tenant: str, scope: QuotaScope, name: str) -> dict[str, int]:
+        """What counts towards the bounds of one scope now, by their names."""
+        found = self.limits.used(tenant, scope, name)
+        if scope is QuotaScope.TENANT:
+            found |= zip(RESOURCES, self._account_of(tenant).used, strict=True)
+        elif scope is QuotaScope.USER:
+            found |= zip(RESOURCES, self._members.get((tenant, name), [0, 0, 0, 0]), strict=True)
+        return found
 
     def refusal(self, tenant: str, owner: str, amounts: Amounts) -> Reason | None:
         """The quota reason why a request waits; None if it may start."""
@@ -264,8 +313,3 @@ def amounts_of(shape: Shape, members: int = 1) -> Amounts:
         return Amounts(cpus_milli, memory_mib)
     devices = shape.devices * members
     return Amounts(cpus_milli, memory_mib, milli * devices, int(shape.need_mib.min()) * devices)
-
-
-def _on_kind(shape: Shape, kind: int) -> Amounts:
-    milli, mib = int(shape.need_milli[kind]), int(shape.need_mib[kind])
-    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.devices, mib * shape.devices)

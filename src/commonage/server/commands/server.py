@@ -160,7 +160,7 @@ def _ready_server(data_dir: Path) -> Running:
 
 
 async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> IssuedToken:
-    scopes = [Scope.READ, Scope.SUBMIT, Scope.TOKENS, *([Scope.ADMIN] if admin else [])]
+    scopes = [Scope.READ, Scope.SUBMIT, Scope.MANAGE, Scope.TOKENS, *([Scope.ADMIN] if admin else [])]
     try:
         if admin and not await identity.is_admin(user):
             raise InvalidInput(

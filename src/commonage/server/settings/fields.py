@@ -21,6 +21,7 @@ from commonage.engines.settings import parse_mount
 
 _ZERO = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")
 _MIN_PREFIX = 22  # has room for two networks
+_MAX_RETENTION_S = 36_500 * 86_400
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
 MEMORY = "an amount of memory, like 64GiB"
 SPACE = "an amount of disk space, like 50GiB"
@@ -99,6 +100,10 @@ def _duration(value: object) -> int:
     return parse_duration(str(value), field="the value")
 
 
+def _retention(value: object) -> int:
+    return parse_duration(str(value), field="the value", max_s=_MAX_RETENTION_S)
+
+
 def _write_duration(seconds: int) -> str:
     """`7d`, `10m`, `90s`: in the largest unit that divides it."""
     units = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -164,6 +169,9 @@ DiskMibOrZero = Annotated[int, Quantity(parse_memory, _write_memory, SPACE, zero
 Milli = Annotated[int, Quantity(parse_cpus, format_cpus, "a number of cores, like 8 or 0.5")]
 MilliOrZero = Annotated[int, Quantity(parse_cpus, format_cpus, "a number of cores, like 8 or 0.5", zero=True)]
 Seconds = Annotated[int, Quantity(_duration, _write_duration, DURATION)]
+RetentionSeconds = Annotated[
+    int, Quantity(_retention, _write_duration, "a duration of at least an hour, like 90d"), Field(ge=3600)
+]
 SecondsOrZero = Annotated[int, Quantity(_duration, _write_duration, DURATION, zero=True)]
 Days = Annotated[int, Field(ge=0, le=36_500), Takes("a number of days")]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Takes("a number that is not negative")]

@@ -15,6 +15,7 @@ from commonage.server.settings.fields import (
     OptionalPath,
     OptionalText,
     PortOrFree,
+    RetentionSeconds,
     Seconds,
     Takes,
     no_empty,
@@ -150,7 +151,33 @@ class LogSettings(BaseModel):
     sample_every_s: Annotated[float, Field(ge=0.5, le=3600), Takes("a number of seconds from 0.5 to 3600")] = setting(
         5.0, "Seconds between two measurements of nodes, GPUs and workloads."
     )
-    keep_logs_days: Annotated[int, Field(ge=0, le=36_500), Takes("a number of days")] = setting(
-        90,
-        "Days for which the logs of ended workloads are kept. Above 20 GiB in total, the oldest are deleted earlier.",
+
+
+_DAY_S = 86_400
+
+
+class RetentionSettings(BaseModel):
+    """How long the platform keeps what has ended. Older data is deleted in small batches."""
+
+    keep_workloads: RetentionSeconds = setting(
+        90 * _DAY_S,
+        "How long ended workloads are kept, with their attempts, usage reports and samples. Their usage stays, as "
+        "daily totals. A workload that a live one depends on, and an array with a live member, stay. At least five "
+        "times `half_life` applies.",
+    )
+    keep_events: RetentionSeconds = setting(30 * _DAY_S, "How long events are kept.")
+    keep_samples: RetentionSeconds = setting(_DAY_S, "How long measurements are kept as they were taken.")
+    keep_samples_by_minute: RetentionSeconds = setting(30 * _DAY_S, "How long measurements are kept, by minute.")
+    keep_samples_by_hour: RetentionSeconds = setting(
+        730 * _DAY_S,
+        "How long measurements are kept, by hour. Those of workloads are deleted after `keep_workloads`.",
+    )
+    keep_logs: RetentionSeconds = setting(
+        90 * _DAY_S,
+        "How long the logs of ended workloads are kept. Above 20 GiB in total, the oldest are deleted earlier.",
+    )
+    keep_job_files: RetentionSeconds = setting(
+        365 * _DAY_S,
+        "How long the folder of a job that came with files (`jobs/ID` in its owner's home) is kept after its last "
+        "attempt and the last change in it.",
     )

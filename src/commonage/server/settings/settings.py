@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from commonage.server.settings.fields import Entry, Row, quantity_of, takes_of
 from commonage.server.settings.nodes import EngineSettings, JoinSettings, NodePoolSettings, NodeSettings
 from commonage.server.settings.scheduling import PriceSettings, SchedulingSettings
-from commonage.server.settings.server import LogSettings, ServerSettings, UserSettings
+from commonage.server.settings.server import LogSettings, RetentionSettings, ServerSettings, UserSettings
 from commonage.server.settings.workloads import (
     BundleSettings,
     ImageSettings,
@@ -46,10 +46,12 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Storage": StorageSettings,
     "Images": ImageSettings,
     "Logs and measurements": LogSettings,
+    "Retention": RetentionSettings,
 }
 
 
 class Settings(
+    RetentionSettings,
     LogSettings,
     ImageSettings,
     StorageSettings,

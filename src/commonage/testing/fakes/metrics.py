@@ -59,8 +59,9 @@ class MemoryMetrics:
         hour = now // 3600 * 3600
         _roll_up(self.raw, self.minutes, 60, hour - _DAY_S)
         _roll_up(self.minutes, self.hours, 3600, hour - 30 * _DAY_S)
-        for figures in self.hours.values():
-            for at in [at for at in figures if at < hour - 730 * _DAY_S]:
+        for (subject, _), figures in self.hours.items():
+            kept_days = 90 if subject.startswith("attempt:") else 730
+            for at in [at for at in figures if at < hour - kept_days * _DAY_S]:
                 del figures[at]
 
 

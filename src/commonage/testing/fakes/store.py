@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
-from commonage.domain.nodes import Node
-from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
+from commonage.domain.usage import (
+    DAY_S,
+    DailyUsage,
+    GpuTime,
+    HeldByAttempt,
+    PastAllocation,
+    Usage,
+    UsageReport,
+    daily_usage,
+)
 from commonage.domain.workloads import Attempt, Event, State, Workload
-from commonage.ports.store import Batch, Filter, Page
+from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.cursors import cursor_after, read_cursor
 
 _SUBJECTS: dict[str, Callable[[Workload], str]] = {
@@ -36,11 +46,13 @@ class Shelf:
     attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
-    nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
+    totals: list[DailyUsage] = field(default_factory=list)
+    quota_notices: dict[tuple[str, ...], QuotaNotice] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -124,14 +136,50 @@ class MemoryStore:
             insort(shelf.events, event, key=lambda each: each.seq)
             shelf.numbers.add(event.seq)
         for node in batch.nodes:
-            shelf.nodes[node.site, node.name] = node
+            shelf.nodes[node.key] = node
         for departed in batch.departed:
             shelf.nodes.pop(departed, None)
         shelf.usage_reports.update((each.attempt_id, each) for each in batch.usage_reports)
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        for notice in batch.quota_notices:
+            shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
+        self.expire(batch)
+
+    def expire(self, batch: Batch) -> None:
+        for workload_id in batch.expired:
+            self.expire_workload(workload_id)
+        shelf = self.shelf
+        shelf.events = [event for event in shelf.events if event.seq not in batch.expired_events]
+        shelf.numbers.difference_update(batch.expired_events)
+
+    def expire_workload(self, workload_id: str) -> None:
+        """Delete one ended workload, and add its usage to the totals."""
+        shelf, workload = self.shelf, self.shelf.workloads.get(workload_id)
+        if workload is None or not workload.state.is_terminal:
+            return
+        del shelf.workloads[workload_id]
+        shelf.totals += daily_usage(
+            _held_by(workload, attempt) for attempt in shelf.attempts.pop(workload_id, {}).values()
+        )
+        shelf.keys = {key: first for key, first in shelf.keys.items() if first != workload_id}
+        reports = shelf.usage_reports.items()
+        shelf.usage_reports = {key: each for key, each in reports if each.workload_id != workload_id}
+
+    async def expired(self, *, before: float, needed: Collection[str], limit: int) -> Sequence[str]:
+        await self._turn()
+        found = [
+            each
+            for each in self.shelf.workloads.values()
+            if each.state.is_terminal and each.since < before and not {each.id, each.spec.array_id} & set(needed)
+        ]
+        return [each.id for each in sorted(found, key=lambda each: (each.since, each.id))[:limit]]
+
+    async def reclaim(self) -> bool:
+        await self._turn()
+        return False
 
     async def live(self) -> Sequence[Workload]:
         await self._turn()
@@ -176,7 +224,7 @@ class MemoryStore:
         return sorted(self.shelf.attempts.get(workload_id, {}).values(), key=lambda each: each.number)
 
     async def events(
-        self, *, after: int = 0, workload_id: str | None = None, owner: str | None = None, limit: int = 500
+        self, *, after: int = 0, workload_id: str | None = None, visible: Visible | None = None, limit: int = 500
     ) -> Sequence[Event]:
         await self._turn()
         found = [
@@ -184,7 +232,7 @@ class MemoryStore:
             for event in self.shelf.events
             if event.seq > after
             and (workload_id is None or event.workload_id == workload_id)
-            and (owner is None or event.owner == owner)
+            and (visible is None or visible.has(event.owner, event.tenant))
         ]
         return found[:limit]
 
@@ -197,7 +245,13 @@ class MemoryStore:
         return max(self.shelf.workloads, default=None)
 
     async def usage(
-        self, *, since: float, until: float, by: str, owner: str | None = None, workload_id: str | None = None
+        self,
+        *,
+        since: float,
+        until: float,
+        by: str,
+        visible: Visible | None = None,
+        workload_id: str | None = None,
     ) -> Sequence[Usage]:
         """The resources held within [since, until)."""
         await self._turn()
@@ -207,13 +261,35 @@ class MemoryStore:
             )
         sums: dict[str, Usage] = {}
         for workload in self.shelf.workloads.values():
-            if owner not in (None, workload.spec.owner) or workload_id not in (None, workload.id):
+            spec = workload.spec
+            if visible is not None and not visible.has(spec.owner, spec.tenant):
+                continue
+            if workload_id not in (None, workload.id):
                 continue
             held = _held(workload, self.shelf.attempts.get(workload.id, {}).values(), since, until)
             if held is not None:
                 subject = _SUBJECTS[by](workload)
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
+        for day in self.shelf.totals if by != "workload" and workload_id is None else ():
+            begun, ended = max(since, day.day * DAY_S), min(until, (day.day + 1) * DAY_S)
+            if (visible is None or visible.has(day.owner, day.tenant)) and begun < ended:
+                subject = getattr(day, by)
+                number = day.workloads if day.day == since // DAY_S else day.began
+                part = _part_of(day, number, (ended - begun) / DAY_S)
+                sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), part)
         return [sums[subject] for subject in sorted(sums)]
+
+    async def gpu_times(self, *, since: float) -> Sequence[GpuTime]:
+        await self._turn()
+        sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        for workload in self.shelf.workloads.values():
+            spec = workload.spec
+            for one in self.shelf.attempts.get(workload.id, {}).values():
+                if one.ended_at is not None and one.ended_at > max(since, one.allocation.at):
+                    for share in one.allocation.shares:
+                        key = (spec.tenant, spec.owner, spec.environment, share.model)
+                        sums[key] += share.compute_milli * (one.ended_at - max(since, one.allocation.at))
+        return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
 
     async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Past allocations of ended attempts, newest first."""
@@ -263,6 +339,10 @@ class MemoryStore:
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
 
+    async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
+        await self._turn()
+        return [one for _, one in sorted(self.shelf.quota_notices.items()) if one.period_at >= since]
+
     async def images(self) -> Sequence[Image]:
         await self._turn()
         return [self.shelf.images[name] for name in sorted(self.shelf.images)]
@@ -274,6 +354,7 @@ def matches(workload: Workload, which: Filter) -> bool:
     asked: list[tuple[object, object]] = [
         (which.owner, spec.owner),
         (which.tenant, spec.tenant),
+        (which.site, workload.attempt.allocation.site if workload.attempt else None),
         (which.node, workload.attempt.allocation.node if workload.attempt else None),
         (which.array_id, spec.array_id),
         (which.environment, spec.environment),
@@ -283,6 +364,7 @@ def matches(workload: Workload, which: Filter) -> bool:
         and (which.kinds is None or spec.kind in which.kinds)
         and (which.states is None or workload.state in which.states)
         and (which.submitted_after is None or workload.submitted_at > which.submitted_after)
+        and (which.visible is None or which.visible.has(spec.owner, spec.tenant))
         and (which.text is None or _has_text(workload, which.text))
     )
 
@@ -316,6 +398,34 @@ def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: 
             memory_gib_h=held.memory_gib_h + allocation.memory_mib / 1024 * hours,
         )
     return held if any_time else None
+
+
+def _held_by(workload: Workload, attempt: Attempt) -> HeldByAttempt:
+    spec, allocation = workload.spec, attempt.allocation
+    return HeldByAttempt(
+        workload.id,
+        spec.tenant,
+        spec.owner,
+        spec.environment,
+        sum(share.memory_mib for share in allocation.shares),
+        sum(share.compute_milli for share in allocation.shares),
+        allocation.cpus_milli,
+        allocation.memory_mib,
+        allocation.at,
+        workload.since if attempt.ended_at is None else attempt.ended_at,
+    )
+
+
+def _part_of(day: DailyUsage, workloads: int, part: float) -> Usage:
+    hours = part / 3600
+    return Usage(
+        day.owner,
+        workloads,
+        day.gpu_mib_s / 1024 * hours,
+        day.gpu_milli_s / 1000 * hours,
+        day.cpus_milli_s / 1000 * hours,
+        day.memory_mib_s / 1024 * hours,
+    )
 
 
 def _added(one: Usage, other: Usage) -> Usage:

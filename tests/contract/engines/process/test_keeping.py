@@ -77,28 +77,28 @@ def old_logs(root: Path, **days_ago: float) -> Runs:
 
 def test_logs_of_long_ago_are_removed(tmp_path: Path) -> None:
     runs = old_logs(tmp_path, young=1, old=89, ancient=91)
-    assert runs.clear_old(time.time(), 90, 1000) == 1
+    assert runs.clear_old(time.time(), 90 * DAY_S, 1000) == 1
     assert runs.log_path("young") is not None
     assert runs.log_path("old") is not None
     assert runs.log_path("ancient") is None
     assert not runs.is_forgotten("ancient")
-    assert runs.clear_old(time.time(), 90, 1000) == 0
+    assert runs.clear_old(time.time(), 90 * DAY_S, 1000) == 0
 
 
 def test_the_oldest_logs_go_when_they_are_too_many(tmp_path: Path) -> None:
     runs = old_logs(tmp_path, a=3, b=1, c=2)
-    assert runs.clear_old(time.time(), 90, 6) == 1
+    assert runs.clear_old(time.time(), 90 * DAY_S, 6) == 1
     assert [runs.log_path(name) is None for name in "abc"] == [True, False, False]
-    assert runs.clear_old(time.time(), 90, 0) == 2
+    assert runs.clear_old(time.time(), 90 * DAY_S, 0) == 2
 
 
 def test_an_attempt_is_remembered_longer_than_its_log(tmp_path: Path) -> None:
     runs = old_logs(tmp_path, a=3, b=31)
-    assert runs.clear_old(time.time(), 2, 1000) == 2
+    assert runs.clear_old(time.time(), 2 * DAY_S, 1000) == 2
     assert runs.log_path("a") is None
     assert runs.is_forgotten("a")
     assert not runs.is_forgotten("b")
-    assert runs.clear_old(time.time() + 31 * DAY_S, 2, 1000) == 0
+    assert runs.clear_old(time.time() + 31 * DAY_S, 2 * DAY_S, 1000) == 0
     assert not runs.is_forgotten("a")
 
 

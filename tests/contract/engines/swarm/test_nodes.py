@@ -28,6 +28,7 @@ from commonage.engines.settings import Mount
 from commonage.engines.swarm.statuses import attempt_of, state_of
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER
+from commonage.testing.factories import node_key
 
 pytestmark = [
     pytest.mark.needs("docker"),
@@ -130,7 +131,7 @@ async def test_a_vanished_node_is_lost_and_may_be_removed_although_swarm_lists_i
     writing = asyncio.create_task(control.writer.run())
 
     async def is_in(state: NodeState) -> bool:
-        await control.nodes.tick()
+        await control.nodes.refresh()
         found = control.live_state.nodes.get("worker3")
         return found is not None and found.state is state
 
@@ -138,12 +139,12 @@ async def test_a_vanished_node_is_lost_and_may_be_removed_although_swarm_lists_i
     swarm.machines["worker3"].daemon.kill()
     try:
         await rig.until(partial(is_in, NodeState.LOST), "it is lost")
-        assert any(isinstance(one, SwarmNodeDown) for one in control.live_state.nodes["worker3"].reasons)
-        await control.drains.remove(ROOT, "worker3")
+        assert any(isinstance(one, SwarmNodeDown) for one in control.live_state.nodes[node_key("worker3")].reasons)
+        await control.drains.remove(ROOT, node_key("worker3"))
         await site.clock.advance(60)
-        await control.nodes.tick()
+        await control.nodes.refresh()
         assert swarm.nodes()["worker3"]["Status"]["State"] == "down"
-        assert "worker3" not in control.live_state.nodes
+        assert node_key("worker3") not in control.live_state.nodes
     finally:
         swarm.machines["worker3"].daemon.start()
     await rig.until(partial(is_in, NodeState.READY), "it is back", 60)

@@ -18,7 +18,9 @@ from commonage.api.routes.workloads import (
     parse_submission,
     workload_out,
 )
+from commonage.control.access import access_of
 from commonage.control.queries.workloads import StateDetails
+from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.nodes import Isolation
@@ -169,14 +171,16 @@ def test_session_url_contains_the_owner_at_the_session_origin() -> None:
 
 
 def test_holders_of_other_users_show_only_the_owner() -> None:
-    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", Resources(gpu_memory_mib=16 * 1024), None)
+    held = Holder("w1", "paper-draft", "bob", "session", "gpu-1", Resources(gpu_memory_mib=16 * 1024), None, "commons")
     mine = Holder("w2", "mine", "ann", "job", "gpu-1", Resources(gpu_memory_mib=4 * 1024), 1.0)
-    found = explanation_out(Explanation("w3", (NoNodes(),), holders=(held, mine)), State.QUEUED, ANN)
+    found = explanation_out(
+        Explanation("w3", (NoNodes(),), holders=(held, mine)), State.QUEUED, access_of(ANN, ControlSettings())
+    )
     assert [(one.workload_id, one.name, one.owner) for one in found.holders] == [
         (None, "", "bob"),
         ("w2", "mine", "ann"),
     ]
-    admin = Principal("root", frozenset({Scope.ADMIN}))
+    admin = access_of(Principal("root", frozenset({Scope.ADMIN})), ControlSettings())
     assert holder_out(held, admin).name == "paper-draft"
 
 

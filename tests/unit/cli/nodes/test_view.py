@@ -25,7 +25,7 @@ def reason(code: str, message: str) -> dict[str, Any]:
 
 def node_with(*devices: dict[str, Any]) -> NodeOut:
     return NodeOut(
-        name="gpu-1", site="here", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
+        name="gpu-1", site="local", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
         free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0,
         notes=[reason("NotIsolated", "mind the gap")],
         labels={"zone": "basement"},
@@ -89,3 +89,39 @@ def test_mig_instance_names_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 def test_faults_are_listed() -> None:
     node = node_with({"faults": [reason("GpuNotReachable", "It is lost.")]}, {})
     assert view.faults(node) == ["GPU 0 takes no workloads. It is lost."]
+
+
+USAGE = {
+    "cpu_cores": 1.25, "memory_mib": 512, "disk_used_mib": 1024, "disk_total_mib": 4096,
+    "disk_read_bytes_per_s": 1500.0, "disk_written_bytes_per_s": None, "network_received_bytes_per_s": 0.0,
+    "network_sent_bytes_per_s": 2e6, "temperature_c": 61.0, "load": 0.5,
+}  # fmt: skip
+
+
+def top_of(node: NodeOut) -> str:
+    from commonage.cli import output
+
+    screen = output.console()
+    with screen.capture() as captured:
+        screen.print(view.usage_table([node]))
+        screen.print(view.device_table([node]))
+    return captured.get()
+
+
+def test_top_shows_used_beside_allocated() -> None:
+    node = NodeOut.model_validate(node_with({"used_mib": 2048, "utilisation": 0.5}).model_dump() | {"usage": USAGE})
+    text = top_of(node)
+    for words in (
+        "1.2 / 0 / 8", "512 MiB / 0 MiB / 1 GiB", "1 GiB of 4 GiB", "1.5 kB/s r", "0 B/s in, 2.0 MB/s out", "61 °C",
+        "2 GiB / 40 GiB / 80 GiB", "50%",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_top_marks_unknown_use_and_shows_no_old_one() -> None:
+    lost = NodeOut.model_validate(node_with({}).model_dump() | {"usage": USAGE, "state": "lost"})
+    for node in (node_with({}), lost):
+        text = top_of(node)
+        assert "? / 0 / 8" in text
+        assert "61 °C" not in text
+        assert "? / 40 GiB / 80 GiB" in text

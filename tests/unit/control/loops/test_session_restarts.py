@@ -16,6 +16,7 @@ from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, Resta
 from commonage.domain.requests import parse_duration, parse_gpus
 from commonage.domain.workloads import MAX_LOSSES, Kind, State, Workload
 from commonage.testing import factories
+from commonage.testing.factories import node_key
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +106,7 @@ async def test_a_drain_with_requeue_moves_it() -> None:
         first = await session(site, control)
         at = site.there(first).attempt
         assert at is not None
-        await control.drains.drain(ROOT, at.allocation.node, requeue=True)
+        await control.drains.drain(ROOT, node_key(at.allocation.node), requeue=True)
         await site.clock.advance(30)
         second = site.all()[1]
         assert (site.there(first).state, second.state) == (State.STOPPED, State.RUNNING)

@@ -13,7 +13,7 @@ from tests.unit.control.world import ROOT, Site, job, submit
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.usage.attribution import attribute
 from commonage.domain.errors import Unavailable
-from commonage.domain.nodes import Allocation, NodeReport
+from commonage.domain.nodes import LOCAL_SITE, Allocation, DeviceKey, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
@@ -22,6 +22,7 @@ from commonage.domain.workloads import EventKind
 from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
+from commonage.testing.factories import node_key
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +111,7 @@ async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so(
         await site.sampled(control, 5)
         told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert GpuWarning(detail="its MPS daemon ended") in told
-        await control.nodes.resume(ROOT, "far", UUID)
+        await control.nodes.resume(ROOT, node_key("far"), UUID)
         assert far.resumed == [UUID]
 
 
@@ -140,13 +141,13 @@ class Neighbor:
 async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node() -> None:
     here: Any = SimpleNamespace(note_allocations=lambda _: None, take_warnings=lambda: ())
     neighbor: Any = Neighbor()
-    devices = AllDevices(here, neighbor)
+    devices = AllDevices(here, {LOCAL_SITE: neighbor})
     allocations = {"theirs-1": "victim", "mine-1": "attacker"}
     await devices.note_allocations(
-        [Allocation(attempt, node, 1000, 256, (), 0.0) for attempt, node in allocations.items()], []
+        [Allocation(attempt, LOCAL_SITE, node, 1000, 256, (), 0.0) for attempt, node in allocations.items()], []
     )
-    round_ = devices.add_elsewhere(attribute([], [], 0.0), 0.0)
-    assert round_.samples.keys() == {"GPU-attacker"}
+    round_ = devices.add_elsewhere(attribute(LOCAL_SITE, [], [], 0.0), 0.0)
+    assert round_.samples.keys() == {DeviceKey(LOCAL_SITE, "GPU-attacker")}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
     assert await devices.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]
 

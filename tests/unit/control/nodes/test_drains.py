@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job, submit
 
+from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import reasons_for, with_state
+from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.nodes import Node, NodeState
@@ -36,6 +38,7 @@ from commonage.domain.reasons.notes import (
 from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.workloads import EventKind, Kind, State, Workload
 from commonage.testing import factories
+from commonage.testing.factories import node_key
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +58,8 @@ DOWN = SwarmNodeDown(error="heartbeat failure")
 )
 def test_only_admins_read_what_a_daemon_reported(node: Node, shown: Reason) -> None:
     judged_node = with_state(node) if node.report.faults else node
-    assert reasons_for(judged_node, ANN) == (shown,)
-    assert reasons_for(judged_node, ROOT) == judged_node.reasons
+    assert reasons_for(judged_node, access_of(ANN, ControlSettings())) == (shown,)
+    assert reasons_for(judged_node, access_of(ROOT, ControlSettings())) == judged_node.reasons
 
 
 def site_of_two(**settings: float) -> Site:
@@ -71,11 +74,11 @@ def site() -> Site:
 async def started(site: Site, control: Control, ask: Submission, on: str = "one") -> Workload:
     """Runs on this machine, but for a moment only because it was told to."""
     other = next(name for name in TWO if name != on)
-    await control.nodes.drain(ROOT, other, True)
+    await control.nodes.drain(ROOT, node_key(other), True)
     who = SPAWNER if ask.kind is Kind.SESSION else ANN
     made = await submit(control, ask, who)
     await site.clock.advance(2)
-    await control.nodes.drain(ROOT, other, False)
+    await control.nodes.drain(ROOT, node_key(other), False)
     assert node_of(site, made) == on
     return made
 
@@ -95,7 +98,7 @@ def events_of(site: Site, one: Workload, kind: EventKind) -> list[Reason]:
 
 async def test_a_drain_alone_disturbs_nobody(site: Site, control: Control) -> None:
     one = await started(site, control, job())
-    node = await control.drains.drain(ROOT, "one")
+    node = await control.drains.drain(ROOT, node_key("one"))
     await site.clock.advance(60)
     assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), None)
     assert node_of(site, one) == "one"
@@ -109,7 +112,7 @@ async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_stop_i
     stays = await started(site, control, job("stays", requeue=False))
     yields = await started(site, control, job("yields", requeue=False, preemptible=True))
     talks = await started(site, control, session())
-    await control.drains.drain(ROOT, "one", requeue=True)
+    await control.drains.drain(ROOT, node_key("one"), requeue=True)
     await site.clock.advance(15)
     assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
     assert events_of(site, goes, EventKind.STOPPING) == [Stopping(cause=NodeDrained(node="one", by="root"))]
@@ -121,7 +124,7 @@ async def test_at_the_deadline_everybody_leaves_and_has_been_told(site: Site, co
     stops = await started(site, control, job("stops", requeue=False))
     talks = await started(site, control, session())
     by = site.clock.now() + 60
-    await control.drains.drain(ROOT, "one", by=by)
+    await control.drains.drain(ROOT, node_key("one"), by=by)
     await site.clock.advance(50)
     assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
     told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
@@ -139,15 +142,18 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
     async with site.open() as control:
         one = await started(site, control, job())
         by = site.clock.now() + 60
-        await control.drains.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, node_key("one"), by=by)
     async with site.open() as control:
         await site.clock.advance(20)
-        assert control.live_state.nodes["one"].leave_by == by
+        assert control.live_state.nodes[node_key("one")].leave_by == by
         await site.clock.advance(60)
         assert node_of(site, one) == "two"
-        await control.nodes.resume(ROOT, "one")
+        await control.nodes.resume(ROOT, node_key("one"))
         await site.clock.advance(10)
-        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].leave_by) == (
+        assert (
+            control.live_state.nodes[node_key("one")].state,
+            control.live_state.nodes[node_key("one")].leave_by,
+        ) == (
             NodeState.READY,
             None,
         )
@@ -156,45 +162,45 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
 async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new(site: Site, control: Control) -> None:
     one = await started(site, control, job())
     by = site.clock.now() + 600
-    await control.drains.drain(ROOT, "one", by=by)
-    await control.drains.drain(ROOT, "one", by=by)
+    await control.drains.drain(ROOT, node_key("one"), by=by)
+    await control.drains.drain(ROOT, node_key("one"), by=by)
     assert len(events_of(site, one, EventKind.WARNING)) == 1
-    assert (await control.drains.drain(ROOT, "one")).leave_by is None
+    assert (await control.drains.drain(ROOT, node_key("one"))).leave_by is None
 
 
 async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused(site: Site, control: Control) -> None:
     with pytest.raises(InvalidInput, match="is over"):
-        await control.drains.drain(ROOT, "one", by=site.clock.now() - 1)
-    assert control.live_state.nodes["one"].state is NodeState.READY
-    for forbidden in (control.drains.drain(ANN, "one"), control.drains.remove(ANN, "one")):
+        await control.drains.drain(ROOT, node_key("one"), by=site.clock.now() - 1)
+    assert control.live_state.nodes[node_key("one")].state is NodeState.READY
+    for forbidden in (control.drains.drain(ANN, node_key("one")), control.drains.remove(ANN, node_key("one"))):
         with pytest.raises(Forbidden):
             await forbidden
     with pytest.raises(NotFound, match="there are: one, two"):
-        await control.drains.remove(ROOT, "three")
+        await control.drains.remove(ROOT, node_key("three"))
 
 
 async def test_only_a_node_that_is_drained_and_empty_is_removed(site: Site, control: Control) -> None:
     one = await started(site, control, job("train"))
     with pytest.raises(Conflict) as caught:
-        await control.drains.remove(ROOT, "one")
+        await control.drains.remove(ROOT, node_key("one"))
     assert caught.value.reason == NodeInUse(node="one", state="ready")
     in_use = NodeInUse(
         node="one", state="draining", reasons=(DrainedBy(by="root"),), workloads=1, names=f"train of ann ({one.id})"
     )
-    await control.drains.drain(ROOT, "one")
+    await control.drains.drain(ROOT, node_key("one"))
     for force in (False, True):
         with pytest.raises(Conflict) as caught:
-            await control.drains.remove(ROOT, "one", force=force)
+            await control.drains.remove(ROOT, node_key("one"), force=force)
         assert caught.value.reason == in_use
-    await control.drains.drain(ROOT, "one", requeue=True)
+    await control.drains.drain(ROOT, node_key("one"), requeue=True)
     await site.clock.advance(15)
-    await control.drains.remove(ROOT, "one")
+    await control.drains.remove(ROOT, node_key("one"))
     await site.clock.advance(10)  # it still reports, and has a moment to leave its site
-    assert list(control.live_state.nodes) == ["two"]
+    assert list(control.live_state.nodes) == [node_key("two")]
     assert [node.name for node in await site.store.nodes()] == ["two"]
     assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
     await site.clock.advance(20)
-    assert control.live_state.nodes["one"].state is NodeState.READY, "it has joined anew"
+    assert control.live_state.nodes[node_key("one")].state is NodeState.READY, "it has joined anew"
 
 
 async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
@@ -203,16 +209,16 @@ async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_th
         one = await started(site, control, job("train"))
         site.engine.lose_node("one")
         await site.clock.advance(60)
-        assert control.live_state.nodes["one"].state is NodeState.LOST
+        assert control.live_state.nodes[node_key("one")].state is NodeState.LOST
         with pytest.raises(Conflict) as caught:
-            await control.drains.remove(ROOT, "one")
+            await control.drains.remove(ROOT, node_key("one"))
         assert isinstance(caught.value.reason, NodeInUse)
         assert (caught.value.reason.state, caught.value.reason.workloads) == ("lost", 1)
-        await control.drains.remove(ROOT, "one", force=True)
+        await control.drains.remove(ROOT, node_key("one"), force=True)
         await site.clock.advance(2)
         assert node_of(site, one) == "two"
         assert (site.there(one).losses, site.there(one).retried) == (1, 0)
-        assert "one" not in control.live_state.nodes
+        assert node_key("one") not in control.live_state.nodes
         assert Requeued(cause=NodeRemoved(node="one", by="root")) in events_of(site, one, EventKind.QUEUED)
 
 
@@ -249,7 +255,7 @@ async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
         assert (await control.queries.explain(ANN, one.id)).reasons == (Running(node="one"), *notes(one))
         site.engine.add_node(factories.node("one").report)
         await site.clock.advance(10)
-        await control.drains.drain(ROOT, "one", by=site.clock.now() + 7200)
+        await control.drains.drain(ROOT, node_key("one"), by=site.clock.now() + 7200)
         assert notes(one) == (NodeMustBeEmpty(node="one", by="root", left_s=7200),)
 
 
@@ -271,7 +277,7 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         await site.clock.advance(60)
         told_admins = [one for one in events_of_nodes(site) if isinstance(one, NodeUndecided)]
         assert told_admins == [NodeUndecided(node="one", cause=why, workloads=2)]
-        await control.drains.remove(ROOT, "one", force=True)
+        await control.drains.remove(ROOT, node_key("one"), force=True)
         await site.clock.advance(20)
         assert node_of(site, job_there) == "two"
 
@@ -282,11 +288,11 @@ async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_repo
     one = await started(site, control, job())
     report = factories.node("one", cpus_milli=64_000, faults=(SILENT,)).report
     site.engine.add_node(report)  # the cluster has not heard of it yet
-    assert control.live_state.nodes["one"].state is NodeState.READY
+    assert control.live_state.nodes[node_key("one")].state is NodeState.READY
     site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
     await site.clock.advance(2)
     assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
-    assert control.live_state.nodes["one"].reasons == (SILENT,)
+    assert control.live_state.nodes[node_key("one")].reasons == (SILENT,)
 
 
 async def test_a_sound_node_on_which_something_was_lost_takes_work_at_once() -> None:
@@ -303,44 +309,47 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
     site = site_of_two(node_lost_after_s=3600)
     async with site.open() as control:
         one = await started(site, control, job())
-        report = control.live_state.nodes["one"].report
-        observed_at = control.live_state.nodes["one"].observed_at
+        report = control.live_state.nodes[node_key("one")].report
+        observed_at = control.live_state.nodes[node_key("one")].observed_at
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(20)
-        lost = control.live_state.nodes["one"]
+        lost = control.live_state.nodes[node_key("one")]
         assert (lost.state, lost.reasons, lost.observed_at) == (NodeState.LOST, (DOWN,), observed_at)
         assert node_of(site, one) == "two"
         assert NodeStateChanged(node="one", state="lost", causes=(DOWN,)) in events_of_nodes(site)
         site.engine.add_node(report)
         await site.clock.advance(10)
-        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].reasons) == (NodeState.READY, ())
+        assert (control.live_state.nodes[node_key("one")].state, control.live_state.nodes[node_key("one")].reasons) == (
+            NodeState.READY,
+            (),
+        )
 
 
 async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back(site: Site) -> None:
     async with site.open() as control:
-        report, by = control.live_state.nodes["one"].report, site.clock.now() + 3600
-        await control.drains.drain(ROOT, "one", by=by)
+        report, by = control.live_state.nodes[node_key("one")].report, site.clock.now() + 3600
+        await control.drains.drain(ROOT, node_key("one"), by=by)
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(10)
-        assert control.live_state.nodes["one"].state is NodeState.LOST
+        assert control.live_state.nodes[node_key("one")].state is NodeState.LOST
     async with site.open() as control:
         await site.clock.advance(10)
         site.engine.add_node(report)
         await site.clock.advance(10)
-        node = control.live_state.nodes["one"]
+        node = control.live_state.nodes[node_key("one")]
         assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), by)
 
 
 async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(site: Site, control: Control) -> None:
-    report = control.live_state.nodes["one"].report
+    report = control.live_state.nodes[node_key("one")].report
     site.engine.give_up_node("one", DOWN)
     await site.clock.advance(10)
-    await control.drains.remove(ROOT, "one")
+    await control.drains.remove(ROOT, node_key("one"))
     await site.clock.advance(60)
-    assert set(control.live_state.nodes) == {"two"}
+    assert set(control.live_state.nodes) == {node_key("two")}
     site.engine.add_node(report)
     await site.clock.advance(10)
-    assert control.live_state.nodes["one"].state is NodeState.READY
+    assert control.live_state.nodes[node_key("one")].state is NodeState.READY
 
 
 class FakeJoining:
@@ -372,7 +381,7 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         site.engine.give_up_node("one", DOWN)  # it is out of the Swarm, which has not told yet
         await control.drains.left("one")
         await control.drains.finish_leave("one")
-        assert list(control.live_state.nodes) == ["two"]
+        assert list(control.live_state.nodes) == [node_key("two")]
         assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
         assert NodeLeft(node="one") in events_of_nodes(site)
         await site.clock.advance(60)
@@ -381,7 +390,7 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         assert [site.there(one).state for one in (once, open_, kept)] == [State.STOPPED] * 3
         assert {site.there(one).reason for one in (once, open_, kept)} == {NodeLeft(node="one")}
         assert {name for _, name, _ in site.hub.asked} == {"k"}, "who wished so has another session"
-        assert list(control.live_state.nodes) == ["two"]
+        assert list(control.live_state.nodes) == [node_key("two")]
         assert not any(isinstance(one, NodeUndecided) for one in events_of_nodes(site))
         await control.drains.left("one")  # said twice
 
@@ -389,47 +398,47 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
 async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_not_wait_for_it() -> None:
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
-        await control.drains.drain(ROOT, "two")
+        await control.drains.drain(ROOT, node_key("two"))
         made = await submit(control)
         planning = asyncio.create_task(control.schedule.tick())
         leaving = asyncio.create_task(control.drains.left("one"))
         await asyncio.gather(planning, leaving)
-        await control.nodes.drain(ROOT, "two", False)
+        await control.nodes.drain(ROOT, node_key("two"), False)
         await site.clock.advance(10)
-        assert (list(control.live_state.nodes), node_of(site, made)) == (["two"], "two")
+        assert (list(control.live_state.nodes), node_of(site, made)) == ([node_key("two")], "two")
 
 
 async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_is(site: Site) -> None:
     site.joining = joining = FakeJoining("three")
     async with site.open() as control:
-        assert await control.drains.remove(ROOT, "three") == ["three's certificate is revoked"]
+        assert await control.drains.remove(ROOT, node_key("three")) == ["three's certificate is revoked"]
         with pytest.raises(NotFound, match="there is no node 'tow'; there are: one, two"):
-            await control.drains.remove(ROOT, "tow")
+            await control.drains.remove(ROOT, node_key("tow"))
         assert joining.expelled == [("three", False)]
-        await control.drains.drain(ROOT, "two")
+        await control.drains.drain(ROOT, node_key("two"))
         joining.trouble = "the disk of /data is full"
         with pytest.raises(Unavailable):
-            await control.drains.remove(ROOT, "two")
-        assert "two" in control.live_state.nodes, "it is removed whole or not at all"
+            await control.drains.remove(ROOT, node_key("two"))
+        assert node_key("two") in control.live_state.nodes, "it is removed whole or not at all"
         joining.trouble = ""
-        said = await control.drains.remove(ROOT, "two")
+        said = await control.drains.remove(ROOT, node_key("two"))
         assert said == ["two is removed", "two's certificate is revoked"]
 
 
 async def test_one_with_a_fault_and_without_work_is_removed_at_once(site: Site, control: Control) -> None:
     one = await started(site, control, job("train"))
-    report = control.live_state.nodes["one"].report
+    report = control.live_state.nodes[node_key("one")].report
     site.engine.add_node(replace(report, faults=(AgentNotAnswering(),)))
     await site.clock.advance(10)
-    assert control.live_state.nodes["one"].state is NodeState.FAULTY
+    assert control.live_state.nodes[node_key("one")].state is NodeState.FAULTY
     with pytest.raises(Conflict) as caught:
-        await control.drains.remove(ROOT, "one")
+        await control.drains.remove(ROOT, node_key("one"))
     names = f"train of ann ({one.id})"
     assert caught.value.reason == NodeInUse(
         node="one", state="faulty", reasons=(AgentNotAnswering(),), workloads=1, names=names
     )
-    assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
+    assert not control.live_state.nodes[node_key("one")].drain, "what is refused changes nothing"
     await control.workloads.stop(ANN, one.id)
     await site.clock.advance(15)
-    assert await control.drains.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
-    assert list(control.live_state.nodes) == ["two"]
+    assert await control.drains.remove(ROOT, node_key("one")) == ["one is removed; it is back if it reports again"]
+    assert list(control.live_state.nodes) == [node_key("two")]

@@ -24,6 +24,7 @@ from commonage.ports.clouds import Cloud
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.factories import node_key
 from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -263,7 +264,7 @@ async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what
         await rented.pass_time(150)
         (second,) = rented.cloud.ours
         assert (second != first, rented.joining.expelled, rented.cloud.most) == (True, [first], 1)
-        assert first not in control.live_state.nodes
+        assert node_key(first) not in control.live_state.nodes
         rented.joins()
         await rented.pass_time(30)
         assert site.there(made).state is State.RUNNING
@@ -278,7 +279,7 @@ async def test_one_that_is_down_for_a_moment_is_kept() -> None:
         rented.joins()
         await rented.pass_time(120)
         assert (rented.cloud.ours, rented.cloud.destroyed) == ([name], 0)
-        assert control.live_state.nodes[name].state is NodeState.READY
+        assert control.live_state.nodes[node_key(name)].state is NodeState.READY
 
 
 async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_machine_no_more() -> None:
@@ -288,7 +289,9 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
     async with site.open() as control:
         made, first = await on_a_rented_one(rented, control)
         site.engine.add_node(
-            replace(control.live_state.nodes[first].report, gone=True, faults=(MayRunWithoutAgent(node=first),))
+            replace(
+                control.live_state.nodes[node_key(first)].report, gone=True, faults=(MayRunWithoutAgent(node=first),)
+            )
         )
         rented.cloud.gone = lambda _: None
         await rented.pass_time(580)
@@ -299,7 +302,7 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
         assert (site.there(made).state, site.there(made).attempts) == (State.RUNNING, 1)
         await rented.pass_time(80)
         assert site.there(made).state is State.QUEUED
-        assert first not in control.live_state.nodes
+        assert node_key(first) not in control.live_state.nodes
 
 
 async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> None:
@@ -310,7 +313,7 @@ async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> Non
         rented.site.engine.give_up_node(first, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(60)
         assert rented.joining.expelled == [first]
-        assert first not in control.live_state.nodes
+        assert node_key(first) not in control.live_state.nodes
         assert len(rented.cloud.ours) == 1
 
 
@@ -373,7 +376,7 @@ async def leaving(rented: Rented, control: Control) -> str:
     (name,) = rented.cloud.ours
     for _ in range(1000):
         await rented.site.clock.advance(1)
-        if name in control.live_state.nodes and control.live_state.nodes[name].drain:
+        if node_key(name) in control.live_state.nodes and control.live_state.nodes[node_key(name)].drain:
             return name
     raise AssertionError("it was never drained")
 
@@ -408,14 +411,14 @@ async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another(
         await rented.pass_time(120)
         (second,) = rented.cloud.ours
         assert (second != first, rented.cloud.most) == (True, 1)
-        assert set(control.live_state.nodes) == {"own"}
+        assert set(control.live_state.nodes) == {node_key("own")}
 
 
 async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
     rented = await shrunk()
     async with rented.site.open() as control:
         name = await leaving(rented, control)
-        await control.nodes.resume(ROOT, name)
+        await control.nodes.resume(ROOT, node_key(name))
         await rented.pass_time(60)
         assert rented.cloud.ours == [name]
         assert dict(rented.view(control).machines)[name].startswith("idle for")
@@ -431,11 +434,11 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
         rented.site.engine.give_up_node(first, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(120)
         assert "No space left on device" in rented.view(control).last_error
-        assert (first in rented.cloud.ours, first in control.live_state.nodes) == (False, True)
+        assert (first in rented.cloud.ours, node_key(first) in control.live_state.nodes) == (False, True)
         rented.joining.disk_is_full = False
         await rented.pass_time(60)
         assert rented.joining.expelled == [first]
-        assert first not in control.live_state.nodes
+        assert node_key(first) not in control.live_state.nodes
         assert len(rented.cloud.ours) == 1
 
 
@@ -493,11 +496,11 @@ class Story(Rented):
         control = self.site.control()
         await control.open()
         writing = asyncio.create_task(control.writer.run())
-        await control.nodes.tick()
+        await control.nodes.refresh()
         for deed in deeds:
             await self.do(control, deed)
             await self.site.clock.advance(15)
-            await control.nodes.tick()
+            await control.nodes.refresh()
             await control.node_pools.tick()
         writing.cancel()
         await asyncio.wait([writing])
@@ -513,7 +516,7 @@ class Story(Rented):
         elif deed == "joins":
             self.joins(*(name for name in cloud.ours if not cloud.there[name].failed))
         elif deed == "dies":
-            for name in [name for name in cloud.ours if name in nodes][:1]:
+            for name in [name for name in cloud.ours if node_key(name) in nodes][:1]:
                 self.site.engine.give_up_node(name, SwarmNodeDown(error="heartbeat failure"))
         elif deed in ("refuses", "answers"):
             cloud.refuses = "quota of instances exceeded" if deed == "refuses" else ""

@@ -93,19 +93,19 @@ async def test_an_admin_resumes_one_device_or_all_of_a_node() -> None:
     one, two = site.nodes[0].devices
     says(site, replace(one, faults=(FELL,)), replace(two, faults=(FELL,)))
     async with site.open() as control:
-        await control.nodes.drain(ROOT, "gpu-1", True)
-        node = await control.nodes.resume(ROOT, "gpu-1", "1")
+        await control.nodes.drain(ROOT, make.node_key("gpu-1"), True)
+        node = await control.nodes.resume(ROOT, make.node_key("gpu-1"), "1")
         assert [bool(device.faults) for device in node.report.devices] == [True, False]
         assert (node.drain, site.devices.forgot) == (True, [two.uuid])
-        node = await control.nodes.resume(ROOT, "gpu-1")
+        node = await control.nodes.resume(ROOT, make.node_key("gpu-1"))
         assert [bool(device.faults) for device in node.report.devices] == [False, False]
         assert not node.drain
         with pytest.raises(NotFound, match="GPU '7' is none on gpu-1; there are: 0"):
-            await control.nodes.resume(ROOT, "gpu-1", "7")
+            await control.nodes.resume(ROOT, make.node_key("gpu-1"), "7")
         with pytest.raises(NotFound, match="no node"):
-            await control.nodes.resume(ROOT, "gpu-9")
+            await control.nodes.resume(ROOT, make.node_key("gpu-9"))
         with pytest.raises(Forbidden):
-            await control.nodes.resume(ANN, "gpu-1")
+            await control.nodes.resume(ANN, make.node_key("gpu-1"))
 
 
 def test_a_device_is_meant_by_index_label_or_uuid() -> None:

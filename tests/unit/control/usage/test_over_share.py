@@ -15,7 +15,8 @@ from commonage.ports.devices import DeviceSample
 from commonage.testing import factories as make
 
 DEVICE = make.device(uuid="GPU-0", memory_mib=24 * 1024)
-DEVICES = {"GPU-0": DEVICE}
+KEY, OTHER = make.device_key("GPU-0"), make.device_key("GPU-1")
+DEVICES = {KEY: DEVICE}
 SHARE = 8 * 1024
 
 
@@ -24,8 +25,8 @@ def allocation(attempt: str = "a-1", memory_mib: int = SHARE) -> Allocation:
 
 
 def seen(at: float, used: int | None = None, **others: Use) -> MeasurementRound:
-    uses = {("a-1", "GPU-0"): Use(used, None)} if used is not None else {}
-    return MeasurementRound(at, {"GPU-0": DeviceSample("GPU-0", used, 0.5)}, uses)
+    uses = {("a-1", KEY): Use(used, None)} if used is not None else {}
+    return MeasurementRound(at, {KEY: DeviceSample("GPU-0", used, 0.5)}, uses)
 
 
 def test_a_context_above_its_share_is_no_fault() -> None:
@@ -40,8 +41,8 @@ def test_a_context_above_its_share_is_no_fault() -> None:
 def test_a_context_that_was_measured_counts_where_it_is_larger() -> None:
     device = replace(DEVICE, context_mib=700)
     excesses = Excesses(512, 20)
-    assert excesses.take(seen(0, SHARE + 700), [allocation()], {"GPU-0": device}) == []
-    assert len(excesses.take(seen(5, SHARE + 701), [allocation()], {"GPU-0": device})) == 1
+    assert excesses.take(seen(0, SHARE + 700), [allocation()], {KEY: device}) == []
+    assert len(excesses.take(seen(5, SHARE + 701), [allocation()], {KEY: device})) == 1
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_what_is_interrupted_begins_anew(between: MeasurementRound) -> None:
 def test_a_missing_figure_neither_counts_nor_ends_it() -> None:
     excesses = Excesses(512, 20)
     excesses.take(seen(0, 9000), [allocation()], DEVICES)
-    unknown = MeasurementRound(5, {"GPU-0": DeviceSample("GPU-0", None, None)}, {("a-1", "GPU-0"): Use(None, None)})
+    unknown = MeasurementRound(5, {KEY: DeviceSample("GPU-0", None, None)}, {("a-1", KEY): Use(None, None)})
     assert excesses.take(unknown, [allocation()], DEVICES) == []
     assert excesses.take(MeasurementRound(6), [allocation()], DEVICES) == [], "a GPU that does not answer says nothing"
     assert excesses.take(seen(10, 9000), [allocation()], DEVICES)[0].since == 0
@@ -79,8 +80,8 @@ def test_a_whole_device_cannot_be_overrun_and_an_impossible_figure_is_none() -> 
 
 
 def test_memory_of_a_device_it_was_given_no_part_of() -> None:
-    other = {"GPU-1": make.device(uuid="GPU-1")}
-    round_ = MeasurementRound(0, {"GPU-1": DeviceSample("GPU-1", 300, None)}, {("a-1", "GPU-1"): Use(300, None)})
+    other = {OTHER: make.device(uuid="GPU-1")}
+    round_ = MeasurementRound(0, {OTHER: DeviceSample("GPU-1", 300, None)}, {("a-1", OTHER): Use(300, None)})
     (found,) = Excesses(512, 20).take(round_, [allocation()], other)
     assert (found.used_mib, found.share_mib) == (300, 0)
 
@@ -100,21 +101,19 @@ def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, in
     excesses = Excesses(512, 20)
     allocated = [allocation(), allocation("b-1")]
     for at, mine, theirs in rounds:
-        uses = {("a-1", "GPU-0"): Use(mine, None), ("b-1", "GPU-0"): Use(theirs, None)}
-        found = excesses.take(
-            MeasurementRound(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), allocated, DEVICES
-        )
+        uses = {("a-1", KEY): Use(mine, None), ("b-1", KEY): Use(theirs, None)}
+        found = excesses.take(MeasurementRound(at, {KEY: DeviceSample("GPU-0", None, None)}, uses), allocated, DEVICES)
         assert all(each.attempt_id == "b-1" for each in found)
 
 
-OVER = Excess("a-1", "GPU-0", DEVICE, 14 * 1024, SHARE, 0.0, 2)
+OVER = Excess("a-1", KEY, DEVICE, 14 * 1024, SHARE, 0.0, 2)
 
 
 def full(used: int | None, neighbour: int | None) -> MeasurementRound:
-    uses = {("a-1", "GPU-0"): Use(OVER.used_mib, None)}
+    uses = {("a-1", KEY): Use(OVER.used_mib, None)}
     if neighbour is not None:
-        uses["b-1", "GPU-0"] = Use(neighbour, None)
-    return MeasurementRound(0, {"GPU-0": DeviceSample("GPU-0", used, None)}, uses)
+        uses["b-1", KEY] = Use(neighbour, None)
+    return MeasurementRound(0, {KEY: DeviceSample("GPU-0", used, None)}, uses)
 
 
 def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
@@ -132,9 +131,7 @@ def test_nobody_is_said_to_need_what_nobody_measured() -> None:
     allocated = [allocation(), allocation("b-1", 12 * 1024)]
     assert needed_by(OVER, full(None, None), allocated, []) is None
     assert needed_by(OVER, MeasurementRound(0), allocated, []) is None
-    unknown = MeasurementRound(
-        0, {"GPU-0": DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", "GPU-0"): Use(None, None)}
-    )
+    unknown = MeasurementRound(0, {KEY: DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", KEY): Use(None, None)})
     assert needed_by(OVER, unknown, allocated, []) is None
 
 

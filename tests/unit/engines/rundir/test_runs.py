@@ -177,7 +177,7 @@ def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:
     place = runs.log_path("a-1")
     assert place is not None
     assert (place.read(9), place.parent.list_names(), runs.is_forgotten("a-1")) == (b"hello", ["log"], True)
-    assert runs.clear_old(time.time() + 100 * 86_400, 90, 1) == 1
+    assert runs.clear_old(time.time() + 100 * 86_400, 90 * 86_400, 1) == 1
     assert (os.listdir(seen / ".old"), os.listdir(tmp_path / "runs" / ".old")) == ([], [])
     runs.create(REQUEST, None)
     runs.remove("a-1")

@@ -16,6 +16,7 @@ from commonage import messages
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.images import Image, Kernel, Provenance, SourceFile
+from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
@@ -34,19 +35,19 @@ pytestmark = pytest.mark.anyio
 
 async def test_only_admins_are_offered_and_allowed_to_drain(portal: Portal, ann: Person, root: Person) -> None:
     assert "/drain" not in (await ann.get("nodes")).text
-    assert (await ann.post("nodes/gpu-1/drain", {"drain": "1"})).status_code == 403
+    assert (await ann.post("nodes/local/gpu-1/drain", {"drain": "1"})).status_code == 403
     assert "/drain" in (await root.get("nodes")).text
-    assert (await root.post("nodes/gpu-1/drain", {"drain": "1"})).status_code == 303
+    assert (await root.post("nodes/local/gpu-1/drain", {"drain": "1"})).status_code == 303
     page = (await root.get("nodes")).text
     assert messages.text(DrainedBy(by="root")) in page
     assert "Resume" in page
-    answer = await root.post("nodes/gpu-1/drain", {"drain": "0"}, HX_Request="true")
+    answer = await root.post("nodes/local/gpu-1/drain", {"drain": "0"}, HX_Request="true")
     assert answer.status_code == 204
     assert "drained by" not in (await root.get("nodes")).text
 
 
 async def test_unknown_node_is_an_error_that_lists_nodes(root: Person) -> None:
-    answer = await root.post("nodes/nowhere/drain", {"drain": "1"})
+    answer = await root.post("nodes/local/nowhere/drain", {"drain": "1"})
     assert answer.status_code == 404
     assert "gpu-1" in answer.text
 
@@ -69,7 +70,7 @@ async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann
     measured = DeviceSample(
         device_row.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
-    portal.control.node_views.note_measured({device_row.uuid: measured})
+    portal.control.node_views.note_measured({make.device_key(device_row.uuid): measured})
     await portal.control.nodes.refresh()
     page = (await ann.get("nodes")).text
     for words in (
@@ -77,37 +78,37 @@ async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann
         "1410 MHz", "temperature", "driver-limit is not available. Only root may set it.",
     ):  # fmt: skip
         assert words in page
-    assert "nodes/gpu-2/resume" not in page
-    assert "nodes/gpu-2/resume" in (await root.get("nodes")).text
-    answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
+    assert "nodes/local/gpu-2/resume" not in page
+    assert "nodes/local/gpu-2/resume" in (await root.get("nodes")).text
+    answer = await root.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "still faulty. It had Xid 95" in unquote(answer.headers["HX-Trigger"])
     portal.engine.add_node(report)
-    answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
+    answer = await root.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "schedulable again" in answer.headers["HX-Trigger"]
-    assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
+    assert (await ann.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
 async def test_drain_deadline_is_shown_to_owners(portal: Portal, root: Person, submit: Callable[..., Any]) -> None:
     one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
-    await root.post("nodes/gpu-2/drain", {"drain": "1"})
+    await root.post("nodes/local/gpu-2/drain", {"drain": "1"})
     page = (await root.get("nodes")).text
     assert "Drain deadline: in" in page
-    assert "nodes/gpu-2/remove" not in page, "it is not empty"
-    answer = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
+    assert "nodes/local/gpu-2/remove" not in page, "it is not empty"
+    answer = await root.post("nodes/local/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
     assert "notified of the deadline" in unquote(answer.headers["HX-Trigger"])
     assert "remaining workloads are evicted" in (await root.get("nodes")).text
     assert "must be empty, in 2 h" in (await root.get(f"workloads/{one.id}")).text
-    wrong = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "soon"})
+    wrong = await root.post("nodes/local/gpu-2/drain", {"drain": "1", "by": "soon"})
     assert wrong.status_code == 422
     assert "is no time" in wrong.text
 
 
 async def test_an_empty_node_is_removed_by_admins_only(portal: Portal, ann: Person, root: Person) -> None:
-    assert (await root.post("nodes/gpu-2/remove")).status_code == 409
-    await root.post("nodes/gpu-2/drain", {"drain": "1"})
-    assert "nodes/gpu-2/remove" in (await root.get("nodes")).text
-    assert (await ann.post("nodes/gpu-2/remove", {"force": "1"})).status_code == 403
-    answer = await root.post("nodes/gpu-2/remove", {"force": "0"}, HX_Request="true")
+    assert (await root.post("nodes/local/gpu-2/remove")).status_code == 409
+    await root.post("nodes/local/gpu-2/drain", {"drain": "1"})
+    assert "nodes/local/gpu-2/remove" in (await root.get("nodes")).text
+    assert (await ann.post("nodes/local/gpu-2/remove", {"force": "1"})).status_code == 403
+    answer = await root.post("nodes/local/gpu-2/remove", {"force": "0"}, HX_Request="true")
     assert "gpu-2 is removed" in unquote(answer.headers["HX-Trigger"])
     assert "Node gpu-2" not in (await root.get("nodes")).text
 
@@ -145,7 +146,7 @@ async def test_faulty_node_is_not_shown_as_draining(portal: Portal, ann: Person,
     await portal.control.nodes.refresh()
     page = (await root.get("nodes")).text
     assert "Faulty" in page and "Docker does not answer" in page and "Draining" not in page
-    await root.post("nodes/gpu-2/drain", {"drain": "1"})
+    await root.post("nodes/local/gpu-2/drain", {"drain": "1"})
     assert "Draining" in (await ann.get("nodes")).text
 
 
@@ -262,3 +263,17 @@ async def test_markup_in_image_fields_is_escaped(portal: Portal, ann: Person) ->
         page = (await ann.get(path)).text
         assert_whole(page)
         assert "<script>alert" not in page
+
+
+async def test_what_is_used_is_shown_beside_what_is_allocated(portal: Portal, clock: FakeClock, ann: Person) -> None:
+    report = next(one for one in await portal.engine.nodes() if one.name == "gpu-1")
+    usage = NodeUsage(1.5, 2048, 10_240, 20_480, 1_500_000.0, None, 0.0, 12.0, 61.0, 0.7)
+    portal.engine.add_node(replace(report, usage=usage))
+    await clock.advance(10)
+    page = (await ann.get("nodes")).text
+    assert "bar-used" in page
+    assert "allocated, 1.5 used" in page
+    assert "2 GiB used" in page
+    for text in ("disk 10 GiB of 20 GiB used", "read 1.5 MB/s", "network in 0 B/s", "processor 61 °C", "load 0.7"):
+        assert text in page
+    assert "written" not in page, "what is unknown is left out"

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 RULES = Rules(
     (
         Tenant("course", "Deep learning", quota=Quota(Bounds(gpu_milli=500), Bounds(gpu_milli=2000))),
-        Tenant("optics", quota=Quota(Bounds(gpu_milli=1000))),
+        Tenant("optics", quota=Quota(Bounds(gpu_milli=1000), per_user=Bounds(running=1))),
     )
 )
 CLASS = {
@@ -95,3 +95,18 @@ async def test_usage_page_shows_quota_borrowed_and_lent(
     hers = (await ann.get("usage")).text
     assert "Deep learning" in hers
     assert "optics" not in hers
+
+
+async def test_launch_form_and_usage_page_show_what_quotas_leave(portal: Portal, ann: Person) -> None:
+    portal.identity.groups["ann"] = ("optics",)
+    fields = {"kind": "job", "command": "x", "tenant": "optics"}
+    before = (await ann.post("launch/dry-run", fields)).text
+    assert "uses 0 of 1 running workloads: 1 left." in before
+    assert "uses 0 of 1 GPUs: 1 left" in (await ann.get("launch?tenant=optics")).text
+    await ann.post("launch", {**fields, "key": "portal-quota"})
+    await portal.clock.advance(5)
+    after = (await ann.post("launch/dry-run", fields)).text
+    assert '<li class="error">User ann in tenant optics uses 1 of 1 running workloads: 0 left.</li>' in after
+    assert "Quota exceeded: user ann in tenant optics" in after
+    for page in ("usage", ""):
+        assert "uses 1 of 1 running workloads: 0 left." in (await ann.get(page)).text

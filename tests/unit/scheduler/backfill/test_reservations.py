@@ -21,6 +21,7 @@ from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 from commonage.testing import factories
+from commonage.testing.factories import node_key
 
 HOUR = 3600.0
 GIB = 1024
@@ -196,7 +197,7 @@ def test_places_move_from_a_draining_node() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
     assert world.reserve(course(1, "1")) is None
     gone = world.reserved.places("r1")[0].node
-    world.grid.put([replace(world.grid.nodes[world.grid.number[gone]], state=NodeState.DRAINING)])
+    world.grid.put([replace(world.grid.nodes[world.grid.number[node_key(gone)]], state=NodeState.DRAINING)])
     world.until(NOW + 1)
     assert [place.node for place in world.reserved.places("r1")] == [{"n1": "n2", "n2": "n1"}[gone]]
 

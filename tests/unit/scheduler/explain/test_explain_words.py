@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.unit.scheduler.clusters import GIB, NOW, PATIENT, Scene, allocated, queued
 
-from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
@@ -63,9 +64,9 @@ def test_jobs_ahead_are_grouped_by_reason() -> None:
     )
     fair = replace(scene, rules=replace(PATIENT, entry_penalty_s=0.0))
     assert fair.explain(mine).jobs_ahead == (
-        JobsAhead(Precedence.PRIORITY, 1, (("service", "root"),)),
-        JobsAhead(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
-        JobsAhead(Precedence.OWN, 1, (("job", "eve"),)),
+        JobsAhead(Precedence.PRIORITY, 1, (Ahead("service", "root", "lab"),)),
+        JobsAhead(Precedence.OLDER, 2, (Ahead("session", "ann", "lab"),) * 2),
+        JobsAhead(Precedence.OWN, 1, (Ahead("job", "eve", "lab"),)),
     )
     assert [(group.precedence, group.count) for group in scene.explain(mine).jobs_ahead] == [
         (Precedence.PRIORITY, 1),
@@ -84,13 +85,21 @@ def test_quota_reason_comes_with_a_smaller_request() -> None:
     )
 
 
-def test_reservation_reason_names_its_tenant() -> None:
-    request = queued(1, "12GiB")
-    kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
+@pytest.mark.parametrize("tenant", ["course", "lab"])
+def test_reservation_reason_names_only_the_own_tenant(tenant: str) -> None:
+    request, own = replace(queued(1, "12GiB"), tenant=tenant), tenant == "course"
+    kept = Reservation(
+        "r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), 1, "lab class", "zoe"
+    )
     explanation = Scene(NOW, [factories.node("n", 1)], [], [request], Rules(reservations=(kept,))).explain(request)
     assert explanation.reasons == (
         waiting.ReservedForOthers(
-            node="n", free=Resources(gpu_memory_mib=24 * GIB), tenant="course", title="lab class", ends_in_s=1800
+            node="n",
+            free=Resources(gpu_memory_mib=24 * GIB),
+            tenant="course" if own else "",
+            user="zoe" if own else None,
+            title="lab class" if own else "",
+            ends_in_s=1800,
         ),
     )
     assert explanation.fits_now_gpus is None or parse_gpus(explanation.fits_now_gpus) != request.request.gpu

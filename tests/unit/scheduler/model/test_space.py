@@ -75,7 +75,7 @@ def test_ended_by_equals_the_room_after_time_limits_ended(nodes: list[Node], run
 def test_allocation_table_follows_added_and_removed_nodes(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     allocations = fill(grid, running)
-    grid.remove(nodes[0].name)
+    grid.remove(nodes[0].key)
     left = [allocated for allocated in allocations if allocated.allocation.node != nodes[0].name]
     assert np.array_equal(allocations.ended_by(1e9), AllocationTable(grid, left).ended_by(1e9))
     assert len(allocations) >= len(left)

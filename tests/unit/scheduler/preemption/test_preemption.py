@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations, count
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, NOW, clusters
@@ -77,14 +78,16 @@ def own(name: str, gpus: int) -> Tenant:
     return Tenant(name, quota=Quota(Bounds(gpu_milli=gpus * 1000)))
 
 
-def test_lower_priority_is_evicted_with_a_reason() -> None:
+@pytest.mark.parametrize(("tenant", "by"), [("bio", ("alice", "session")), ("art", ("", ""))])
+def test_lower_priority_is_evicted_with_a_reason(tenant: str, by: tuple[str, str]) -> None:
+    """The reason names nobody of another tenant."""
     world = World([factories.node("n1", 1)])
-    low = world.allocate(part("1"))
+    low = world.allocate(part("1"), tenant=tenant)
     eviction = world.evict("1")
     assert gone(eviction) == ids(low)
     assert eviction is not None
     assert eviction.nodes == (0,)
-    assert eviction.victims[0].reason == attempts.Preempted(by_owner="alice", by_kind="session", is_session=False)
+    assert eviction.victims[0].reason == attempts.Preempted(by_owner=by[0], by_kind=by[1], is_session=False)
 
 
 def test_not_preemptible_equal_priority_or_guaranteed_workloads_stay() -> None:
@@ -138,7 +141,7 @@ def test_reclaim_takes_back_only_what_was_borrowed() -> None:
     eviction = world.evict("2")
     assert gone(eviction) == ids(allocated[2], allocated[3])
     assert eviction is not None
-    assert eviction.victims[0].reason == attempts.Reclaimed(tenant="bio", is_session=False)
+    assert eviction.victims[0].reason == attempts.Reclaimed(is_session=False)
 
 
 def test_nominal_quota_of_a_tenant_is_not_evicted_for_priority_of_another() -> None:

@@ -14,7 +14,7 @@ from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.shapes import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
 from commonage.testing import factories
 
@@ -32,12 +32,21 @@ def tenant(name: str, nominal: int | None, **bounds: int | None) -> Tenant:
 def allocated(name: str, n: float, owner: str = "ann") -> AllocatedRequest:
     share = replace(factories.share(), compute_milli=round(n * 1000), memory_mib=round(n * 1024))
     return AllocatedRequest(
-        Allocation(f"a{next(NUMBERS)}", "node-1", 1000, 1024, (share,), 0.0), "w", "", owner, "job", tenant=name
+        Allocation(f"a{next(NUMBERS)}", factories.SITE, "node-1", 1000, 1024, (share,), 0.0),
+        "w",
+        "",
+        owner,
+        "job",
+        tenant=name,
     )
 
 
 def amounts(n: float) -> Amounts:
     return Amounts.of(allocated("", n).allocation)
+
+
+def asking(name: str) -> QueuedRequest:
+    return QueuedRequest("w", "w-1", factories.request(), 0, 0.0, owner="ann", tenant=name)
 
 
 LAB = (tenant("bio", 8, borrowing=2), tenant("physics", 4, lending=3))
@@ -115,10 +124,10 @@ def test_vram_share_goes_to_nodes_where_it_stays_within_quota() -> None:
     shape = grid.shape(factories.request(gpus="8GiB"))
     assert amounts_of(shape).gpu_milli == 100
     quotas = QuotaAccounts(Rules((Tenant("bio", quota=Quota(gpus(0.2), gpus(0))),)))
-    allowed = quotas.nodes_within_quota(grid, shape, "bio", "ann")
+    allowed = quotas.nodes_within_quota(grid, asking("bio"), shape)
     assert allowed is not None
     assert allowed.tolist() == [False, True]
-    assert quotas.nodes_within_quota(grid, shape, "other", "ann") is None
+    assert quotas.nodes_within_quota(grid, asking("other"), shape) is None
 
 
 def test_least_amounts_of_an_unmatched_shape_have_no_devices() -> None:

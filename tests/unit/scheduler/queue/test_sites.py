@@ -50,7 +50,7 @@ def test_first_free_site_in_the_order_of_the_rules_is_chosen() -> None:
 def test_cheapest_or_least_used_free_site_is_chosen_by_rule() -> None:
     grid = Grid(cluster("a", "b"))
     share = factories.share(grid.nodes[0].report.devices[0], memory_mib=1024)
-    grid.take(factories.allocation(node="n0", shares=[share]))
+    grid.take(factories.allocation(site="a", node="n0", shares=[share]))
     least = Sites(grid, Rules(site_policy=SitePolicy.MIN_USED))
     assert where(least, "w", bools(1, 1), bools(1, 1)) == ("b", True)
     cheap = Sites(grid, Rules(sites=(("b", 2.0), ("a", 1.5)), site_policy=SitePolicy.CHEAPEST))

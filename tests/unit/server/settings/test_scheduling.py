@@ -79,6 +79,25 @@ def test_rules_are_parsed(tmp_path: Path) -> None:
     assert settings.node_labels == {"zone": "basement", "nvidia.com/nvlink": "yes"}
 
 
+def test_quota_of_counts_months_environments_and_models_is_parsed(tmp_path: Path) -> None:
+    rules = rules_of(
+        read(
+            tmp_path,
+            'quota_time_zone = "Europe/Berlin"\n[[tenants]]\nname = "a"\n'
+            'nominal = { running = 4, queued = 20, storage = "1GiB", gpu_hours_month = 0.5 }\n'
+            "per_user.running = 2\nper_environment.notebook = { gpus = 1, queued = 3 }\n"
+            "per_model.A100 = { gpus = 2, gpu_hours_month = 100 }\n",
+        )
+    )
+    assert rules.time_zone == "Europe/Berlin"
+    assert rules.tenant("a").quota == Quota(
+        Bounds(running=4, queued=20, storage_mib=1024, gpu_s_month=1800),
+        per_user=Bounds(running=2),
+        per_environment=(("notebook", Bounds(gpu_milli=1000, queued=3)),),
+        per_model=(("A100", Bounds(gpu_milli=2000, gpu_s_month=360_000)),),
+    )
+
+
 def test_priority_classes_extend_built_in_ones(tmp_path: Path) -> None:
     found = priority_classes_of(read(tmp_path, WHOLE))
     assert [one.name for one in found] == ["scavenger", "low", "normal", "high", "deadline", "urgent"]
@@ -104,6 +123,11 @@ def test_control_settings_contain_rules(tmp_path: Path) -> None:
         ('[[tenants]]\nname = "a"\ndevices = 3', "line 3: tenants.a.devices: no such setting. Settings here: name,"),
         ('[[tenants]]\nname = "a"\n[tenants.borrowing]\ngpus = 1',
          "line 1: tenants.a: borrowing.gpus is relative to nominal.gpus, which is not set"),
+        ('[[tenants]]\nname = "a"\nnominal.running = 1\nborrowing.running = 2',
+         "tenants.a: borrowing.running: only cpus, memory, gpus, vram are lent"),
+        ('[[tenants]]\nname = "a"\nper_model.A100.storage = "1GiB"',
+         "tenants.a: per_model.A100.storage: it bounds gpus,"),
+        ('quota_time_zone = "Moon/Crater"', "no such time zone"),
         ('[[tenants]]\nname = "a"\nnominal.gpus = 1\nlending.gpus = 2',
          "tenants.a: lending.gpus is more than nominal.gpus"),
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"', "tenants: 'a' is defined twice"),

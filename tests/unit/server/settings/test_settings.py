@@ -161,7 +161,7 @@ def test_invalid_setting_in_file_is_reported(tmp_path: Path, toml: str, said: li
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('members = ["ann"]', "line 3: tenants.lab.members: no such setting. Settings here: name, title, weight"),
+        ('membres = ["ann"]', "line 3: tenants.lab.membres: no such setting. Settings here: name, title, weight"),
         ("nominal = { gpu = 1 }", "tenants.lab.nominal.gpu: no such setting. Settings here: cpus, memory, gpus"),
     ],
 )

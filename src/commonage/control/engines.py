@@ -1,0 +1,102 @@
+"""The engines of all sites. Sites come and go while the control plane runs; loops run one task for each of them.
+
+A site that does not answer delays only its own tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+from commonage.control.signals import cancel_all
+from commonage.domain.errors import CommonageError
+from commonage.ports.engine import Engine
+
+log = logging.getLogger(__name__)
+ASK_TIMEOUT_S = 2.0
+
+T = TypeVar("T")
+
+
+class Engines(Mapping[str, Engine]):
+    """Engines by site."""
+
+    def __init__(self, engines: Collection[Engine] = ()) -> None:
+        self._engines = {engine.site: engine for engine in engines}
+        self._changed: set[asyncio.Event] = set()
+
+    def __getitem__(self, site: str) -> Engine:
+        return self._engines[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._engines))
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    def add(self, engine: Engine) -> None:
+        """Add an open engine; it replaces the engine of its site, if there is one."""
+        self._engines[engine.site] = engine
+        self._notify()
+
+    def remove(self, site: str) -> Engine | None:
+        """Remove the engine of a site. The caller closes it, once the tasks for it have ended."""
+        engine = self._engines.pop(site, None)
+        self._notify()
+        return engine
+
+    def _notify(self) -> None:
+        for event in self._changed:
+            event.set()
+
+    async def ask(self, question: Callable[[Engine], Awaitable[T]], timeout_s: float = ASK_TIMEOUT_S) -> dict[str, T]:
+        """Ask all engines at once. Sites that fail, or do not answer in time, are left out and logged."""
+
+        async def one(engine: Engine) -> T:
+            async with asyncio.timeout(timeout_s):
+                return await question(engine)
+
+        engines = list(self._engines.values())
+        answers = await asyncio.gather(*(one(engine) for engine in engines), return_exceptions=True)
+        found: dict[str, T] = {}
+        for engine, answer in zip(engines, answers, strict=True):
+            if isinstance(answer, CommonageError | TimeoutError):
+                why = str(answer) or f"it did not answer within {timeout_s:g} s"
+                log.warning("site %s: left out of this round: %s", engine.site, why)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[engine.site] = answer
+        return found
+
+    async def run_each(self, run: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
+        """Run `run(engine)` for every engine until cancelled, also for those added later. Raises what a task raises."""
+        tasks: dict[str, tuple[Engine, asyncio.Task[None]]] = {}
+        event = asyncio.Event()
+        self._changed.add(event)
+        try:
+            while True:
+                event.clear()
+                for site, (engine, task) in list(tasks.items()):
+                    if self._engines.get(site) is not engine:
+                        del tasks[site]
+                        await cancel_all([task])
+                for site, engine in self._engines.items():
+                    if site not in tasks:
+                        tasks[site] = (engine, asyncio.create_task(run(engine), name=f"site {site}"))
+                changed = asyncio.ensure_future(event.wait())
+                try:
+                    await asyncio.wait(
+                        [changed, *(task for _, task in tasks.values())], return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    changed.cancel()
+                for _, task in tasks.values():
+                    if task.done():
+                        task.result()
+                        raise RuntimeError(f"the task {task.get_name()} ended; it must run until it is cancelled")
+        finally:
+            self._changed.discard(event)
+            await cancel_all([task for _, task in tasks.values()])
