@@ -294,7 +294,7 @@ class _Server:
 
 async def _kill_attempts(components: Components) -> int:
     count = 0
-    for engine in components.engines:
+    for engine in components.engines.values():
         for status in await engine.statuses():
             if status.phase is not Phase.ENDED:
                 count += 1
