@@ -219,7 +219,7 @@ class Control:
                 _begin(loops, loop)
 
     async def stop_all(self, within_s: float = 20.0) -> int:
-        """Stop all running workloads before the node shuts down: sessions end for good, other work is requeued.
+        """Stop the local site's workloads before the node shuts down: sessions end for good, other work is requeued.
 
         The loops must still run. Returns how many workloads still ran after `within_s` seconds.
         """
