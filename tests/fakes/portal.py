@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Unauthenticated, Unavailable
@@ -154,7 +155,8 @@ class Portal:
         self.store = MemoryStore()
         world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
-            devices=devices, engines=[self.engine], environments=ENVIRONMENTS, chance=random.Random(1).randrange,
+            devices=devices, engines=Engines([self.engine]), environments=ENVIRONMENTS,
+            chance=random.Random(1).randrange,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
         self.control = Control(world, settings or usual)

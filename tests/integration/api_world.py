@@ -27,6 +27,7 @@ from tests.fakes.waiting import until
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import BundleLimits, ControlSettings, Limits
 from commonage.control.workloads.submission import Submission
 from commonage.control.workloads.workloads import HUB
@@ -181,7 +182,7 @@ def make_control(
         identity=identity or FakeIdentity(),
         bundles=BundleFiles(folder / "bundles"),
         devices=devices.devices if devices else NoDevices(),
-        engines=[engine or fake],
+        engines=Engines([engine or fake]),
         environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
     )

@@ -17,6 +17,7 @@ from commonage.api.app import create_app
 from commonage.api.auth import Auth
 from commonage.cli.output import shares
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.domain.images import Environment
 from commonage.domain.nodes import Isolation
@@ -81,7 +82,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
         identity=identity,
         bundles=BundleFiles(data / "bundles"),
         devices=devices,
-        engines=[engine],
+        engines=Engines([engine]),
         environments=[SHELL],
         chance=random.randrange,
     )

@@ -30,6 +30,7 @@ from tests.fakes.waiting import until
 from tests.integration.api_world import FakeIdentity
 
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.images import Environment
@@ -110,7 +111,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
         identity=FakeIdentity(),
         bundles=BundleFiles(data / "bundles"),
         devices=NoDevices(),
-        engines=[engine],
+        engines=Engines([engine]),
         environments=[Environment("base", "Of this machine", image=IMAGE)],
         chance=random.randrange,
     )

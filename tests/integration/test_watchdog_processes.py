@@ -16,6 +16,7 @@ from tests.fakes.waiting import until
 from tests.integration.api_world import FakeIdentity
 
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.images import Environment
@@ -64,7 +65,8 @@ class Site:
         self.engine = ProcessEngine("local", data, devices=self.device, settings=settings)
         world = Adapters(
             store=MemoryStore(), metrics=KeptMetrics(), clock=SystemClock(), identity=FakeIdentity(),
-            bundles=BundleFiles(data / "bundles"), devices=self.device, engines=[self.engine], environments=[SHELL],
+            bundles=BundleFiles(data / "bundles"), devices=self.device, engines=Engines([self.engine]),
+            environments=[SHELL],
             chance=random.randrange,
         )  # fmt: skip
         self.control = Control(world, ControlSettings(gpu_over_share="stop", gpu_over_share_after_s=0))

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 _NOTABLE_OFFSET_S = 2.0
 
 
-@click.group(cls=LazyGroup, lazy={"join": "commonage.server.commands.site_join:join"})
+_ON_APPLIANCE = {
+    "join": "commonage.server.commands.site_join:join",
+    "agent": "commonage.server.commands.site_agent:agent",
+}
+
+
+@click.group(cls=LazyGroup, lazy=_ON_APPLIANCE)
 def site() -> None:
     """List, invite, revoke and remove sites elsewhere.
 
@@ -29,6 +35,7 @@ def site() -> None:
       commonage site ls
       commonage site token clinic
       commonage site join --token-file token
+      commonage site agent
       commonage site revoke clinic
     """
 

@@ -55,7 +55,6 @@ from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
-from commonage.ports.engine import Engine
 from commonage.ports.homes import Homes
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
@@ -85,7 +84,7 @@ class Adapters:
     identity: Identity
     bundles: Bundles
     devices: Devices
-    engines: Sequence[Engine]
+    engines: Engines
     environments: Sequence[Environment]
     chance: Callable[[int], int]
     elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
@@ -103,7 +102,7 @@ class Control:
         self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
-        self.engines = engines = Engines(adapters.engines)
+        self.engines = engines = adapters.engines
         self.live_state = live_state = LiveState(settings.rules)
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
@@ -220,7 +219,7 @@ class Control:
                 _begin(loops, loop)
 
     async def stop_all(self, within_s: float = 20.0) -> int:
-        """Stop all running workloads before the node shuts down: sessions end for good, other work is requeued.
+        """Stop the local site's workloads before the node shuts down: sessions end for good, other work is requeued.
 
         The loops must still run. Returns how many workloads still ran after `within_s` seconds.
         """

@@ -6,7 +6,7 @@ Filled by bootstrap; nothing is read from the environment here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from commonage.domain.errors import InvalidInput
@@ -110,6 +110,20 @@ class ContainerSettings(EngineSettings):
 @dataclass(frozen=True)
 class DockerSettings(ContainerSettings, LocalNodeSettings):
     """Settings of one Docker engine."""
+
+
+@dataclass(frozen=True)
+class RemoteSettings:
+    """Settings of the engines of all sites elsewhere.
+
+    `folder`: keeps the last known state of each, and what waits for its link. `gateway_port`: loopback port of the
+    workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
+    workloads address these.
+    """
+
+    folder: Path
+    gateway_port: int = 0
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

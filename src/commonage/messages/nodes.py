@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.reasons import nodes as r
 from commonage.domain.requests import format_duration, format_memory
-from commonage.messages.template import Say, Texts, count, sentence
+from commonage.messages.template import Say, Texts, count, moment, sentence
 
 _JOIN = "Run `commonage node join` for it again"
 _UNDECIDED = (
@@ -47,6 +47,10 @@ TEXTS: Texts = {
         "It does not report."
         if reason.silent_s is None
         else f"It has not reported for {format_duration(reason.silent_s)}."
+    ),
+    r.SiteUnreachable: lambda reason, _: (
+        f"Site {reason.site} has been unreachable since {moment(reason.since)}. This is its last known state: its "
+        "workloads go on there, and new ones start once it is back."
     ),
     r.WorkloadLostThere: "A workload was lost there. It takes no work until its next report.",
     r.RemovedFromSite: (

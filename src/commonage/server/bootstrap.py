@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
@@ -27,8 +28,8 @@ from commonage.metrics.prometheus import metrics_router
 from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
-from commonage.ports.engine import Engine
 from commonage.server.configure import (
+    EnginePlace,
     agents_of,
     control_settings,
     homes_dir,
@@ -48,6 +49,7 @@ from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
+from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage import HomeFolders
 from commonage.store.bundle_files import BundleFiles
@@ -74,7 +76,7 @@ class Components:
     metrics: SqlMetrics
     identity: HubIdentity
     devices: Opened
-    engines: Sequence[Engine]
+    engines: Engines
     web: ASGIApp
     end_streams: Callable[[], None]
     gateway: WorkloadGateway
@@ -135,14 +137,16 @@ async def assemble(
     if agents is not None:
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, data.path, devices.devices, access, account, agents)
+    engine = make_engine(settings, EnginePlace(LOCAL_SITE, data.path), devices.devices, access, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
-    joining = None
+    joining, engines = None, Engines([engine])
     if address := settings.site_address:
+        authority = authority_of(data.path)
+        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, metrics.write, access, engines)
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
-        joining = Joining(settings, site, authority_of(data.path), data.path, clock, reserved=[engine.site])
+        joining = Joining(settings, site, authority, data.path, clock, remote)
     join_service = None if joining is None else joining.join_service
     adapters = Adapters(
         store=store,
@@ -152,7 +156,7 @@ async def assemble(
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=devices.devices,
         elsewhere={LOCAL_SITE: agents} if agents is not None else {},
-        engines=[engine],
+        engines=engines,
         environments=builtin_of(settings),
         chance=random.SystemRandom().randrange,
         support=LocalSupport(settings),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from commonage.control.settings import BundleLimits, ControlSettings, Retention
-from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.tenants import Rules
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.process.engine import ProcessEngine
@@ -26,9 +26,17 @@ from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
 
 
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """The site of an engine, and its data folder."""
+
+    site: str
+    data: Path
+
+
 def make_engine(
     settings: Settings,
-    data: Path,
+    place: EnginePlace,
     devices: Devices,
     access: WorkloadAccess,
     account: RegistryAccount | None = None,
@@ -38,6 +46,7 @@ def make_engine(
 
     `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
     """
+    site, data = place.site, place.data
     every: dict[str, Any] = {
         "cpu_hold": settings.cpu_hold,
         "keep_logs_s": settings.keep_logs,
@@ -52,7 +61,7 @@ def make_engine(
     }
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
-        return ProcessEngine(LOCAL_SITE, data, devices=devices, settings=process)
+        return ProcessEngine(site, data, devices=devices, settings=process)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -63,7 +72,7 @@ def make_engine(
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
-        return DockerEngine(LOCAL_SITE, data, devices=devices, settings=docker)
+        return DockerEngine(site, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
         **daemon,
@@ -73,7 +82,7 @@ def make_engine(
         sources=settings.port_source_ranges,
         without_agents=settings.swarm_without_agents,
     )
-    return SwarmEngine(LOCAL_SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+    return SwarmEngine(site, data, shared_dir(settings, data), agents=agents, settings=swarm)
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:

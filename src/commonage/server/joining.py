@@ -6,10 +6,11 @@ Made by the bootstrap, opened by main.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
@@ -18,12 +19,11 @@ from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.bundle import make_bundle
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.sites.links import SiteLinks
-from commonage.link.sites.registry import SiteRegistry
 from commonage.link.sites.service import InviteRules, SiteService
 from commonage.ports.clock import Clock
 from commonage.server.processes.ports import PortError, in_url
 from commonage.server.settings.settings import Settings
+from commonage.server.sites import RemoteSites
 from commonage.wire.hub import PORTAL_PATH
 
 # Services cannot request no-new-privileges, so the daemon sets it for all containers. Swarm mode refuses live-restore.
@@ -51,7 +51,7 @@ def join_config(settings: Settings, address: str, shared_dir: Path, registry: st
 class Joining:
     """The join service behind its listener, and the sites that dial.
 
-    `join_service` and `site_service` are the ports for the API. `reserved` are names that no site elsewhere may have.
+    `join_service` and `site_service` are the ports for the API.
     """
 
     def __init__(
@@ -61,16 +61,15 @@ class Joining:
         authority: CertificateAuthority,
         data_dir: Path,
         clock: Clock,
-        reserved: Collection[str] = (),
+        remote: RemoteSites,
     ) -> None:
         self._settings, self._authority = settings, authority
         folder = data_dir / "joining"
         tokens = Tokens(folder / "secret", authority.fingerprint)
         self.join_service = JoinService(site, authority, tokens, SwarmManager(settings.docker_url), clock)
-        registry = SiteRegistry(data_dir.absolute() / "authority" / "sites.json", clock.now)
-        self.site_links = SiteLinks(authority, registry, now=clock.now)
-        rules = InviteRules(site.listeners, frozenset(reserved))
-        self.site_service = SiteService(authority, registry, self.site_links, tokens, clock, rules)
+        self.site_links = remote.links
+        rules = InviteRules(site.listeners, frozenset([LOCAL_SITE]))
+        self.site_service = SiteService(authority, remote.registry, remote.links, tokens, clock, rules)
         self._join_listener = JoinListener(self.join_service, self.site_service)
 
     async def open(self, agents: AgentConnections | None) -> None:

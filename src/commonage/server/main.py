@@ -29,6 +29,7 @@ from commonage import __version__
 from commonage.api.routes.registry import images_in_use
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Loop
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
@@ -293,12 +294,11 @@ class _Server:
 
 
 async def _kill_attempts(components: Components) -> int:
-    count = 0
-    for engine in components.engines:
-        for status in await engine.statuses():
-            if status.phase is not Phase.ENDED:
-                count += 1
-                await engine.stop(status.attempt_id, 0)
+    count, engine = 0, components.engines[LOCAL_SITE]
+    for status in await engine.statuses():
+        if status.phase is not Phase.ENDED:
+            count += 1
+            await engine.stop(status.attempt_id, 0)
     return count
 
 

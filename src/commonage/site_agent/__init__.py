@@ -1,1 +1,16 @@
-"""What runs on an appliance: a machine, or a cluster, that is a site of a control plane elsewhere."""
+"""The site agent: runs on an appliance, and serves its local engine to the control plane over the site link.
+
+| question | module |
+|---|---|
+| requests of the control plane, and the loops | `agent.py` |
+| start requests that were accepted, kept over a crash | `attempts.py` |
+| the statuses that the control plane knows or will know | `statuses.py` |
+| logs, commands and connections as streams | `streams.py` |
+| files of jobs | `bundles.py` |
+| samples of an outage | `samples.py` |
+| how workloads reach the hub and the control plane | `gateway.py` |
+| joining as a site | `join.py` |
+
+While the link is down the agent goes on: it starts what it accepted, and its engine keeps what runs and what ended
+until the control plane has stored that.
+"""

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import ClassVar
 
 from commonage.domain.images import Environment
 from commonage.domain.nodes import LOCAL_SITE, Allocation
@@ -61,6 +62,8 @@ class EngineRig(ABC):
     start_request: StartRequestFactory
     broken_environment: Environment
     """An environment that can never be prepared."""
+    on_this_node: ClassVar[bool] = True
+    """Whether its processes are those of the control plane's node, whose owners the engine is asked for."""
 
     @abstractmethod
     async def engine(self) -> Engine:

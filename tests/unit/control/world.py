@@ -12,6 +12,7 @@ from tests.fakes.bundles import MemoryBundles
 from tests.fakes.metrics import KeptMetrics
 
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError
@@ -132,7 +133,7 @@ class Site:
             identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
             bundles=self.bundles,
             devices=self.devices,
-            engines=[engine or self.engine],
+            engines=Engines([engine or self.engine]),
             environments=[
                 factories.environment("base", kinds=(Kind.JOB, Kind.SERVICE)),
                 factories.environment("notebook", kinds=(Kind.SESSION,)),

@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Adapters, Control
+from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
@@ -68,7 +69,7 @@ async def control(anyio_backend: str, node: Any) -> Control:
         identity=FewPeople(),  # type: ignore[arg-type]  # nothing here signs anybody in
         bundles=MemoryBundles(),
         devices=NoDevices(),
-        engines=[FakeEngine(factories.SITE, [node.report], clock)],
+        engines=Engines([FakeEngine(factories.SITE, [node.report], clock)]),
         environments=[factories.environment()],
         chance=lambda _below: 0,
     )

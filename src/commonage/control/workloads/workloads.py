@@ -24,6 +24,7 @@ from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.lifecycle import StopRequested
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
@@ -244,19 +245,22 @@ class Workloads:
         return after
 
     async def stop_all(self, within_s: float = 20.0) -> int:
-        """Before the node shuts down: stop all running workloads. Sessions end for good, other work is requeued.
+        """Before the node shuts down: stop the running workloads of its site. Sessions end for good, other work is
+        requeued. Workloads of other sites go on.
 
         Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
         """
         now = self.clock.now()
-        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
+        for workload in self._of_local_site():
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.EVICTION
             self.writer.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
-        while (
-            left := len(self.live_state.in_state(State.STARTING, State.RUNNING))
-        ) and self.clock.now() < now + within_s:
+        while (left := len(self._of_local_site())) and self.clock.now() < now + within_s:
             await self.clock.sleep(0.05)
         return left
+
+    def _of_local_site(self) -> list[Workload]:
+        running = self.live_state.in_state(State.STARTING, State.RUNNING)
+        return [one for one in running if one.attempt is not None and one.attempt.allocation.site == LOCAL_SITE]
 
 
 def _retrieve_error(starting: asyncio.Task[None]) -> None:

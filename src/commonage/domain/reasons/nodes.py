@@ -23,6 +23,14 @@ class NotReporting(Reason):
     silent_s: float | None = None
 
 
+class SiteUnreachable(Reason):
+    """The link to the site is down `since` then (unix seconds). Its workloads go on; what is shown is their last known
+    state."""
+
+    site: str
+    since: float
+
+
 class WorkloadLostThere(Reason):
     """A workload was lost on the node, which takes no work until it reports again."""
 

@@ -1,0 +1,119 @@
+"""What the control plane keeps of a site over its own restart: last known state, and commands not delivered yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from commonage.domain.codec import from_json, to_json
+from commonage.domain.statuses import StartRequest, Status
+from commonage.link.sites.engine_messages import SiteReport
+from commonage.link.sites.sqlite_file import SqliteFile, Statement
+
+T = TypeVar("T")
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS statuses (id TEXT PRIMARY KEY, own INTEGER NOT NULL, status TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS commands (id TEXT PRIMARY KEY, command TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS addresses (id TEXT PRIMARY KEY, host TEXT NOT NULL, port INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS site (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is left to deliver for one attempt. `sent`: the start may have reached the site. `at`: when it was given."""
+
+    attempt_id: str
+    at: float
+    start: StartRequest | None = None
+    sent: bool = False
+    grace_s: float | None = None
+    forget: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.start is None and self.grace_s is None and not self.forget
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    at: float
+
+
+@dataclass(slots=True)
+class Known:
+    """`own`: ends that this side decided, of attempts that never reached the site."""
+
+    statuses: dict[str, Status] = field(default_factory=dict)
+    own: dict[str, Status] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
+    addresses: dict[str, tuple[str, int]] = field(default_factory=dict)
+    report: SiteReport | None = None
+    contact: Contact | None = None
+
+
+class SiteRecords:
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _SCHEMA)
+
+    async def open(self) -> Known:
+        """Raises Unavailable."""
+        await self._file.open()
+        known = Known()
+        for attempt_id, own, text in await self._file.read("SELECT id, own, status FROM statuses"):
+            (known.own if own else known.statuses)[attempt_id] = _read(Status, text)
+        for attempt_id, text in await self._file.read("SELECT id, command FROM commands"):
+            known.commands[attempt_id] = _read(Command, text)
+        for attempt_id, host, port in await self._file.read("SELECT id, host, port FROM addresses"):
+            known.addresses[attempt_id] = (host, port)
+        facts = dict(await self._file.read("SELECT key, value FROM site"))
+        known.report = _read(SiteReport, facts["report"]) if "report" in facts else None
+        known.contact = _read(Contact, facts["contact"]) if "contact" in facts else None
+        return known
+
+    async def close(self) -> None:
+        await self._file.close()
+
+    async def keep_command(self, command: Command) -> None:
+        """Durable when this returns, with all that was kept before. Raises Unavailable."""
+        await self._file.write(_command(command))
+
+    def keep_statuses(self, changed: Iterable[Status], removed: Iterable[str], *, own: bool = False) -> None:
+        self._file.post(
+            *(_upsert("statuses (id, own, status)", one.attempt_id, int(own), _text(one)) for one in changed),
+            *(("DELETE FROM statuses WHERE id = ?", (one,)) for one in removed),
+        )
+
+    def keep_address(self, attempt_id: str, host: str, port: int) -> None:
+        self._file.post(_upsert("addresses (id, host, port)", attempt_id, host, port))
+
+    def drop_address(self, attempt_id: str) -> None:
+        self._file.post(("DELETE FROM addresses WHERE id = ?", (attempt_id,)))
+
+    def keep_report(self, report: SiteReport) -> None:
+        self._file.post(_upsert("site (key, value)", "report", _text(report)))
+
+    def keep_contact(self, at: float) -> None:
+        self._file.post(_upsert("site (key, value)", "contact", _text(Contact(at))))
+
+
+def _command(command: Command) -> Statement:
+    if command.is_done:
+        return "DELETE FROM commands WHERE id = ?", (command.attempt_id,)
+    return _upsert("commands (id, command)", command.attempt_id, _text(command))
+
+
+def _upsert(columns: str, *values: Any) -> Statement:
+    places = ", ".join("?" * len(values))
+    return f"INSERT OR REPLACE INTO {columns} VALUES ({places})", values  # noqa: S608 - columns are literals of this file
+
+
+def _text(value: object) -> str:
+    return json.dumps(to_json(value), separators=(",", ":"))
+
+
+def _read(kind: type[T], text: str) -> T:
+    return from_json(kind, json.loads(text), ignore_unknown=True)

@@ -1,0 +1,86 @@
+"""Addresses of the control plane that lead to the ports of attempts on a site: what proxies and the portal connect to.
+
+Each attempt has the port that it has on its site, at a loopback address of its own (127.64.0.0/10), so that a program
+which knows its port is right about it. The address stays the same over restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import urlsplit
+
+from commonage.engines.remote.records import SiteRecords
+from commonage.link.sites.stream_forwarder import StreamForwarder
+from commonage.link.sites.streams import Stream
+
+_log = logging.getLogger(__name__)
+_TRIES = 64
+
+
+class Tunnels:
+    """`open_stream` opens a stream to the port of an attempt."""
+
+    def __init__(self, site: str, records: SiteRecords, open_stream: Callable[[str], Awaitable[Stream]]) -> None:
+        self._site, self._records, self._open_stream = site, records, open_stream
+        self._addresses: dict[str, tuple[str, int]] = {}
+        self._forwarders: dict[str, StreamForwarder] = {}
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    def restore(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        for attempt_id, (host, port) in addresses.items():
+            try:
+                self._listen(attempt_id, socket.create_server((host, port)))
+            except OSError as error:
+                _log.warning("attempt %s is not reached at %s:%s any more: %s", attempt_id, host, port, error)
+
+    def url(self, attempt_id: str, url: str) -> str | None:
+        """The address here that leads to this address of the attempt on its site; None if none is free."""
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        known = self._addresses.get(attempt_id)
+        if known is None or known[1] != port:
+            self.end(attempt_id)
+            listening = self._free(attempt_id, port)
+            if listening is None:
+                _log.error("attempt %s cannot be reached: port %s is taken at all addresses tried", attempt_id, port)
+                return None
+            known = self._listen(attempt_id, listening)
+            self._records.keep_address(attempt_id, *known)
+        return parts._replace(netloc=f"{known[0]}:{port}").geturl()
+
+    def end(self, attempt_id: str) -> None:
+        if self._addresses.pop(attempt_id, None) is not None:
+            self._records.drop_address(attempt_id)
+            self._forwarders.pop(attempt_id).close()
+
+    def close(self) -> None:
+        for forwarder in self._forwarders.values():
+            forwarder.close()
+        for task in self._beginning:
+            task.cancel()
+
+    def _free(self, attempt_id: str, port: int) -> socket.socket | None:
+        for number in range(_TRIES):
+            _, middle, low, last = hashlib.sha256(f"{self._site} {attempt_id} {number}".encode()).digest()[:4]
+            try:
+                return socket.create_server((f"127.{64 + middle % 64}.{low}.{1 + last % 254}", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    _log.warning("attempt %s: %s", attempt_id, error)
+                    return None
+        return None
+
+    def _listen(self, attempt_id: str, listening: socket.socket) -> tuple[str, int]:
+        host, port = listening.getsockname()[:2]
+        self._addresses[attempt_id] = (host, port)
+        forwarder = StreamForwarder(f"tunnel to {attempt_id}", lambda: self._open_stream(attempt_id))
+        self._forwarders[attempt_id] = forwarder
+        task = asyncio.create_task(forwarder.listen(listening))  # connections wait until it listens
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+        return host, port

@@ -1,0 +1,148 @@
+"""What a site link carries for an engine: requests and streams of the port, and what the site sends by itself.
+
+The control plane's end is `engines.remote`, the site's is `site_agent`. After a connect the site sends its report and a
+complete `SiteStatuses`, then each change. Samples that were measured while the link was down follow as requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commonage.domain.images import Environment, EnvironmentStatus
+from commonage.domain.nodes import NodeReport
+from commonage.domain.statuses import Capabilities, StartRequest, Status
+from commonage.link.messages import Measured, Nothing, RequestType
+from commonage.link.sites.streams import StreamType
+from commonage.ports.execs import Terminal
+from commonage.ports.metrics import Sample
+
+# --- from the site ------------------------------------------------------------------------------------------------
+
+STATUSES, REPORT = "site-statuses", "site-report"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStatuses:
+    """Changed statuses of attempts, and attempts that the site's engine no longer reports.
+
+    `complete`: these are all; the site knows no other attempt.
+    """
+
+    changed: tuple[Status, ...] = ()
+    removed: tuple[str, ...] = ()
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """The site's engine, nodes and environments now. `failure`: why its engine does not answer; then they are its last.
+
+    `samples_dropped`: how many samples of an outage did not fit on the site's disk.
+    """
+
+    capabilities: Capabilities
+    nodes: tuple[NodeReport, ...] = ()
+    environments: tuple[EnvironmentStatus, ...] = ()
+    failure: str = ""
+    samples_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples that were measured while the link was down, oldest first. Storing them twice has no further effect."""
+
+    samples: tuple[Sample, ...]
+
+
+STORE_SAMPLES = RequestType("store-samples", Samples, Nothing, 30.0)
+"""Sent by the site, which keeps the samples until this is answered."""
+
+# --- from the control plane ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this attempt. The bundle with the digest `bundle` was uploaded before; `bundle_path` is replaced there."""
+
+    request: StartRequest
+    bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    attempt_id: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptId:
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    environment: Environment
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteNetwork:
+    """The loopback ports by which workloads address the hub and the control plane: the site forwards them."""
+
+    ports: tuple[int, ...] = ()
+
+
+START = RequestType("start-attempt", Start, Nothing, 30.0)
+STOP = RequestType("stop-attempt", Stop, Nothing, 30.0)
+FORGET = RequestType("forget-attempt", AttemptId, Nothing, 30.0)
+MEASURE = RequestType("measure-attempts", Nothing, Measured, 2.0)
+"""Short: sites are measured one after the other."""
+PREPARE = RequestType("prepare", Prepare, Nothing, None)
+"""No timeout: it reports progress meanwhile, and ends with the link."""
+ATTACH = RequestType("attach", SiteNetwork, Nothing, None)
+"""Sent once on each link, and not answered while the link lasts: so its end is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    attempt_id: str
+    offset: int = 0
+    tail: int | None = None
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines:
+    """Lines of a log, each as (text, offset)."""
+
+    lines: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCommand:
+    attempt_id: str
+    command: tuple[str, ...]
+    terminal: Terminal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundleUpload:
+    """The files of a job: `digest` is their SHA-256 in hex digits, `size` in bytes."""
+
+    digest: str
+    size: int
+
+
+LOGS = StreamType("logs", LogRequest)
+EXEC = StreamType("exec", ExecCommand)
+BUNDLE = StreamType("bundle", BundleUpload)
+TUNNEL = StreamType("tunnel", AttemptId)
+"""One TCP connection to the address that an attempt serves at: the bytes of HTTP and WebSockets as they are."""
+GATEWAY = StreamType("gateway", Nothing)
+"""Opened by the site: one TCP connection of a workload to the control plane's workload gateway."""

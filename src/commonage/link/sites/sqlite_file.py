@@ -1,0 +1,90 @@
+"""A small SQLite file that one process owns: written in order by one thread, durable once a write has returned.
+
+Used by both ends of a site link for what must survive a crash of either. The platform's own database is `store`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.errors import Unavailable
+
+_log = logging.getLogger(__name__)
+Statement = tuple[str, tuple[Any, ...]]
+
+
+class SqliteFile:
+    """`schema` are statements that make what does not exist yet. The file is readable by its owner only."""
+
+    def __init__(self, path: Path, schema: Sequence[str]) -> None:
+        self.path, self._schema = path, schema
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite {path.name}")
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises Unavailable."""
+        await self._in_thread(self._open)
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)
+        self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", *self._schema):
+            self._connection.execute(statement)
+
+    async def close(self) -> None:
+        """Complete all writes first."""
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def write(self, *statements: Statement) -> None:
+        """Durable when this returns, together with all earlier writes. Raises Unavailable; then none is written."""
+        await self._in_thread(self._write, statements)
+
+    def post(self, *statements: Statement) -> None:
+        """Write soon, after all earlier writes. A failure is logged."""
+        self._thread.submit(self._write, statements).add_done_callback(self._log_failure)
+
+    async def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Raises Unavailable."""
+
+        def read() -> list[tuple[Any, ...]]:
+            return self._opened().execute(query, parameters).fetchall()
+
+        rows: list[tuple[Any, ...]] = await self._in_thread(read)
+        return rows
+
+    def _write(self, statements: Sequence[Statement]) -> None:
+        connection = self._opened()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement, parameters in statements:
+                connection.execute(statement, parameters)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        assert self._connection is not None, "it is not open"
+        return self._connection
+
+    async def _in_thread(self, work: Any, *arguments: Any) -> Any:
+        try:
+            return await asyncio.wrap_future(self._thread.submit(work, *arguments))
+        except (sqlite3.Error, OSError) as error:
+            raise Unavailable(
+                f"{self.path} cannot be used ({error}): free some space, or make it writable for this user"
+            ) from error
+
+    def _log_failure(self, done: Future[None]) -> None:
+        if (error := done.exception()) is not None:
+            _log.error("%s cannot be written: %s", self.path, error)

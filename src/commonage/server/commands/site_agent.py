@@ -1,0 +1,37 @@
+"""`commonage site agent`: serves an engine as a site of a control plane elsewhere. Runs on the appliance."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from commonage.link.sites.credentials import SiteCredentials
+from commonage.server import logs
+from commonage.server.commands.common import reads_settings
+from commonage.server.commands.site_join import FOLDER
+from commonage.server.data_dir import prepare
+from commonage.server.settings.settings import Resolved
+
+
+@click.command("agent")
+@reads_settings
+def agent(resolved: Resolved) -> None:
+    """Run the site agent on this machine, which has joined with `commonage site join`, until Ctrl-C or SIGTERM.
+
+    The engine is that of the settings: processes, Docker or Swarm. Workloads keep running when the agent stops, and
+    while the control plane is unreachable.
+
+    \b
+    Examples:
+      commonage site agent
+      COMMONAGE_ENGINE=docker commonage site agent --data-dir /srv/commonage
+    """
+    settings = resolved.settings
+    with prepare(settings.data_dir) as data:
+        folder = data.path / FOLDER
+        SiteCredentials(folder).identity()  # before anything is opened: a machine that has not joined is told so
+        logs.set_up(data.logs, settings.log_level, settings.log_format)
+        from commonage.server.site_agent import run_site_agent  # noqa: PLC0415 - imports the engines: only when joined
+
+        asyncio.run(run_site_agent(settings, data, folder))

@@ -1,0 +1,239 @@
+"""The site agent: a local engine behind a site link. It works the same while the link is down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.errors import CommonageError
+from commonage.domain.statuses import Capabilities, Measurement
+from commonage.link.exchange import ConnectionLost
+from commonage.link.messages import Measured, Nothing
+from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.engine_messages import (
+    ATTACH,
+    BUNDLE,
+    EXEC,
+    FORGET,
+    LOGS,
+    MEASURE,
+    PREPARE,
+    REPORT,
+    START,
+    STATUSES,
+    STOP,
+    STORE_SAMPLES,
+    TUNNEL,
+    AttemptId,
+    Prepare,
+    Samples,
+    SiteNetwork,
+    SiteReport,
+    SiteStatuses,
+    Start,
+    Stop,
+)
+from commonage.link.sites.sqlite_file import SqliteFile
+from commonage.ports.agents import OnProgress
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.site_agent import attempts, samples
+from commonage.site_agent.attempts import Attempts
+from commonage.site_agent.bundles import SiteBundles
+from commonage.site_agent.gateway import SiteGateway
+from commonage.site_agent.samples import KeptSamples
+from commonage.site_agent.statuses import StatusTracker
+from commonage.site_agent.streams import EngineStreams
+
+_log = logging.getLogger(__name__)
+_MAX_STREAMS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SiteSettings:
+    """`samples_max_mib`: disk limit of the samples of an outage. `serves_ports`: workloads are plain processes, which
+    address the control plane by ports of this machine.
+    """
+
+    report_every_s: float = 5.0
+    sample_every_s: float = 10.0
+    samples_max_mib: int = 256
+    serves_ports: bool = False
+
+
+class SiteAgent:
+    """`open()`, then `run()` until cancelled; meanwhile `serve` each connection to the control plane, one at a time.
+
+    `gateway` is open: the engine may need its port. `folder` holds the agent's own files.
+    """
+
+    def __init__(
+        self, engine: Engine, gateway: SiteGateway, folder: Path, clock: Clock, settings: SiteSettings | None = None
+    ) -> None:
+        self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
+        self._file = SqliteFile(folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA))
+        self._bundles = SiteBundles(folder / "bundles")
+        self._statuses = StatusTracker(engine, self._on_statuses)
+        self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock.now)
+        self._samples = KeptSamples(self._file, self._settings.samples_max_mib * 1024 * 1024)
+        self._streams = EngineStreams(engine, self._statuses)
+        self._connection: SiteConnection | None = None
+        self._report = SiteReport(Capabilities("remote"))
+        self._reporting = asyncio.Lock()
+        self._gateway = gateway
+
+    async def open(self) -> None:
+        """Open the engine, and start what was accepted and not started yet. Raises EngineFailure, Unavailable."""
+        await self._file.open()
+        await asyncio.to_thread(self._bundles.open)
+        await self._engine.open()
+        await self._attempts.open()
+        await self._refresh()
+
+    async def close(self) -> None:
+        """Stops nothing that runs."""
+        await self._engine.close()
+        await self._file.close()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as loops:
+            for loop in (self._watch(), self._keep_reporting(), self._keep_sampling()):
+                loops.create_task(loop)
+
+    # --- the link -------------------------------------------------------------------------------------------------
+
+    def handlers(self) -> Handlers:
+        return Handlers(
+            requests={
+                START: self._start,
+                STOP: self._stop,
+                FORGET: self._forget,
+                MEASURE: self._measure,
+                PREPARE: self._prepare,
+                ATTACH: self._on_attach,
+            },
+            streams={
+                LOGS: self._streams.logs,
+                EXEC: self._streams.exec,
+                TUNNEL: self._streams.tunnel,
+                BUNDLE: self._bundles.receive,
+            },
+            max_incoming=_MAX_STREAMS,
+        )
+
+    async def use(self, connection: SiteConnection) -> None:
+        """Report by this connection, made with `handlers`, until cancelled at its end."""
+        self._connection = connection
+        self._gateway.use(connection)
+        connection.send(REPORT, self._report)
+        connection.send(STATUSES, self._statuses.complete())
+        try:
+            await self._deliver_samples(connection)
+            await asyncio.Event().wait()
+        finally:
+            if self._connection is connection:
+                self._connection = None
+                self._gateway.use(None)
+
+    def _on_statuses(self, statuses: SiteStatuses) -> None:
+        if self._connection is not None:
+            self._connection.send(STATUSES, statuses)
+
+    # --- requests of the control plane ----------------------------------------------------------------------------
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> Nothing:
+        await work
+        return Nothing()
+
+    async def _start(self, wanted: Start, _: OnProgress) -> Nothing:
+        return await self._done(self._attempts.start(wanted))
+
+    async def _stop(self, wanted: Stop, _: OnProgress) -> Nothing:
+        return await self._done(self._engine.stop(wanted.attempt_id, wanted.grace_s))
+
+    async def _forget(self, wanted: AttemptId, _: OnProgress) -> Nothing:
+        return await self._done(self._attempts.forget(wanted.attempt_id))
+
+    async def _measure(self, _nothing: Nothing, _: OnProgress) -> Measured:
+        return Measured(tuple(await self._engine.measure()))
+
+    async def _prepare(self, wanted: Prepare, on_progress: OnProgress) -> Nothing:
+        try:
+            await self._engine.prepare(wanted.environment, wanted.node, on_progress)
+        finally:  # the control plane knows the environment's status before it gets the answer
+            await self._refresh()
+        return Nothing()
+
+    async def _on_attach(self, network: SiteNetwork, _: OnProgress) -> Nothing:
+        """Wait for the end of the link, which cancels this."""
+        if self._settings.serves_ports:
+            await self._gateway.serve(network.ports)
+        await asyncio.Event().wait()
+        return Nothing()
+
+    # --- loops ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for status in self._engine.watch():
+                    self._statuses.observe(status)
+            except CommonageError as error:
+                _log.warning("the engine's statuses are not reported: %s", error)
+            await self._clock.sleep(1.0)
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.report_every_s)
+            try:
+                await self._attempts.retry()
+                await self._statuses.refresh()
+            except CommonageError as error:
+                _log.warning("the engine does not answer: %s", error)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Report nodes and environments, if they changed."""
+        async with self._reporting:
+            before, dropped = self._report, self._samples.dropped
+            try:
+                nodes, environments = await self._engine.nodes(), await self._engine.environments()
+                found = (self._engine.capabilities(), tuple(nodes), tuple(environments))
+            except CommonageError as error:
+                found = (before.capabilities, before.nodes, before.environments)
+                self._report = SiteReport(*found, failure=str(error), samples_dropped=dropped)
+            else:
+                self._report = SiteReport(*found, samples_dropped=dropped)
+            if self._connection is not None and self._report != before:
+                self._connection.send(REPORT, self._report)
+
+    async def _keep_sampling(self) -> None:
+        """While the link is up, the control plane measures."""
+        while True:
+            await self._clock.sleep(self._settings.sample_every_s)
+            try:
+                measured: list[Measurement] = list(await self._engine.measure())
+                round_ = self._samples.of(measured, self._clock.now())
+                if self._connection is None:
+                    await self._samples.keep(round_)
+            except CommonageError as error:
+                _log.warning("this round of samples is lost: %s", error)
+
+    async def _deliver_samples(self, connection: SiteConnection) -> None:
+        async def store(kept: Samples) -> None:
+            await connection.request(STORE_SAMPLES, kept)
+
+        while True:
+            try:
+                await self._samples.deliver(store)
+                return
+            except ConnectionLost:
+                if connection.is_closed:
+                    return
+            except CommonageError as error:
+                _log.warning("the samples of the outage are not stored yet: %s", error)
+            await asyncio.sleep(self._settings.report_every_s)

@@ -1,0 +1,196 @@
+"""A rig of the engine contract for the remote engine: a site agent drives the engine of another rig over a link."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.contract.engines.rigs import ProcessRig
+from tests.contract.engines.test_fake import FakeRig
+
+from commonage.domain.statuses import Phase
+from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.settings import RemoteSettings
+from commonage.link.sites.connection import LinkEnd, SiteConnection
+from commonage.link.sites.messages import PROTOCOL
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.metrics import Sample
+from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.gateway import SiteGateway
+from commonage.testing.behaviour import Aside
+from commonage.testing.engine_rig import EngineRig
+from commonage.testing.fakes.clock import FakeClock
+
+SITE = "site"
+
+
+class RealClock(Clock):
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class RemoteRig(EngineRig, ABC):
+    """`connect` and `cut` change the link; `stop_agent` ends the agent with the engine that it drives."""
+
+    on_this_node = False
+    clock: Clock
+
+    def __init__(self, inner: EngineRig, folder: Path) -> None:
+        self.inner, self._folder = inner, folder
+        self.start_request, self.broken_environment = inner.start_request, inner.broken_environment
+        self.stored: list[Sample] = []
+        self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
+        self.gateway_port = 0
+        self.agent: SiteAgent | None = None
+        self.gateway = SiteGateway()
+        self._remote: RemoteEngine | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: list[SiteConnection] = []
+
+    @abstractmethod
+    async def local_engine(self) -> Engine:
+        """A new engine on the data of the site, for the agent to open."""
+
+    # --- both sides -----------------------------------------------------------------------------------------------
+
+    async def start_agent(self) -> SiteAgent:
+        self.gateway = SiteGateway()
+        await self.gateway.open()
+        engine = await self.local_engine()
+        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings)
+        await self.agent.open()
+        self._tasks["agent"] = asyncio.create_task(self.agent.run())
+        return self.agent
+
+    async def stop_agent(self) -> None:
+        await self.cut()
+        await self._cancel("agent")
+        assert self.agent is not None
+        await self.agent.close()
+        self.gateway.close()
+        self.agent = None
+
+    async def start_control(self) -> RemoteEngine:
+        settings = RemoteSettings(self._folder / "control", self.gateway_port)
+        self._remote = RemoteEngine(SITE, settings, self.clock, self._store)
+        await self._remote.open()
+        return self._remote
+
+    async def stop_control(self) -> None:
+        await self.cut()
+        assert self._remote is not None
+        await self._remote.close()
+        self._remote = None
+
+    async def _store(self, samples: Sequence[Sample]) -> None:
+        self.stored += samples
+
+    # --- the link -------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        assert self.agent is not None and self._remote is not None
+        remote = self._remote
+        here, there = (asyncio.open_connection(sock=one) for one in socket.socketpair())
+        self._ends = [
+            SiteConnection(LinkEnd(SITE, "the site", False, PROTOCOL), *await here, remote.handlers()),
+            SiteConnection(LinkEnd(SITE, "the control plane", True, PROTOCOL), *await there, self.agent.handlers()),
+        ]
+        remote.attach(self._ends[0])
+        for name, work in (
+            ("control end", self._ends[0].run()),
+            ("site end", self._ends[1].run()),
+            ("agent's use", self.agent.use(self._ends[1])),
+        ):
+            self._tasks[name] = asyncio.create_task(work)
+
+        async def is_connected() -> bool:
+            return remote.is_connected
+
+        await self.until(is_connected, "the site has reported")
+
+    async def cut(self) -> None:
+        """Cut the link: both sides notice at once."""
+        for end in self._ends:
+            end.close("the link is cut")
+        self._ends = []
+        for name in ("control end", "site end", "agent's use"):
+            await self._cancel(name)
+
+    async def _cancel(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # --- the rig --------------------------------------------------------------------------------------------------
+
+    async def engine(self) -> RemoteEngine:
+        if self.agent is None:
+            await self.start_agent()
+        if self._remote is None:
+            remote = await self.start_control()
+            await self.connect()
+            return remote
+        return self._remote
+
+    async def restart(self) -> RemoteEngine:
+        if self.agent is not None:
+            await self.stop_agent()
+        if self._remote is not None:
+            await self.stop_control()
+        return await self.engine()
+
+    async def processes(self, attempt: str) -> int:
+        return await self.inner.processes(attempt)
+
+    def aside(self, aside: Aside) -> tuple[str, ...]:
+        return self.inner.aside(aside)
+
+    async def close(self) -> None:
+        engine = await self.engine()
+        if not self._ends:
+            await self.connect()
+        living = [one.attempt_id for one in await engine.statuses() if one.phase is not Phase.ENDED]
+        for attempt in living:
+            await engine.stop(attempt, 0)
+        for attempt in living:
+            with suppress(AssertionError):
+                await self.phase(attempt, Phase.ENDED)
+        await self.stop_agent()
+        await self.stop_control()
+
+
+class RemoteFakeRig(RemoteRig):
+    def __init__(self, folder: Path) -> None:
+        self.fake = FakeRig()
+        self.clock: FakeClock = self.fake.clock
+        super().__init__(self.fake, folder)
+
+    async def local_engine(self) -> Engine:
+        return await self.fake.restart()
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+        await asyncio.sleep(0.01)  # for the sockets, and for what is written to disk
+
+
+class RemoteProcessRig(RemoteRig):
+    def __init__(self, inner: ProcessRig, folder: Path) -> None:
+        self.process = inner
+        self.clock = RealClock()
+        super().__init__(inner, folder)
+
+    async def local_engine(self) -> Engine:
+        return self.process.make()
+
+    async def pass_time(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

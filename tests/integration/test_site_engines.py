@@ -1,0 +1,233 @@
+"""Engines of sites over the real link: mutual TLS, a listener, and a site that dials again after each loss."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.contract.engines.rigs import command_of
+from tests.fakes.waiting import until
+from tests.integration.site_link_world import World, site_world
+
+from commonage.domain.images import Environment
+from commonage.domain.nodes import NodeReport
+from commonage.domain.statuses import Phase, StartRequest
+from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.sites import Sites
+from commonage.engines.settings import RemoteSettings
+from commonage.ports.clock import Clock
+from commonage.ports.metrics import Sample
+from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.gateway import SiteGateway
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import StartRequestFactory
+from commonage.testing.fakes.engine import FakeEngine, FakeWorld
+from commonage.testing.fault_proxy import FaultProxy, Faults
+
+pytestmark = pytest.mark.anyio
+_WITHIN_S = 60.0
+
+
+class RealTime(Clock):
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def now(self) -> float:
+        return 1_700_000_000.0 + self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass
+class Platform:
+    """The control plane's sites, and the engines of its appliances."""
+
+    world: World
+    sites: Sites
+    clock: Clock
+    local: dict[str, FakeEngine] = field(default_factory=dict)
+    closing: list[Callable[[], object]] = field(default_factory=list)
+
+    async def appliance(self, site: str, port: int = 0) -> FakeEngine:
+        """A site that has joined, and its agent, linked until the test ends."""
+        engine = FakeEngine(site, [NodeReport("node-1", 64000, 65536)], self.clock, world=FakeWorld())
+        gateway = SiteGateway()
+        await gateway.open()
+        settings = SiteSettings(report_every_s=0.2)
+        agent = SiteAgent(engine, gateway, self.world.folder / f"agent-{site}", self.clock, settings)
+        await agent.open()
+        loops = asyncio.create_task(agent.run())
+
+        async def use(connection: object, _welcome: object) -> None:
+            await agent.use(connection)  # type: ignore[arg-type]  # the dialer's
+
+        self.world.dial(self.world.joined(site, port), agent.handlers(), on_connected=use)
+
+        async def close() -> None:
+            loops.cancel()
+            await asyncio.gather(loops, return_exceptions=True)
+            await agent.close()
+            gateway.close()
+
+        self.closing.append(close)
+        self.local[site] = engine
+        return engine
+
+    async def engine(self, site: str) -> RemoteEngine:
+        """The engine of this site, once it is linked."""
+
+        def is_linked() -> bool:
+            engine = self.sites.engine_of(site)
+            return engine is not None and engine.is_connected
+
+        await until(is_linked)
+        engine = self.sites.engine_of(site)
+        assert engine is not None
+        return engine
+
+    def request(self, **changes: object) -> StartRequest:
+        make = StartRequestFactory(Environment("base", "Base"), "node-1", lambda _: ("act",), self.clock.now)
+        return make(Behaviour(), **changes)  # type: ignore[arg-type]  # its fields
+
+
+@asynccontextmanager
+async def made(folder: Path) -> AsyncIterator[Platform]:
+    clock = RealTime()
+
+    async def store(_samples: list[Sample]) -> None:
+        return None
+
+    async def open_engine(engine: RemoteEngine) -> None:
+        await engine.open()
+
+    sites = Sites((), RemoteSettings(folder / "sites"), clock, store, open_engine)
+    async with site_world(folder, sites.handlers, on_connected=sites.on_connected) as world:
+        platform = Platform(world, sites, clock)
+        try:
+            yield platform
+        finally:
+            for engine in sites.engines():
+                await engine.close()
+            await world.end()
+            for close in platform.closing:
+                await close()
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
+    async with made(tmp_path) as platform:
+        yield platform
+
+
+async def ended(engine: RemoteEngine, request: StartRequest) -> int | None:
+    async with asyncio.timeout(_WITHIN_S):
+        while True:
+            for status in await engine.statuses():
+                if status.attempt_id == request.attempt_id and status.phase is Phase.ENDED:
+                    return status.exit_code
+            await asyncio.sleep(0.02)
+
+
+async def test_sites_that_join_later_run_workloads_apart_from_each_other(platform: Platform) -> None:
+    for site in ("lab", "clinic"):
+        local = await platform.appliance(site)
+        local.default = Behaviour(exit_code=len(site))
+    requests = {}
+    for site in ("lab", "clinic"):
+        engine = await platform.engine(site)
+        assert [node.name for node in await engine.nodes()] == ["node-1"]
+        requests[site] = platform.request()
+        await engine.start(requests[site])
+    for site, request in requests.items():
+        assert await ended(await platform.engine(site), request) == len(site)
+        assert dict(platform.local[site].world.starts) == {request.attempt_id: 1}
+
+
+async def test_revoked_site_is_unreachable_and_another_goes_on(platform: Platform) -> None:
+    for site in ("lab", "clinic"):
+        await platform.appliance(site)
+    lab, clinic = await platform.engine("lab"), await platform.engine("clinic")
+    platform.world.registry.revoke("lab")
+    await platform.world.links.check()
+    await until(lambda: not lab.is_connected)
+    request = platform.request()
+    await clinic.start(request)
+    assert await ended(clinic, request) == 0
+
+
+async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platform: Platform) -> None:
+    proxy = FaultProxy(platform.world.links.port)
+    await proxy.open()
+    local = await platform.appliance("lab", proxy.port)
+    local.default = Behaviour(lasts_s=0.5, exit_code=7)
+    engine = await platform.engine("lab")
+    requests = [platform.request() for _ in range(30)]
+
+    async def run(request: StartRequest) -> int | None:
+        await engine.start(request)
+        code = await ended(engine, request)
+        await engine.forget(request.attempt_id)
+        return code
+
+    async def break_line() -> None:
+        for number in itertools.count(1):
+            proxy.faults = Faults(cut_in=number * 997 % 5000)
+            await asyncio.sleep(0.5)
+
+    breaking = asyncio.create_task(break_line())
+    codes = []
+    for start in range(0, len(requests), 5):
+        codes += await asyncio.gather(*(run(request) for request in requests[start : start + 5]))
+    breaking.cancel()
+    proxy.faults = Faults()
+    proxy.cut()
+    assert codes == [7] * len(requests)
+    assert dict(local.world.starts) == {request.attempt_id: 1 for request in requests}
+    assert proxy.accepted > 3, "the line did break"
+    await platform.engine("lab")
+
+    async def all_forgotten() -> bool:
+        return not await engine.statuses() and not await local.statuses()
+
+    await until(all_forgotten)
+    await proxy.close()
+
+
+async def test_killed_agent_takes_its_running_workloads_over(platform: Platform) -> None:
+    data = platform.world.folder / "appliance"
+    credentials = platform.world.joined("lab")
+    shutil.copytree(credentials.folder, data / "site")
+    command = (sys.executable, "-m", "commonage", "site", "agent", "--data-dir", str(data))
+    variables = {**os.environ, "COMMONAGE_ENGINE": "process", "COMMONAGE_GPUS": "none", "COMMONAGE_NODE_NAME": "here"}
+    agents = [await asyncio.create_subprocess_exec(*command, env=variables)]
+    try:
+        engine = await platform.engine("lab")
+        shell = Environment("here", "This machine's own shell", python="/bin/sh")
+        make = StartRequestFactory(shell, "here", command_of, time.time)
+        request = make(Behaviour(lasts_s=None, prints=("here",), on_term_exit=9))
+        await engine.start(request)
+
+        async def runs() -> bool:
+            return any(status.phase is Phase.RUNNING for status in await engine.statuses())
+
+        await until(runs)
+        agents[0].kill()
+        await agents[0].wait()
+        await until(lambda: not engine.is_connected)
+        await engine.stop(request.attempt_id, 30)  # waits for the link
+        agents.append(await asyncio.create_subprocess_exec(*command, env=variables))
+        assert await ended(engine, request) == 9
+        await engine.forget(request.attempt_id)
+    finally:
+        for agent in agents:
+            if agent.returncode is None:
+                agent.terminate()
+                await agent.wait()
