@@ -48,7 +48,7 @@ def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "wei
         f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/control", f"{DATA}/docker/runs/w-1/log"
     )
     context = docker.ContainerContext(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
-    stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
+    stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
     return docker.container_config(stop, program, context, "the entry", settings)
@@ -67,7 +67,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         declares_vram=True,
         port=port,
     )
-    stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
+    stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
     program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
     spec = swarm.service_spec(stop, program, context, SwarmSettings(**settings))
     return {"Name": swarm.service_names(stop)[0], **spec}

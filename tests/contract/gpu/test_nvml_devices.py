@@ -143,7 +143,7 @@ def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     driver.says(*NODE, *H100, *HALVES)
     one, _ = nvml.inventory()
     share = Share(one.uuid, one.index, one.model, one.memory_mib, 1000, True, one.memory_mib)
-    nvml.note_allocations([Allocation("a-1", "here", 1000, 1024, (share,), 0.0)])
+    nvml.note_allocations([Allocation("a-1", "local", "here", 1000, 1024, (share,), 0.0)])
     driver.says(*NODE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
     for _ in range(2):
         faults = {device.label: (device.uuid, device.faults) for device in nvml.inventory()}

@@ -50,7 +50,7 @@ async def test_shares_are_enforced_and_released(devices: AgentDevices) -> None:
     share = part(look.devices[0])
     variables = await devices.enforce(ShareAssignment("a-1", (share,), in_container=True))
     assert isinstance(variables, dict)
-    await devices.note_allocations([Allocation("a-1", "w1", 1000, 1024, (share,), 0.0)])
+    await devices.note_allocations([Allocation("a-1", "local", "w1", 1000, 1024, (share,), 0.0)])
     look = await devices.snapshot(nobody)
     assert [one.attempt_id for one in look.samples[0].processes] == ["a-1"]
     await devices.release(["a-1", "never-there"])

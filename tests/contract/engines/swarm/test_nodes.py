@@ -132,7 +132,7 @@ async def test_a_vanished_node_is_lost_and_may_be_removed_although_swarm_lists_i
 
     async def is_in(state: NodeState) -> bool:
         await control.nodes.refresh()
-        found = control.live_state.nodes.get("worker3")
+        found = control.live_state.nodes.get(node_key("worker3"))
         return found is not None and found.state is state
 
     await rig.until(partial(is_in, NodeState.READY), "it is ready")

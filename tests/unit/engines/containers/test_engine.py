@@ -310,7 +310,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
 async def test_forged_times_are_clamped(engine: Engine, container_client: FakeContainerClient, lie: float) -> None:
     given = time.time()
     container_client.started_at = given + lie
-    await engine.start(request(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
+    await engine.start(request(allocation=Allocation("w-1", "local", "here", 1500, 64, (), given)))
     running = await engine.phase(is_running)
     container_client.started_at, container_client.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
@@ -324,7 +324,7 @@ async def test_recovered_attempt_keeps_plausible_times(
     engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     given = time.time()
-    await engine.start(request(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
+    await engine.start(request(allocation=Allocation("w-1", "local", "here", 1500, 64, (), given)))
     await engine.phase(is_running)
     container_client.started_at, container_client.over = given + 3600, Exit(0, None, given - 3600)
     after = Engine(tmp_path, container_client)

@@ -34,7 +34,7 @@ def request(**changes: object) -> StartRequest:
         "tenant": "lab",
         "environment": Environment("e", "E", image="i", variables=(("FROM", "environment"),)),
         "command": ("run",),
-        "allocation": Allocation("w-1", "here", 1500, 64, (), 0.0),
+        "allocation": Allocation("w-1", "local", "here", 1500, 64, (), 0.0),
         **changes,
     }
     return StartRequest(**fields)  # type: ignore[arg-type]  # fields of an order
@@ -63,7 +63,7 @@ def share(uuid: str, *, simulated: bool = False) -> Share:
 
 
 def with_shares(*shares: Share) -> dict[str, object]:
-    return {"allocation": Allocation("w-1", "here", 1500, 64, shares, 0.0)}
+    return {"allocation": Allocation("w-1", "local", "here", 1500, 64, shares, 0.0)}
 
 
 @pytest.mark.parametrize(

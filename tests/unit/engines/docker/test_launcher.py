@@ -47,7 +47,7 @@ class FakeDevices:
 async def test_stop_during_preparation_releases_share(tmp_path: Path, stopped: bool, held: set[str]) -> None:
     runs = Runs(tmp_path / "runs")
     runs.open()
-    stop = request(allocation=Allocation("w-1", "is_local", 1000, 256, (GPU,), 0.0))
+    stop = request(allocation=Allocation("w-1", "local", "is_local", 1000, 256, (GPU,), 0.0))
     run = Run(stop, runs.create(stop, None), Status("w-1", Phase.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()

@@ -20,7 +20,7 @@ AROUND = ContainerContext(
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     return container_config(stop, program, context, "entry", DockerSettings(**settings))
 
@@ -77,7 +77,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
 
 def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
     """Our files that a container of this kind gets, all read-only."""
-    stop = request(kind=kind, allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(kind=kind, allocation=Allocation("w-1", "local", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     mounts = container_config(stop, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
     found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}

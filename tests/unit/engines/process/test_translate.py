@@ -23,7 +23,7 @@ REQUEST = StartRequest(
     tenant="lab",
     environment=Environment("base", "Base", variables=(("WHO", "environment"), ("KEPT", "yes"))),
     command=("python", "train.py"),
-    allocation=Allocation("a-1", "here", 1500, 1024, (), 0.0),
+    allocation=Allocation("a-1", "local", "here", 1500, 1024, (), 0.0),
 )
 
 

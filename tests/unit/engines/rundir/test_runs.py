@@ -27,7 +27,7 @@ REQUEST = StartRequest(
     tenant="lab",
     environment=Environment("base", "Base", requirements=("numpy",), kinds=(Kind.JOB,), variables=(("A", "b"),)),
     command=("python", "a\n'\"b"),
-    allocation=Allocation("a-1", "here", 1500, 1024, (SHARE,), 12.5),
+    allocation=Allocation("a-1", "local", "here", 1500, 1024, (SHARE,), 12.5),
     variables=(("X", "y"),),
     secrets=(("KEY", "sesame"),),
     wants_port=True,

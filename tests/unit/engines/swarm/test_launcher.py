@@ -207,7 +207,7 @@ class Scene:
 
     def run(self, **changes: Any) -> Run:
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
-        allocation = Allocation(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
+        allocation = Allocation(attempt, "local", node, 1000, 256, changes.pop("shares", ()), 0.0)
         stop: StartRequest = request(
             environment=Environment("e", "E", image=IMAGE), allocation=allocation, owner="ada", **changes
         )
@@ -398,7 +398,7 @@ async def test_secrets_of_failed_attempt_are_recreated(scene: Scene) -> None:
 async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
     deliveries = SwarmFiles(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
-    stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "is_local", 1500, 64, (part,), 0.0))
+    stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "local", "is_local", 1500, 64, (part,), 0.0))
     given = await deliveries.injected(stop)
     assert await deliveries.injected(stop) == given
     assert [defaults for _, defaults in given] == [
@@ -408,7 +408,9 @@ async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: S
     texts = [base64.b64decode(delivered(scene, "configs")[one.id]["Data"]).decode() for one, _ in given]
     assert "set_per_process_memory_fraction" in texts[0]
     assert json.loads(texts[1])["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
-    assert await deliveries.injected(request(allocation=Allocation("w-2", "is_local", 1500, 64, (), 0.0))) == []
+    assert (
+        await deliveries.injected(request(allocation=Allocation("w-2", "local", "is_local", 1500, 64, (), 0.0))) == []
+    )
 
 
 async def test_leftovers_of_a_crash_are_removed(scene: Scene) -> None:

@@ -112,7 +112,7 @@ def test_unstarted_task_has_its_reason() -> None:
 
 def test_waiting_says_for_what() -> None:
     share = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
-    stop = request(allocation=Allocation("w-1", "worker1", 1000, 2048, (share,), 0.0))
+    stop = request(allocation=Allocation("w-1", "local", "worker1", 1000, 2048, (share,), 0.0))
     preparing = waiting_reason(task("preparing"), stop, declares_vram=True)
     assert preparing == attempts.PreparingOnNode(node="worker1")
     pending = task("pending", err="no suitable node (insufficient resources on 1 node)")

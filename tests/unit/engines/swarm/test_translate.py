@@ -36,7 +36,7 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
     return service_spec(stop, program, context, SwarmSettings(**settings))
 
@@ -92,7 +92,7 @@ def test_vram_is_reserved_of_real_gpus_and_where_any_is_declared(
     found = described(context, shares)["TaskTemplate"]["Resources"]["Reservations"].get("GenericResources", [])
     # One less: of a task that takes the very last Swarm says at the next look that it fits no longer.
     assert found == ([{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": reserved - 1}}] if reserved else [])
-    assert vram_of(Allocation("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
+    assert vram_of(Allocation("w-1", "local", "here", 1, 1, shares, 0.0), declared=declared) == reserved
 
 
 def test_a_port_is_its_nodes_and_the_same_inside() -> None:
