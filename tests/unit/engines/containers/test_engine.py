@@ -33,6 +33,7 @@ from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
 from commonage.engines.settings import ContainerSettings
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +91,11 @@ class FakeContainerClient:
 class Engine(ContainerEngine):
     def __init__(self, folder: Path, container_client: FakeContainerClient) -> None:
         super().__init__("site", "fake", folder, ContainerSettings(), Connection("unix:///nowhere"))
-        self.fakes = container_client
+        self.fakes, self._folder = container_client, folder
+
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(self._folder) / "workspaces"
 
     async def open(self) -> None:
         await self._recover(await self._load_requests(), self.fakes)
