@@ -67,9 +67,12 @@ class Site:
         return commonage_at(self.url, self.folder / "home", self.environ)(*arguments, token=token)
 
     def buildah(self, *arguments: str) -> str:
-        done = subprocess.run(
-            ["buildah", *arguments], env={**os.environ, **self.environ}, capture_output=True, text=True, check=False
-        )
+        for _ in range(5):
+            done = subprocess.run(
+                ["buildah", *arguments], env={**os.environ, **self.environ}, capture_output=True, text=True, check=False
+            )
+            if "sealing memfd copy" not in done.stderr:  # as commonage.images.buildah does
+                break
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -269,7 +269,10 @@ def test_what_is_somebody_elses_is_neither_built_nor_pushed(
     for words in (("push", BUILT, "--from", "localhost/lab/two"), ("build", "-t", BUILT, "-f", __file__)):
         refused = here.commonage("image", *words, token="ann")
         assert refused.exit_code == 2, words
-        assert "lab/two is bob's, who alone (and admins) may push another in its place" in refused.stderr
+        assert (
+            "lab/two is bob's; only bob, managers of its tenant and admins may push another in its place"
+            in refused.stderr
+        )
         assert "done after" not in refused.stderr
     assert [one.read_text() for one in sorted(tags.glob("**/link"))] == before
 

@@ -23,6 +23,9 @@ _FULL = re.compile(r"[Nn]o space left on device")
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (.*)")
 _ASIDE = re.compile(r"time=.* level=|subprocess exited with|--> |Using Python |(?:\[\d+/\d+\] )?COMMIT ")
 _MAX_LINES, _MAX_WORDS = 12, 100
+_NOT_STARTED = "sealing memfd copy"
+"""buildah first copies itself into a sealed memfd. On a busy machine the kernel sometimes refuses the seal (EBUSY)."""
+_TRIES = 5
 _WORDS = "FROM, RUN, COPY, ADD, ENV, ARG, WORKDIR, USER, LABEL, SHELL, CMD, ENTRYPOINT, EXPOSE, VOLUME, STOPSIGNAL"
 _DEBIAN = "localhost/commonage/debian:bookworm"
 
@@ -62,9 +65,12 @@ def version() -> str:
 
 def call(*arguments: str, stdin: str | None = None) -> str:
     """The output of buildah. Raises ImageError with its message."""
-    done = subprocess.run(
-        [program(), *arguments], input=stdin, capture_output=True, text=True, errors="replace", check=False
-    )
+    for _ in range(_TRIES):
+        done = subprocess.run(
+            [program(), *arguments], input=stdin, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode == 0 or _NOT_STARTED not in done.stderr:
+            break
     if done.returncode != 0:
         raise ImageError(complaint(done.stderr.splitlines(), f"buildah {arguments[0]}"))
     return done.stdout
@@ -72,7 +78,10 @@ def call(*arguments: str, stdin: str | None = None) -> str:
 
 def follow(arguments: Sequence[str], line: Line) -> None:
     """Run buildah and pass on each line of output. Raises BuildahFailed with the last lines."""
-    failed_with = stream([program(), *arguments], line)
+    for _ in range(_TRIES):
+        failed_with = stream([program(), *arguments], line)
+        if failed_with is None or not any(_NOT_STARTED in text for text in failed_with):
+            break
     if failed_with is not None:
         raise BuildahFailed(failed_with, f"buildah {arguments[0]}")
 

@@ -42,7 +42,7 @@ def kind_named(name: str) -> ResourceKind:
     found = KINDS.get(name)
     if found is None:
         raise NotFound(
-            f"there is no kind of resource {name[:60]!r}; there are: {', '.join(KINDS)}", code="unknown-kind"
+            f"there is no kind of resource {name[:60]!r}; there are: {', '.join(KINDS)}", code="kind-not-found"
         )
     return found
 

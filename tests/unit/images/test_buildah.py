@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from commonage.images import buildah
@@ -102,3 +104,30 @@ def test_of_much_that_was_said_the_last_is_shown() -> None:
     head, *shown, _ = failure_message(lines, REQUEST).splitlines()
     assert head == f"RUN make {'y' * 91}…, in here/Containerfile, failed:"
     assert shown == [f"  line {number}" for number in range(18, 30)]
+
+
+@pytest.mark.parametrize("refusals", [1, 9])
+def test_repeats_what_could_not_start_and_gives_up_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    fake = tmp_path / "buildah"
+    fake.write_text(
+        f"#!/bin/sh\necho x >>{tmp_path}/calls\n"
+        f'if [ "$(wc -l <{tmp_path}/calls)" -le {refusals} ]; then\n'
+        "  echo 'Close_Fd sealing memfd copy: Device or resource busy' >&2; exit 1\nfi\necho done\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    if refusals == 1:
+        assert buildah.call("run") == "done\n"
+    else:
+        with pytest.raises(buildah.ImageError, match="sealing memfd"):
+            buildah.call("run")
+    (tmp_path / "calls").unlink()
+    lines: list[str] = []
+    if refusals == 1:
+        buildah.follow(("build",), lines.append)
+        assert lines[-1] == "done"
+    else:
+        with pytest.raises(buildah.BuildahFailed):
+            buildah.follow(("build",), lines.append)
