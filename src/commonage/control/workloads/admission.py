@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,16 +29,17 @@ from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
 
 
-def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
+def unschedulable_request(live_state: LiveState, request: Request, sites: Collection[str] = ()) -> Reason | None:
+    """Why no node could ever run it, in the words of the nodes at `sites` (empty: of all)."""
     if max_nodes_for(live_state.node_pools, request):
         return None
-    return ever_fits(live_state.snapshot.grid, request)
+    return ever_fits(live_state.snapshot.grid, request, sites)
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
     rented = max_nodes_for(live_state.node_pools, spec.request)
     return (
-        unschedulable_request(live_state, spec.request)
+        unschedulable_request(live_state, spec.request, live_state.snapshot.rules.tenant(spec.tenant).sites)
         or _too_many_nodes(live_state, spec, rented)
         or _beyond_quota(live_state, spec)
     )

@@ -6,7 +6,7 @@ for lists, from the last plan. `ever_fits` is called at submit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -99,14 +99,18 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
     return reasons[0] if reasons else waiting.InQueue()
 
 
-def ever_fits(grid: Grid, request: Request) -> Reason | None:
-    """Why no node could run the request, even when empty; None if some node could."""
+def ever_fits(grid: Grid, request: Request, sites: Collection[str] = ()) -> Reason | None:
+    """Why no node could run the request, even when empty; None if some node could.
+
+    The reason is about the nodes at `sites` only (empty: at all), because the owner may not know the others.
+    """
     known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
     if not known.any():
         return None  # no node has reported yet: let it wait
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
         return None
-    nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
+    there = [node for node in grid.nodes if node.state is not NodeState.LOST and (not sites or node.site in sites)]
+    nodes = [replace(node, state=NodeState.READY) for node in there]
     return _never_fits_reason(nodes, request)
 
 

@@ -44,7 +44,11 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
             return () if came_later else (waiting.ResourcesFree(),)
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
-    by_node, left = _refused(grid, shape, nodes[~may[nodes]])
+    if sites := snapshot.rules.tenant(queued.tenant).sites:  # its members do not know the others
+        nodes = nodes[[grid.nodes[number].site in sites for number in nodes.tolist()]]
+        if not len(nodes):
+            return (waiting.NoNodes(),)
+    by_node, left = _refused(grid, shape, nodes[~may[nodes]], len(nodes))
     by_node += _Withheld(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
     reasons = [reason for _, reason in sorted(by_node, key=lambda pair: place[pair[0]])]
@@ -97,8 +101,8 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
     return np.lexsort((-most, ~grid.ready, most < 0, ~grid.fits_empty(shape, nodes), ~fit))
 
 
-def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
-    """(refusals of filters, the nodes that no filter refuses)."""
+def _refused(grid: Grid, shape: Shape, nodes: Ints, total: int) -> tuple[Found, Ints]:
+    """(refusals of filters, the nodes that no filter refuses); `total` nodes are considered in all."""
     refusals: Found = []
     left = nodes
     for condition in FILTERS:
@@ -107,7 +111,7 @@ def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
         for alike in _groups_of(condition, grid, refused):
             shortfall = condition.refusal(grid, shape, alike[0])
             if shortfall is not None:  # always: the filter has just refused this node
-                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
+                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=total)))
     return refusals, left
 
 
