@@ -49,6 +49,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-a-member": ("Not a member", "Only members of a tenant may submit workloads for it."),
         "volume-read-only": ("Read-only volume", "The volume can only be mounted read-only."),
         "not-yours": ("Owned by another user", "Only the user who registered it and admins may replace or remove it."),
+        "sessions-share-origin": (
+            "Sessions share an origin",
+            "Sessions of others cannot be opened while sessions have no host names of their own.",
+        ),
         "reserved-name": ("Reserved name", "Commonage itself uses this user name; an admin must rename the user."),
     },
     404: {
