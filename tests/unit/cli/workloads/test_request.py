@@ -67,7 +67,7 @@ def test_times_of_usage() -> None:
 
 
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa", "site")
+    ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "near", "one_numa", "site")
 ) | {"on": (), "volumes": ()}
 
 
