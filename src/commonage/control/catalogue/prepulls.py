@@ -22,6 +22,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
+from commonage.domain.sites import EVERYWHERE
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -120,14 +121,11 @@ class Prepulls:
         busy = {node for pulls in self._pulls.values() for node, pull in pulls.items() if pull.is_under_way}
         at_site = Counter(key.site for key in busy)
         for name, image in images.items():
+            sites = EVERYWHERE if image.tenant is None else self._live_state.snapshot.rules.sites_of(image.tenant)
             for node in ready.values():
-                wanted = self._everywhere or (name, node.key) in self._requested
-                if (
-                    at_site[node.site] < MAX_AT_ONCE
-                    and wanted
-                    and node.key not in busy
-                    and self._is_due(image, node, now)
-                ):
+                wanted = (self._everywhere and node.site in sites) or (name, node.key) in self._requested
+                can = at_site[node.site] < MAX_AT_ONCE and node.key not in busy
+                if wanted and can and self._is_due(image, node, now):
                     self._start_pull(image, node)
                     busy.add(node.key)
                     at_site[node.site] += 1

@@ -55,6 +55,7 @@ class NodeRefusals:
         self._fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
         self._within = _within_quota(snapshot, queued, shape, self._fit)
         self._withheld = _Withheld(snapshot, outcome, queued)
+        self._nearest = _by_distance(snapshot.grid, shape, self._fit)
         self.startable = outcome.backfill.startable_nodes(queued, shape, self._within)
 
     def of(self, some: Bools) -> tuple[Reason, ...]:
@@ -62,8 +63,7 @@ class NodeRefusals:
         grid, rooms = self._snapshot.grid, int(np.count_nonzero(self.startable & some))
         if rooms >= self._queued.gang_size:
             return ()
-        nodes = _by_distance(grid, self._shape, self._fit)
-        nodes = nodes[some[nodes]]
+        nodes = self._nearest[some[self._nearest]]
         by_node, left = _refused(grid, self._shape, nodes[~self.startable[nodes]], len(nodes))
         by_node += self._withheld.found(left, self._within)
         place = {number: index for index, number in enumerate(nodes.tolist())}

@@ -96,6 +96,10 @@ def test_invalid_labels_are_refused(given: dict[str, Any], text: str) -> None:
         request_fields(NOTHING | given)
 
 
+def test_near_is_sent_unchanged() -> None:
+    assert request_fields(NOTHING | {"near": "datasets"}) == {"near": "datasets"}
+
+
 def test_volumes_are_sent_unchanged() -> None:
     given = request_fields(NOTHING | {"volumes": ("datasets", "results:rw@/out")})
     assert message({"command": ["true"], **given}).volumes == ["datasets", "results:rw@/out"]
