@@ -12,7 +12,6 @@ from commonage.control.settings import Limits
 from commonage.control.state.live_state import CountKey, LiveState, count_keys, data_of, request_from_spec
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import InvalidInput, TooMany, Unschedulable
-from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import (
     LimitOf,
@@ -74,7 +73,7 @@ def check_sites(live_state: LiveState, spec: Spec) -> None:
 def _too_many_nodes(live_state: LiveState, spec: Spec, considered: QueuedRequest, rented: int) -> Reason | None:
     """Compare the gang's size with the number of nodes. Each member needs its own; `rented` more nodes may be added."""
     grid = live_state.snapshot.grid
-    known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
+    known = np.flatnonzero([node.may_return for node in grid.nodes])
     if not spec.gang or not len(known):
         return None
     enough = int(np.count_nonzero(grid.could_fit(grid.shape(considered.request), known))) + rented

@@ -115,7 +115,7 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
 def ever_fits(grid: Grid, request: Request) -> Reason | None:
     """Why no node could run the request, even when empty; None if some node could."""
     at_sites = grid.at_sites(grid.shape(request), np.arange(len(grid.nodes)))
-    known = at_sites & np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
+    known = at_sites & np.array([node.may_return for node in grid.nodes], np.bool_)
     if not known.any():
         return None  # no node has reported yet, or none can be reached: let it wait
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():

@@ -69,8 +69,8 @@ class _Sites:
         if not there:
             return waiting.SiteWithoutNodes()
         if all(node.state is NodeState.LOST for node in there):
-            found = (reason for node in there for reason in node.reasons if isinstance(reason, SiteUnreachable))
-            return next(found, waiting.SiteUnavailable())
+            causes = (cause for node in there for cause in (*node.reasons, node.report.awaits_admin))
+            return next((cause for cause in causes if isinstance(cause, SiteUnreachable)), waiting.SiteUnavailable())
         reasons = self._refusals.of(nodes)
         return reasons[0] if reasons else ROOM
 
