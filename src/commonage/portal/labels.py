@@ -13,6 +13,7 @@ from commonage.domain.nodes import Isolation, NodeState
 from commonage.domain.permissions import Permission, RoleBinding, SubjectKind
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
+from commonage.ports.sites import SiteState
 from commonage.wire.origins import session_url
 
 
@@ -45,6 +46,13 @@ NODES: dict[NodeState, Sign] = {
     NodeState.LOST: Sign("Lost", "question", "bad"),
 }
 
+
+SITES: dict[SiteState, Sign] = {
+    SiteState.INVITED: Sign("Invited", "clock", "wait"),
+    SiteState.CONNECTED: Sign("Connected", "check", "good"),
+    SiteState.DISCONNECTED: Sign("Disconnected", "question", "bad"),
+    SiteState.REVOKED: Sign("Revoked", "cross", "quiet"),
+}
 
 ENVIRONMENTS: dict[EnvironmentState, Sign] = {
     EnvironmentState.ABSENT: Sign("Built on first use", "clock", "quiet"),
