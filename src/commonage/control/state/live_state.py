@@ -1,6 +1,7 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes. Nothing
+Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes, and only
+`cron_jobs` cron jobs. Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
@@ -42,6 +44,9 @@ class LiveState:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
+        self._runs: dict[str, dict[str, None]] = defaultdict(dict)
+        self._cron_jobs: dict[str, CronJob] = {}
+        self.cron_jobs: Mapping[str, CronJob] = MappingProxyType(self._cron_jobs)
         self._counts: Counter[CountKey] = Counter()
         self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         self._nodes: dict[NodeKey, Node] = {}
@@ -99,6 +104,7 @@ class LiveState:
         if workload.state.is_terminal:
             if self._workloads.pop(workload.id, None) is not None:
                 self._count(workload.spec, -1)
+            self._forget_run(workload)
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].discard(workload.id)
                 if not self._dependents[dependency.workload_id]:
@@ -107,11 +113,30 @@ class LiveState:
             if before is None:
                 self._count(workload.spec, 1)
             self._workloads[workload.id] = workload
+            if workload.spec.cron_job is not None:
+                self._runs[workload.spec.cron_job][workload.id] = None
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _forget_run(self, workload: Workload) -> None:
+        runs = self._runs.get(workload.spec.cron_job or "")
+        if runs is not None:
+            runs.pop(workload.id, None)
+            if not runs:
+                del self._runs[workload.spec.cron_job or ""]
+
+    def runs_of(self, cron_job_id: str) -> list[Workload]:
+        """The live workloads that are runs of this cron job."""
+        return [self._workloads[workload_id] for workload_id in self._runs.get(cron_job_id, ())]
+
+    def put_cron_job(self, cron_job: CronJob) -> None:
+        self._cron_jobs[cron_job.id] = cron_job
+
+    def remove_cron_job(self, cron_job_id: str) -> None:
+        self._cron_jobs.pop(cron_job_id, None)
 
     def _count(self, spec: Spec, step: int) -> None:
         for key in count_keys(spec):
