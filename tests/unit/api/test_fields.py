@@ -162,8 +162,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
-    "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
-    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
+    "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
+    "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
     "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
     "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
     "TerminalIn", "ToCommand", "TriggerIn", "TriggeredOut", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
