@@ -1,7 +1,6 @@
 """Cron jobs: jobs that repeat at the times of a cron expression, and the rule for what runs when. Pure.
 
-The control plane fires most of them (`control.workloads.cron_jobs`), an appliance those of its own site
-(`site_agent.cron_jobs`). Both use the rule and the ids of this module.
+`control.workloads.cron_jobs` fires them, by this rule and with these ids.
 """
 
 from __future__ import annotations
@@ -165,10 +164,8 @@ def decide(rule: CronRule, decided_until: float, now: float, active: str = "") -
 class CronJob:
     """A job that repeats. `spec` is what each run runs; its `cron_job` and `due_at` are not set.
 
-    `site` fires it; None: the control plane does. `decided_until` is the newest due time that was decided: only who
-    fires it raises it. `last_due_at` and `last_refused`: that time, and why it did not run. `groups` are those that the
-    owner had in the hub when it was made, `of_admin`: the owner was an admin of the hub. `removed`: its site has not
-    confirmed yet that it fires it no longer.
+    `decided_until` is the newest due time that was decided. `last_due_at` and `last_refused`: that time, and why it did
+    not run. `groups` are those that the owner had in the hub when it was made, `of_admin`: it was made by an admin.
 
     `succeeded_kept` and `failed_kept`: how many ended runs are kept; None: as long as other workloads.
     """
@@ -178,9 +175,7 @@ class CronJob:
     rule: CronRule
     created_at: float
     decided_until: float
-    site: str | None = None
     suspended: bool = False
-    removed: bool = False
     succeeded_kept: int | None = None
     failed_kept: int | None = None
     last_due_at: float | None = None
@@ -201,7 +196,7 @@ class CronJob:
         return self.spec.tenant
 
     def next_times(self, now: float, count: int = NEXT_TIMES) -> tuple[float, ...]:
-        if self.suspended or self.removed:
+        if self.suspended:
             return ()
         return self.rule.next_times(max(now, self.decided_until), count)
 
@@ -212,7 +207,7 @@ def slot_of(cron_job_id: str) -> int:
 
 
 def run_id(cron_job_id: str, due_at: float) -> str:
-    """The workload id of the run at this time: whoever fires it, and however often, it is one workload.
+    """The workload id of the run at this time: however often it is fired, it is one workload.
 
     It reads like an id of the minute before `due_at`, so that it is no later than the ids made since.
     """

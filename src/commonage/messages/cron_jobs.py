@@ -33,10 +33,4 @@ TEXTS: Texts = {
     r.OwnerMayNotSubmit: (
         "{owner} may not submit to tenant {tenant} any more. Ask its manager for a role, or remove the cron job."
     ),
-    r.SiteConfirmsRemoval: "Removed. Site {site} has not confirmed yet that it fires it no longer.",
-    r.SiteHasNoRoom: "Other workloads have allocated what it needs on site {site}. It starts when enough is free.",
-    r.WaitsForSiteRun: (
-        "The site started {workload_id}, a run of a cron job, while the link was down. This attempt starts when that "
-        "run ends."
-    ),
 }

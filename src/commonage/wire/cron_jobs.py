@@ -68,10 +68,8 @@ class CronJobOut(BaseModel):
     missed_runs: MissedRunsName
     starting_deadline_s: int | None
     suspended: bool
-    removed: bool = Field(False, description="Removed, and its site has not confirmed yet that it fires it no longer.")
     succeeded_kept: int | None
     failed_kept: int | None
-    site: str | None = Field(None, description="The site that fires it itself; null: the control plane does.")
     created_at: float
     next_times: list[float] = Field(description="The next five times; none while it is suspended.")
     last_due_at: float | None = Field(description="The newest time that ran or was refused.")

@@ -138,8 +138,7 @@ def _print_cron_jobs(found: Sequence[CronJobOut]) -> None:
         return
     table = output.table("ID", "NAME", "OWNER", "SCHEDULE", "NEXT", "LAST", "ACTIVE", "NOTE", right=("ACTIVE",))
     for one in found:
-        state = "removed" if one.removed else "suspended"
-        following = output.clock(one.next_times[0]) if one.next_times else state
+        following = output.clock(one.next_times[0]) if one.next_times else "suspended"
         last = "" if one.last_due_at is None else output.clock(one.last_due_at)
         note = output.text(one.reason.message) if one.reason else ""
         schedule = output.text(f"{one.schedule} {one.time_zone}")
@@ -173,8 +172,7 @@ def _print_shown(shown: dict[str, Any]) -> None:
         "overlap": found.overlap,
         "missed runs": found.missed_runs,
         "starting deadline": None if found.starting_deadline_s is None else output.duration(found.starting_deadline_s),
-        "fired by": f"site {found.site}" if found.site else None,
-        "state": "removed" if found.removed else "suspended" if found.suspended else "active",
+        "state": "suspended" if found.suspended else "active",
         "note": found.reason.message if found.reason else None,
     }
     for name, value in rows.items():

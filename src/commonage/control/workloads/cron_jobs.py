@@ -1,4 +1,4 @@
-"""Cron jobs: users create, suspend, trigger and remove them; one loop fires those that no site fires itself.
+"""Cron jobs: users create, suspend, trigger and remove them; one loop fires them.
 
 A run is an ordinary workload. It is written together with the time that it was decided for, under an id and a key made
 from cron job and time: whenever the process is killed, no run is lost and none is there twice.
@@ -228,7 +228,7 @@ class CronJobs:
                 return found
 
     def _check_owner(self, spec: Spec) -> None:
-        mine = [one for one in self.live_state.cron_jobs.values() if one.owner == spec.owner and not one.removed]
+        mine = [one for one in self.live_state.cron_jobs.values() if one.owner == spec.owner]
         same = next((one for one in mine if one.name == spec.name), None)
         if same is not None:
             raise Conflict(
@@ -294,7 +294,7 @@ class CronJobs:
         found = self.live_state.cron_jobs.get(cron_job_id)
         if found is None:  # removed meanwhile
             return
-        if found.suspended or found.site is not None:
+        if found.suspended:
             self._next[cron_job_id] = float("inf")
             return
         active = self.active(cron_job_id)

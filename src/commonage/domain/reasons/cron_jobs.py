@@ -92,21 +92,3 @@ class OwnerMayNotSubmit(Reason):
 
     owner: str
     tenant: str
-
-
-class SiteConfirmsRemoval(Reason):
-    """The cron job was removed, and its site has not confirmed yet that it fires it no longer."""
-
-    site: str
-
-
-class SiteHasNoRoom(Reason):
-    """A run of a cron job waits on its site, because other workloads have allocated what it needs."""
-
-    site: str
-
-
-class WaitsForSiteRun(Reason):
-    """The site started a run of a cron job while the link was down: this attempt starts when that run ends."""
-
-    workload_id: str

@@ -9,8 +9,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage.domain.cron_jobs import CronJob
-from commonage.domain.reasons import Reason
-from commonage.domain.reasons.cron_jobs import SiteConfirmsRemoval
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site
 from commonage.ports.store import Filter
@@ -22,17 +20,12 @@ def routes(site: Site) -> list[Route]:
     """GET cron-jobs and cron-jobs/ID; POST cron-jobs/ID/suspend, resume, trigger, remove."""
     control = site.control
 
-    def reason(one: CronJob) -> Reason | None:
-        if one.removed:
-            return SiteConfirmsRemoval(site=one.site or "")
-        return control.cron_jobs.waiting(one.id) or one.last_refused
-
     def shown(one: CronJob) -> dict[str, Any]:
         return {
             "cron_job": one,
             "next_times": one.next_times(control.clock.now()),
             "active": control.cron_jobs.active(one.id),
-            "reason": reason(one),
+            "reason": control.cron_jobs.waiting(one.id) or one.last_refused,
         }
 
     async def page(request: Request, visitor: Visitor) -> Response:
