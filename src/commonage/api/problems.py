@@ -180,7 +180,12 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Invalid volume",
             "A volume is `NAME`, `NAME:ro` or `NAME:rw`, optionally with `@/path`; each once, none within another.",
         ),
-        "unknown-volume": ("No such volume", "The settings have no volume of this name; `detail` lists the volumes."),
+        "unknown-volume": ("No such volume", "No volume of this name is open to you; `detail` lists the volumes."),
+        "volume-at-no-site": (
+            "Volume at no site",
+            "No site that was requested and that the tenant may use has the volume.",
+        ),
+        "unknown-site": ("No such site", "No site of this name has nodes for the tenant; `detail` lists the sites."),
         "unknown-dependency": ("No such dependency", "A workload that it depends on does not exist."),
         "unschedulable": (
             "Unschedulable",

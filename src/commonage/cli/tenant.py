@@ -72,6 +72,8 @@ def _print_tenant(tenant: TenantOut) -> None:
         click.echo(f"environments: {', '.join(tenant.environments)}")
     if tenant.sites:
         click.echo(f"sites: {', '.join(tenant.sites)}")
+    if tenant.site_policy:
+        click.echo(f"site policy: {tenant.site_policy}")
     columns = ("ALLOCATED", "QUOTA", "MAY BORROW", "BORROWED", "MAY LEND", "LENT", "PER USER")
     table = output.table("", *columns, right=columns)
     for name, head in _RESOURCES.items():

@@ -206,8 +206,7 @@ class Control:
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
-        for engine in self.engines.values():
-            await engine.open()
+        await self.engines.open()
 
     async def run(self, *adapters: Loop) -> None:
         """Run all loops, and those of adapters, until cancelled.
@@ -237,8 +236,7 @@ class Control:
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
-        for engine in self.engines.values():
-            await engine.close()
+        await self.engines.close()
 
     def health(self) -> Sequence[LoopHealth]:
         iterations = [one.iterations for one in (self.writer, *self._loops)]

@@ -198,14 +198,17 @@ class Reservations:
             raise Conflict(f"{len(self._live)} reservations are not over; at most {MAX_LIVE} may be made")
         for starts_at, ends_at in wanted.windows:
             _check_window(starts_at, ends_at, now)
-        never = unschedulable_request(self.live_state, wanted.request)
+        sites = self.live_state.snapshot.candidates.of(wanted.tenant, wanted.request.labels)
+        never = unschedulable_request(self.live_state, replace(wanted.request, sites=sites))
         if never is not None:
             raise Unschedulable(never)
 
     async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, allocated = list(self.live_state.nodes.values()), self.live_state.allocated()
-        others = list(self._live.values())
+        candidates = self.live_state.snapshot.candidates
+        others = [candidates.reserved(one) for one in self._live.values()]
+        made = [candidates.reserved(one) for one in made]
         if not nodes:
             return NoNodes()
         never, shortfalls = await asyncio.to_thread(_judge, nodes, allocated, others, made, now)

@@ -173,6 +173,7 @@ class Spec:
     preemptible: bool = False  # others may evict it; it is then requeued
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
+    near: str = ""  # a volume: it runs at a site that has it
     requeue: bool = False  # if its node is lost or drained: jobs and services are requeued, sessions restart
     cron_job: str | None = None  # it is a run of this cron job
     due_at: float | None = None  # the time of the schedule that it runs for; None if a user triggered it

@@ -46,8 +46,22 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
         bounded = [name for name in tenant.per_environment if "/" not in name]
         _check(f"the tenant {tenant.name}: per_environment", bounded, environments)
         _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites, _UNKNOWN_SITE)
+        _check_open(tenant, platform)
+    for site in _all(forms, SiteEntry):
+        _check(f"the site {site.name}: tenants", site.tenants, tenants)
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
+        _check(f"the volume {volume.name}: sites", volume.sites, known_sites, _UNKNOWN_SITE)
+
+
+def _check_open(tenant: TenantEntry, platform: Platform) -> None:
+    closed = [site.name for site in platform.sites if site.name in tenant.sites and not site.is_for(tenant.name)]
+    if closed:
+        raise InvalidInput(
+            f"the tenant {tenant.name}: sites: {closed[0]!r} is a site of other tenants. Add {tenant.name} to the "
+            "tenants of the site, or remove the site from the tenant.",
+            code="unknown-reference",
+        )
 
 
 def _check(what: str, names: Iterable[str], known: Collection[str], remedy: str = "") -> None:

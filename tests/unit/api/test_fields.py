@@ -21,7 +21,7 @@ from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.cron_jobs import CronJob, CronRule
-from commonage.domain.explanations import Explanation, Holder, JobsAhead
+from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
@@ -79,7 +79,9 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
-    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads members"),
+    environments.TenantChoice: Description(
+        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy"
+    ),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
     events.PointOut: Description((Point,)),
@@ -142,10 +144,11 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     workloads.AttemptOut: Description(
         (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
     ),
-    workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
+    workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued"),
     workloads.HolderOut: Description((Holder,), own="text", hidden="tenant"),
     workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
-    workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk"),
+    workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk sites"),
+    workloads.SiteChoiceOut: Description((SiteChoice,), own="text"),
     workloads.ShareOut: Description((Share,), own="device index", hidden="device_uuid device_index device_memory_mib"),
     workloads.SubmitIn: Description(
         (Submission,),

@@ -284,7 +284,13 @@ def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt
         preemptible=spec.preemptible,
         gang=gang_of(spec),
         gang_size=max(1, spec.array_size) if gang_of(spec) else 1,
+        near=data_of(spec),
     )
+
+
+def data_of(spec: Spec) -> tuple[str, ...]:
+    """The volumes that must be at its site."""
+    return tuple(sorted({volume.name for volume in spec.volumes} | ({spec.near} if spec.near else set())))
 
 
 def gang_of(spec: Spec) -> str | None:

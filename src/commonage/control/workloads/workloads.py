@@ -19,7 +19,7 @@ from commonage.control.state.drafts import Rows
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
 from commonage.control.usage.quota_use import QuotaUses
-from commonage.control.workloads.admission import LiveLimits, never
+from commonage.control.workloads.admission import LiveLimits, check_sites, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
@@ -121,6 +121,7 @@ class Workloads:
 
     def check_schedulable(self, principal: Principal, spec: Spec) -> None:
         """Raise Unschedulable, TooMany, NotFound or InvalidInput if it cannot be submitted."""
+        check_sites(self.live_state, spec)
         why = never(self.live_state, spec)
         if why is not None:
             raise Unschedulable(why)
@@ -202,6 +203,7 @@ class Workloads:
             "preemptible": spec.preemptible,
             "on": dict(request.labels),
             "one_numa": request.one_numa,
+            "near": spec.near or None,
             "grace": f"{spec.grace_s}s",
             "requeue": "true" if spec.requeue else None,
             "gpus": None if request.gpu is None else request.gpu.text,

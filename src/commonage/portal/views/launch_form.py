@@ -32,7 +32,7 @@ from commonage.domain.workloads import Kind, RetryPolicy, Workload
 T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
-    "preemptible", "nodes", "on", "requeue",
+    "preemptible", "nodes", "on", "near", "requeue",
     "volumes", "array", "grace", "again", "keep",
     "schedule", "time_zone", "overlap", "missed_runs", "starting_deadline",
 )  # fmt: skip
@@ -114,6 +114,7 @@ class LaunchForm:
                 "grace": f"{spec.grace_s}s" if spec.grace_s != DEFAULT_GRACE_S else "",
                 "again": workload.id,
                 "keep": ",".join(KEPT),
+                "near": spec.near,
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
@@ -182,6 +183,7 @@ class LaunchForm:
             array_size=size,
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),
+            near=self.values["near"] or None,
         )
         if earlier is not None:
             submission = replace(submission, **self._taken_over(earlier, submission))
