@@ -17,7 +17,7 @@ async def test_each_folder_is_measured_and_no_link_is_followed(tmp_path: Path) -
     (tmp_path / "file").write_text("no home")
     (tmp_path / "link").symlink_to(tmp_path / "ada")
     (tmp_path / "ada" / "link").symlink_to(tmp_path)
-    found = await HomeFolders(SafePath(tmp_path)).measure()
+    found = await HomeFolders(SafePath(tmp_path), tmp_path / "archive").measure()
     assert set(found) == {"ada", "Bo b\n~1"}
     assert 3 <= found["ada"] <= 4
     assert 1 <= found["Bo b\n~1"] <= 2
@@ -26,13 +26,13 @@ async def test_each_folder_is_measured_and_no_link_is_followed(tmp_path: Path) -
 async def test_homes_that_became_a_link_are_not_measured(tmp_path: Path) -> None:
     (tmp_path / "workspaces").symlink_to("/")
     with pytest.raises(Unavailable, match="link"):
-        await HomeFolders(SafePath(tmp_path) / "workspaces").measure()
+        await HomeFolders(SafePath(tmp_path) / "workspaces", tmp_path / "archive").measure()
 
 
 async def test_no_homes_and_no_folder(tmp_path: Path) -> None:
-    assert await HomeFolders(SafePath(tmp_path)).measure() == {}
+    assert await HomeFolders(SafePath(tmp_path), tmp_path / "archive").measure() == {}
     with pytest.raises(Unavailable, match=r"Cannot measure the homes in .*: No such file"):
-        await HomeFolders(SafePath(tmp_path) / "none").measure()
+        await HomeFolders(SafePath(tmp_path) / "none", tmp_path / "archive").measure()
 
 
 async def test_folders_of_volumes_are_measured_by_tenant_and_user(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_folders_of_volumes_are_measured_by_tenant_and_user(tmp_path: Path
         Volume("all", source=f"{tmp_path}/labs", writable=True),
         Volume("read", source=f"{tmp_path}/labs/{{tenant}}"),
     ]
-    found = await HomeFolders(SafePath(tmp_path)).measure_volumes(volumes)
+    found = await HomeFolders(SafePath(tmp_path), tmp_path / "archive").measure_volumes(volumes)
     assert sorted((one.volume, one.tenant, one.user) for one in found if one.used_mib > 0) == [
         ("labs", "art", "ada"),
         ("labs", "optics", "ada"),
