@@ -14,7 +14,7 @@ from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site
 from commonage.portal.static_files import Docs
-from commonage.portal.views import launch, nodes, overview, platform, reservations, usage, workload, workloads
+from commonage.portal.views import launch, nodes, offboarding, overview, platform, reservations, usage, workload, workloads
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -30,7 +30,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform)
+        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform, offboarding)
         for page in view.routes(site)
     ]
     router = APIRouter(include_in_schema=False)

@@ -226,7 +226,7 @@ class Offboardings:
         raise Conflict(
             f"The {what} was {'renamed' if there.wanted.to else 'removed'} already ({there.id}). If somebody uses the "
             "name again, release it first.",
-            code="name-retired",
+            code="name-not-released",
         )
 
     async def _need_known(self, wanted: Wanted) -> None:

@@ -272,7 +272,7 @@ class Resources:
                 raise Conflict(
                     f"The name of tenant {one.name} is retired, because a tenant of that name was renamed or removed. "
                     f"Run `commonage tenant release {one.name}` first, or choose another name.",
-                    code="name-retired",
+                    code="name-not-released",
                 )
         return self._after(changes, wanted.forms, by, wanted.managed_by)
 
