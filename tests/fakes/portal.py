@@ -17,7 +17,6 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
-
 from tests.fakes.hub_users import HubUsers
 
 from commonage.control.control import Adapters, Control

@@ -14,7 +14,17 @@ from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site
 from commonage.portal.static_files import Docs
-from commonage.portal.views import launch, nodes, offboarding, overview, platform, reservations, usage, workload, workloads
+from commonage.portal.views import (
+    launch,
+    nodes,
+    offboarding,
+    overview,
+    platform,
+    reservations,
+    usage,
+    workload,
+    workloads,
+)
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
 
-_WHOLE: Mapping[str, float] = {"since": 0.0, "until": 4e9}
 _COLUMNS = {Subject.USER: "owner", Subject.TENANT: "tenant"}
 
 
@@ -27,7 +26,7 @@ async def _rename(store: Store, subject: Subject, name: str, to: str) -> int:
 
 
 async def _usage(store: Store, by: str) -> Sequence[Usage]:
-    return await store.usage(since=_WHOLE["since"], until=_WHOLE["until"], by=by)
+    return await store.usage(since=0.0, until=4e9, by=by)
 
 
 def _ended(owner: str, tenant: str, key: str | None = None) -> Workload:
@@ -114,11 +113,11 @@ class StoreOffboardingContract:
         await store.commit(Batch(gone))
         await store.commit(Batch(expired=[one.id for one in gone]))
         day = (gone[0].since // DAY_S) * DAY_S
-        period = {"since": day - DAY_S, "until": day + 2 * DAY_S}
+        since, until = day - DAY_S, day + 2 * DAY_S
         name, other = (getattr(one.spec, column) for one in gone)
-        before = {one.subject: one for one in await store.usage(**period, by=column)}
+        before = {one.subject: one for one in await store.usage(since=since, until=until, by=column)}
         await _rename(store, subject, name, "new")
-        after = {one.subject: one for one in await store.usage(**period, by=column)}
+        after = {one.subject: one for one in await store.usage(since=since, until=until, by=column)}
         assert after == {"new": replace(before[name], subject="new"), other: before[other]}
 
     async def test_live_work_keeps_its_name_and_its_former_attempts_get_the_new_one(self, store: Store) -> None:

@@ -41,7 +41,19 @@ from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
 from commonage.ports.sites import SiteToken, SiteView
-from commonage.wire import environments, events, images, nodes, offboarding, reasons, resources, sites, tenants, usage, workloads
+from commonage.wire import (
+    environments,
+    events,
+    images,
+    nodes,
+    offboarding,
+    reasons,
+    resources,
+    sites,
+    tenants,
+    usage,
+    workloads,
+)
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -149,7 +161,8 @@ ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
     "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
-    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn", "OffboardingPlanIn", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
+    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",
+    "OffboardingPlanIn", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
     "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
     "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
     "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",

@@ -1,4 +1,4 @@
-"""The page "Users and tenants": admins rename and remove them. A plan is shown first, and confirmed with its version."""
+"""The page "Users and tenants": admins rename and remove them, after a plan that they confirm with its version."""
 
 from __future__ import annotations
 
@@ -67,7 +67,12 @@ def _choice(kind: type[E], text: str, name: str) -> E:
 
 
 def routes(site: Site) -> list[Route]:
-    """GET people, offboard?subject=&name=&change=, offboard/ID; POST offboard/plan, offboard and offboard/ID/release."""
+    """GET people, offboard, offboard/ID; POST offboard/plan, offboard, offboard/ID/release."""
+    return [*_lists(site), *_forms(site)]
+
+
+def _lists(site: Site) -> list[Route]:
+    """Users and tenants, and each change with its steps."""
     control = site.control
 
     async def page(request: Request, visitor: Visitor) -> Response:
@@ -80,6 +85,25 @@ def routes(site: Site) -> list[Route]:
             "default_tenant": control.settings.default_tenant,
         }
         return site.render(request, visitor, "people.html", values)
+
+    async def one(request: Request, visitor: Visitor) -> Response:
+        found = control.offboardings.one(visitor.principal, request.path_params["id"])
+        return site.render(request, visitor, "offboarding.html", {"section": "platform", "change": found})
+
+    async def release(request: Request, visitor: Visitor) -> Response:
+        found = await control.offboardings.release(visitor.principal, request.path_params["id"])
+        return RedirectResponse(f"{HOME}offboard/{found.id}", status_code=303)
+
+    return [
+        Route("/people", site.page(page), methods=["GET"]),
+        Route("/offboard/{id}", site.page(one), methods=["GET"]),
+        Route("/offboard/{id}/release", site.page(release), methods=["POST"]),
+    ]
+
+
+def _forms(site: Site) -> list[Route]:
+    """The form (`offboard?subject=&name=&change=`), its plan, and the confirmation."""
+    control = site.control
 
     async def form(request: Request, visitor: Visitor) -> Response:
         site.access(visitor).need(Permission.SEE_PLATFORM)
@@ -113,14 +137,6 @@ def routes(site: Site) -> list[Route]:
             return show(request, visitor, sent.refused(error), status=error.status)
         return RedirectResponse(f"{HOME}offboard/{begun.id}", status_code=303)
 
-    async def one(request: Request, visitor: Visitor) -> Response:
-        found = control.offboardings.one(visitor.principal, request.path_params["id"])
-        return site.render(request, visitor, "offboarding.html", {"section": "platform", "change": found})
-
-    async def release(request: Request, visitor: Visitor) -> Response:
-        found = await control.offboardings.release(visitor.principal, request.path_params["id"])
-        return RedirectResponse(f"{HOME}offboard/{found.id}", status_code=303)
-
     def show(
         request: Request,
         visitor: Visitor,
@@ -135,12 +151,9 @@ def routes(site: Site) -> list[Route]:
         return site.render(request, visitor, "offboard.html", values, status)
 
     return [
-        Route("/people", site.page(page), methods=["GET"]),
         Route("/offboard", site.page(form), methods=["GET"]),
         Route("/offboard/plan", site.page(plan), methods=["POST"]),
         Route("/offboard", site.page(begin), methods=["POST"]),
-        Route("/offboard/{id}", site.page(one), methods=["GET"]),
-        Route("/offboard/{id}/release", site.page(release), methods=["POST"]),
     ]
 
 
