@@ -239,7 +239,7 @@ class HubIdentity:
         _check(before)
         response = await self._call("PATCH", f"users/{_quoted(user)}", json={"name": to})
         if response.status_code == httpx2.codes.BAD_REQUEST and "already exists" in _message(response):
-            raise Conflict(f"JupyterHub has a user {to[:60]!r} already. Choose another name, or remove that user.")
+            raise Conflict(f"JupyterHub has another user {to[:60]!r}. Remove that user, or give it another name.")
         _check(response)
         self._forget_user(user)
 

@@ -52,6 +52,10 @@ class Names:
         """The change that gives this name up, or takes it."""
         return self.retired(subject, name) or self._reserved.get((subject, name))
 
+    def awaited(self, subject: Subject, name: str) -> Offboarding | None:
+        """The change that will hand something over to this name."""
+        return next((one for one in self.pending() if (one.wanted.subject, one.wanted.heir) == (subject, name)), None)
+
     def admit(self, principal: Principal) -> None:
         """Raise Forbidden for a name that was given up or is being changed.
 

@@ -214,13 +214,13 @@ class Offboardings:
             )
 
     def _need_free(self, wanted: Wanted) -> None:
-        there = self.names.claimed(wanted.subject, wanted.name)
+        there = self.names.claimed(wanted.subject, wanted.name) or self.names.awaited(wanted.subject, wanted.name)
         if there is None:
             return
         what = f"{wanted.subject} {wanted.name}"
         if there.is_pending:
             raise Conflict(
-                f"The {what} is being changed already ({there.id}). Wait until that is done.",
+                f"The {what} is part of a change that is not done ({there.id}). Wait until that is done.",
                 code="offboarding-pending",
             )
         raise Conflict(

@@ -18,12 +18,13 @@ from commonage.control.reservations import Reservations
 from commonage.control.resources.resources import Resources
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
+from commonage.control.workloads.workloads import HUB
 from commonage.domain.codec import to_json
 from commonage.domain.images import Image
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Change, DataChoice, Subject, Wanted, WorkChoice
 from commonage.domain.permissions import SubjectKind
-from commonage.domain.principals import Principal
+from commonage.domain.principals import OPERATOR, Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
 from commonage.domain.tenants import Reservation
@@ -35,6 +36,7 @@ from commonage.ports.identity import Account, Identity
 from commonage.ports.store import Filter, Store
 
 AsyncReasons = AsyncIterator[Reason]
+RESERVED = (HUB, OPERATOR)  # names that the server itself has as a principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,9 @@ class Planner:
     async def _obstacles(self, wanted: Wanted, revision: Revision) -> AsyncReasons:
         for one in revision.managed:
             yield reasons.ManagedByGit(kind=one.kind, name=one.name, managed_by=one.managed_by)
+        kind = SubjectKind.USER if wanted.subject is Subject.USER else SubjectKind.GROUP  # the tenant's, in the hub
         for role in self.settings.platform_roles:
-            if role.kind is SubjectKind.USER and role.subject == wanted.name and wanted.subject is Subject.USER:
+            if (role.kind, role.subject) == (kind, wanted.name):
                 yield reasons.PlatformRoleConfigured(name=wanted.name, role=role.role.value)
         if wanted.change is Change.RENAME:
             if await self._is_taken(wanted.subject, wanted.to):
@@ -235,6 +238,8 @@ class Planner:
 
     async def _is_taken(self, subject: Subject, name: str) -> bool:
         """True if there is, or was, another user or tenant of this name: what it left must not be mixed."""
+        if subject is Subject.USER and name in RESERVED:
+            return True
         if self.names.claimed(subject, name) is not None or self.work_of(subject, name):
             return True
         which = Filter(owner=name) if subject is Subject.USER else Filter(tenant=name)

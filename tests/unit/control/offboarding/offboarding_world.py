@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.unit.control.world import ROOT, FakeHub, Site
@@ -79,6 +80,8 @@ class DeadlyHub(FakeHub):
 
     async def stop_session(self, user: str, name: str) -> None:
         self._answer()
+        left = tuple(one for one in self.users[user].sessions if one != name)
+        self.users[user] = replace(self.users[user], sessions=left)
 
 
 class MemoryHomes(Homes):

@@ -16,12 +16,14 @@ from commonage.control.offboarding.offboardings import PlanRefused
 from commonage.control.resources.resources import Documents
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.offboarding import DataChoice, Offboarding, Subject, Wanted, WorkChoice
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import State, Workload
+from commonage.ports.identity import Account
 from commonage.testing import factories as make
 from commonage.testing.behaviour import Behaviour
 
@@ -297,6 +299,40 @@ async def test_requests_without_a_meaning_are_refused(wanted: Wanted, error: typ
     async with world.site.open() as control:
         with pytest.raises(error):
             await control.offboardings.plan(ROOT, wanted)
+
+
+async def test_servers_that_the_hub_still_has_are_stopped_before_their_user_changes() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        world.hub.users["ann"] = Account("ann", sessions=("", "second"))
+        await world.begin(control, rename())
+        await world.until_done(control)
+        assert world.hub.users["anna"].sessions == ()
+
+
+async def test_an_heir_stays_until_everything_is_handed_over() -> None:
+    world = World()
+    async with world.site.open() as control:
+        _, running, _ = await with_work(world, control)
+        await world.begin(control, remove(heir="bob", workloads=WorkChoice.FINISH))
+        with pytest.raises(Conflict) as refused:
+            await control.offboardings.plan(ROOT, remove("bob"))
+        assert refused.value.problem_code == "offboarding-pending"
+        assert world.site.there(running).state is State.RUNNING
+
+
+async def test_roles_of_the_platform_and_names_of_the_server_are_obstacles() -> None:
+    world = World()
+    roles = (RoleBinding(SubjectKind.USER, "ann", Role.OPERATOR), RoleBinding(SubjectKind.GROUP, OPTICS, Role.OPERATOR))
+    world.site.settings = replace(world.site.settings, platform_roles=roles)
+    async with world.site.open() as control:
+        await world.declare(control)
+        for wanted in (remove(), remove(OPTICS, Subject.TENANT)):
+            plan = await control.offboardings.plan(ROOT, wanted)
+            assert kinds(plan.obstacles) == [reasons.PlatformRoleConfigured]
+        plan = await control.offboardings.plan(ROOT, rename("bob", "hub"))
+        assert kinds(plan.obstacles) == [reasons.NameTaken]
 
 
 async def test_only_admins_change_names() -> None:
