@@ -26,6 +26,7 @@ from commonage.server.data_dir import DataDir
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
 from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         access = WorkloadAccess(network.ports, gateway.port)
         engine = make_engine(settings, EnginePlace(site, data.path), opened.devices, access, agents=agents)
         own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
-        agent = SiteAgent(engine, gateway, folder, clock, own)
+        agent = SiteAgent(engine, gateway, folder, clock, own, SiteDevices(opened.devices, agents))
         closing.push_async_callback(agent.close)
         await agent.open()
         _log.info("site %s: %s engine is open", site, settings.engine)

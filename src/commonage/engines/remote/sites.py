@@ -10,6 +10,7 @@ from commonage.domain.errors import CommonageError
 from commonage.engines.remote.engine import RemoteEngine, StoreSamples
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 class Sites:
     """`names` are the sites that have joined; their engines are opened and closed by their user.
 
+    `devices` are the GPUs of each, by site.
     `added` is awaited for the engine of each site that joins later, and opens it; then the site dials again.
     """
 
@@ -31,6 +33,7 @@ class Sites:
     ) -> None:
         self._settings, self._clock, self._store_samples, self._added = settings, clock, store_samples, added
         self._engines = {name: self._make(name) for name in names}
+        self.devices: dict[str, RemoteDevices] = {name: one.devices for name, one in self._engines.items()}
         self._adding: dict[str, asyncio.Task[None]] = {}
 
     def _make(self, site: str) -> RemoteEngine:
@@ -45,6 +48,7 @@ class Sites:
     def remove(self, site: str) -> None:
         """The site was removed, and its engine closed. If it joins again, it is a new site."""
         self._engines.pop(site, None)
+        self.devices.pop(site, None)
 
     # --- for the links ----------------------------------------------------------------------------------------------
 
@@ -70,4 +74,5 @@ class Sites:
             _log.error("the site %s cannot be used yet: %s", connection.site, error)
         else:
             self._engines[connection.site] = engine
+            self.devices[connection.site] = engine.devices
             connection.close(f"the site {connection.site} was added: dial again")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.engines.remote.rig import RemoteFakeRig, RemoteProcessRig
+from tests.contract.engines.remote.rig import RemoteFakeRig, RemoteRealRig
 from tests.contract.engines.rigs import ProcessRig
 from tests.contract.harness.processes import processes_of
 
@@ -27,7 +27,7 @@ class TestFakeEngineAtSite(EngineContract, ExecContract):
 class TestProcessEngineAtSite(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[EngineRig]:
-        rig = RemoteProcessRig(ProcessRig(tmp_path / "data", ProcessSettings(node_name="here")), tmp_path)
+        rig = RemoteRealRig(ProcessRig(tmp_path / "data", ProcessSettings(node_name="here")), tmp_path)
         try:
             yield rig
         finally:
