@@ -65,9 +65,10 @@ class Sampling:
         answers = await self.engines.ask(lambda engine: engine.measure())
         measurements = [one for answer in answers.values() for one in answer]
         round_ = await self._ask_devices(measurements, now)
-        self.vram = vram_of(round_)
+        allocated = {one.allocation.attempt_id: one.allocation for one in self.live_state.allocated()}
+        self.vram = {attempt_id: mib for attempt_id, mib in vram_of(round_).items() if attempt_id in allocated}
         samples = self._of_attempts.of(measurements, now) + of_devices(round_, now)
-        samples += of_attempts_on_devices(round_, (one.allocation for one in self.live_state.allocated()), now)
+        samples += of_attempts_on_devices(round_, allocated.values(), now)
         samples += self._of_nodes(now)
         lost: CommonageError | None = None
         try:
