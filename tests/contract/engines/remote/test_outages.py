@@ -1,11 +1,9 @@
 """An appliance whose link is cut, or where either side is restarted or killed: nothing is lost, nothing runs twice."""
 
 import asyncio
-import hashlib
 import json
 import signal
 import sys
-import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -361,43 +359,6 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-SERVER = """
-import asyncio, os
-async def echo(reader, writer):
-    while data := await reader.read(1000):
-        writer.write(data.upper())
-    writer.write_eof()
-async def main():
-    server = await asyncio.start_server(echo, "127.0.0.1", int(os.environ["PORT"]))
-    print("here", flush=True)
-    await server.serve_forever()
-asyncio.run(main())
-"""
-
-
-@pytest.mark.allow_hosts(["127.0.0.1", "127.64.0.0/10"])
-async def test_port_of_an_attempt_is_reached_by_its_url(real: RemoteRealRig) -> None:
-    request = real.start_request(
-        FOREVER, command=(sys.executable, "-c", SERVER), wants_port=True, variables=(("PORT", "{port}"),)
-    )
-    await real.started(request)
-    status = await real.status(request.attempt_id)
-    assert status is not None
-    assert status.url is not None
-    host, _, port = status.url.removeprefix("http://").partition(":")
-    assert host != "127.0.0.1", "that is an address of the control plane's own"
-    for _ in range(2):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"hello")
-        assert await reader.readexactly(5) == b"HELLO"
-        writer.write_eof()
-        assert await reader.read() == b"", "the end goes through in both directions"
-        writer.close()
-        await real.cut()
-        await real.connect()
-        assert (await real.phase(request.attempt_id, Phase.RUNNING)).url == status.url
-
-
 async def test_workloads_reach_the_platform_by_the_gateway(real: RemoteRealRig) -> None:
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
     async with server:
@@ -409,28 +370,6 @@ async def test_workloads_reach_the_platform_by_the_gateway(real: RemoteRealRig) 
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"HELLO"
         writer.close()
-
-
-def _bundle(folder: Path, text: str) -> Path:
-    (folder / "said").write_text(text)
-    path = folder / "bundle.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(folder / "said", "said")
-    return path
-
-
-async def test_files_of_a_job_arrive_and_stay_until_it_is_forgotten(real: RemoteRealRig, tmp_path: Path) -> None:
-    engine = await real.engine()
-    bundle = _bundle(tmp_path, "from the bundle\n")
-    requests = [real.start_request(Behaviour(), command=("cat", "said"), bundle_path=str(bundle)) for _ in range(2)]
-    for request in requests:
-        assert (await real.ended(request)).exit_code == 0
-        assert await real.lines(request.attempt_id) == ["from the bundle"]
-    kept = tmp_path / "site" / "bundles" / f"{hashlib.sha256(bundle.read_bytes()).hexdigest()}.tar.gz"
-    await engine.forget(requests[0].attempt_id)
-    assert kept.exists(), "the other attempt has it, too"
-    await engine.forget(requests[1].attempt_id)
-    assert not kept.exists()
 
 
 KILLED_AGENT = """
