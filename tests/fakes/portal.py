@@ -36,6 +36,7 @@ from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Metrics, Point, Sample
+from commonage.ports.sites import Sites
 from commonage.server.bootstrap import SystemClock
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.engine import FakeEngine
@@ -145,7 +146,9 @@ VOLUMES = (
 class Portal:
     """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
 
-    def __init__(self, clock: Clock | None = None, settings: ControlSettings | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, settings: ControlSettings | None = None, sites: Sites | None = None
+    ) -> None:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
         self.devices = devices
@@ -162,9 +165,10 @@ class Portal:
         self.control = Control(world, settings or usual)
         self.identity.control = self.control
         self.auth = PortalAuth(self.identity, self.clock, SECRET)
+        self.sites = sites
         self.app = FastAPI()
         self.app.add_route("/hub/sign-in", _sign_in_page)
-        self.app.include_router(create_router(self.control, self.auth))
+        self.app.include_router(create_router(self.control, self.auth, self.sites))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Portal]:

@@ -126,11 +126,12 @@ def node_label(site: str | None, node: str | None) -> str:
 
 
 def node_or_reason(workload: WorkloadOut) -> str:
-    """The node and allocation of a running workload; for others the reason of the state."""
+    """The node, allocation and notes of a running workload; for others the reason of the state."""
     if workload.state == "running":
         address = workload.internal_url if workload.kind == "service" else None
         parts = (node_label(workload.site, workload.node), shares(workload.shares), address)
-        return ": ".join(part for part in parts if part)
+        place = ": ".join(part for part in parts if part)
+        return f"{place}. {messages(workload.notes)}" if workload.notes else place
     reasons = messages((workload.reason, *workload.notes))
     return reasons if workload.position is None else f"Position {workload.position}. {reasons}"
 

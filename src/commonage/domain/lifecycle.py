@@ -154,7 +154,7 @@ def _allocated(workload: Workload, allocation: Allocation, now: float) -> Step:
     if workload.state is not State.QUEUED or allocation.attempt_id != attempt_id(workload.id, number):
         return Step(workload)
     attempt = Attempt(allocation.attempt_id, workload.id, number, State.STARTING, allocation)
-    reason = attempts.Starting(node=allocation.node)
+    reason = attempts.Starting(node=allocation.node_key.label)
     after = replace(workload, state=State.STARTING, since=now, reason=reason, attempt=attempt, warned=False)
     return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
@@ -179,10 +179,12 @@ def _status_reported(workload: Workload, status: Status, now: float) -> Step:
 def _progressed(workload: Workload, attempt: Attempt, status: Status) -> Step:
     if attempt.state is not State.STARTING or workload.stop is not None:
         return Step(workload)
-    if status.reason is None or status.reason == workload.reason:
+    reason = status.reason
+    if isinstance(reason, attempts.Starting):  # an engine knows the node, but not the site
+        reason = attempts.Starting(node=attempt.allocation.node_key.label)
+    if reason is None or reason == workload.reason:
         return Step(workload)
-    after = replace(workload, reason=status.reason)
-    return Step(after, (Record(EventKind.PROGRESS, status.reason),))
+    return Step(replace(workload, reason=reason), (Record(EventKind.PROGRESS, reason),))
 
 
 def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
@@ -192,7 +194,7 @@ def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> S
     if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
-    reason = attempts.Running(node=attempt.allocation.node)
+    reason = attempts.Running(node=attempt.allocation.node_key.label)
     after = replace(workload, state=State.RUNNING, since=now, reason=reason, attempt=running)
     return Step(after, (Record(EventKind.RUNNING, reason),))
 
@@ -210,7 +212,7 @@ def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> 
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
-        lost = status.reason or attempts.NodeLost(node=attempt.allocation.node)
+        lost = status.reason or attempts.NodeLost(node=attempt.allocation.node_key.label)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)

@@ -15,6 +15,8 @@ from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, Volum
 F = TypeVar("F", bound=Form)
 T = TypeVar("T")
 
+_UNKNOWN_SITE = " Let it join first (`commonage site token NAME`), or declare a resource of kind Site."
+
 
 def platform_of(forms: Forms, builtin: Platform) -> Platform:
     """Those of `forms` together with the built-in ones, which a declared one of the same name replaces."""
@@ -43,16 +45,16 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
         _check(f"the tenant {tenant.name}: environments", fixed, environments)
         bounded = [name for name in tenant.per_environment if "/" not in name]
         _check(f"the tenant {tenant.name}: per_environment", bounded, environments)
-        _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites)
+        _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites, _UNKNOWN_SITE)
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
 
 
-def _check(what: str, names: Iterable[str], known: Collection[str]) -> None:
+def _check(what: str, names: Iterable[str], known: Collection[str], remedy: str = "") -> None:
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         there = ", ".join(sorted(known)) or "none"
-        raise InvalidInput(f"{what}: {missing!r} does not exist. Known: {there}.", code="unknown-reference")
+        raise InvalidInput(f"{what}: {missing!r} does not exist. Known: {there}.{remedy}", code="unknown-reference")
 
 
 def _all(forms: Forms, kind: type[F]) -> list[F]:

@@ -176,12 +176,13 @@ async def assemble(
     meter = HttpMeter()
     has_host_cookies = bool(origins.sessions) and (origins.hub or "").startswith("https:")
     portal_auth = PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies)
+    sites = None if joining is None else joining.site_service
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token),
-        create_router(control, portal_auth),
+        create_router(control, portal_auth, sites),
         metrics_router(control, meter).routes,
-        Services(join_service, registry, None if joining is None else joining.site_service),
+        Services(join_service, registry, sites),
     )
     web = meter.around(app)
     return Components(

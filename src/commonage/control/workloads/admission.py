@@ -12,7 +12,6 @@ from commonage.control.settings import Limits
 from commonage.control.state.live_state import CountKey, LiveState, count_keys, request_from_spec
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import TooMany
-from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import (
     LimitOf,
@@ -47,7 +46,7 @@ def never(live_state: LiveState, spec: Spec) -> Reason | None:
 def _too_many_nodes(live_state: LiveState, spec: Spec, rented: int) -> Reason | None:
     """Compare the gang's size with the number of nodes. Each member needs its own; `rented` more nodes may be added."""
     grid = live_state.snapshot.grid
-    known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
+    known = np.flatnonzero([node.may_return for node in grid.nodes])
     if not spec.gang or not len(known):
         return None
     enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known))) + rented

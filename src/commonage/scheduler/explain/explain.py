@@ -101,12 +101,12 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
 
 def ever_fits(grid: Grid, request: Request) -> Reason | None:
     """Why no node could run the request, even when empty; None if some node could."""
-    known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
+    known = np.array([node.may_return for node in grid.nodes], np.bool_)
     if not known.any():
         return None  # no node has reported yet: let it wait
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
         return None
-    nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
+    nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.may_return]
     return _never_fits_reason(nodes, request)
 
 
