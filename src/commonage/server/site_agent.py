@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
+from commonage.domain.errors import EngineFailure
 from commonage.gpu.detect import share_devices
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
@@ -72,7 +73,10 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
         agent = SiteAgent(engine, gateway, folder, clock, own, SiteDevices(opened.devices, agents))
         closing.push_async_callback(agent.close)
-        await agent.open()
+        try:
+            await agent.open()
+        except EngineFailure as error:
+            raise EngineFailure(f"the {settings.engine} engine of this site cannot be used: {error}") from error
         _log.info("site %s: %s engine is open", site, settings.engine)
 
         async def use(connection: SiteConnection, _welcome: SiteWelcome) -> None:
