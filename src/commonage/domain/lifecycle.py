@@ -17,6 +17,7 @@ from commonage.domain.workloads import (
     Attempt,
     EventKind,
     Kind,
+    Spec,
     State,
     StopCause,
     StopRequest,
@@ -69,6 +70,14 @@ class TimeLimitNear:
     left_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """It gets another owner or tenant, while it waits. `spec` differs in nothing else, except for the client key."""
+
+    spec: Spec
+    reason: Reason
+
+
 Trigger = (
     PreconditionsMet
     | PreconditionMissing
@@ -78,6 +87,7 @@ Trigger = (
     | AttemptLost
     | StopRequested
     | TimeLimitNear
+    | Reassigned
 )
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
@@ -132,6 +142,8 @@ def step(workload: Workload, trigger: Trigger, now: float) -> Step:
             return _stop_asked(workload, stop, now)
         case TimeLimitNear(left_s):
             return _time_limit_near(workload, left_s)
+        case Reassigned(spec, reason):
+            return _reassigned(workload, spec, reason)
     assert_never(trigger)
 
 
@@ -327,6 +339,12 @@ def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
     stopping = attempts.Stopping(cause=_reason_of(stop))
     after = replace(workload, stop=stop, reason=stopping)
     return Step(after, (Record(EventKind.STOPPING, stopping), StopRun(attempt.id, workload.spec.grace_s)))
+
+
+def _reassigned(workload: Workload, spec: Spec, reason: Reason) -> Step:
+    if not workload.state.waits or (workload.spec.owner, workload.spec.tenant) == (spec.owner, spec.tenant):
+        return Step(workload)
+    return Step(replace(workload, spec=spec), (Record(EventKind.AUDIT, reason),))
 
 
 def _time_limit_near(workload: Workload, left_s: float) -> Step:

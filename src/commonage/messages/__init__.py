@@ -18,6 +18,7 @@ from commonage.messages import (
     engines,
     nodes,
     notes,
+    offboarding,
     permissions,
     refusals,
     resources,
@@ -25,7 +26,9 @@ from commonage.messages import (
 )
 from commonage.messages.template import Params, Texts
 
-_FAMILIES = (waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, cron_jobs)
+_FAMILIES = (
+    waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, offboarding, cron_jobs
+)  # fmt: skip
 TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 
 

@@ -190,11 +190,18 @@ TEXTS: Texts = {
     r.ReservationRemoved: lambda reason, _: (
         f"{reason.by} removed reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
     ),
+    r.ReservationReassigned: lambda reason, _: (
+        f"{reason.by} handed over reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
+    ),
     r.ReservationOver: lambda reason, _: (
         f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
     ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
+    ),
+    r.ImageReassigned: lambda reason, _: (
+        f"{reason.by} handed over image {reason.image} to {reason.owner}"
+        f"{f' in tenant {reason.tenant}' if reason.tenant else ''}."
     ),
     r.ImageUnregistered: "{by} removed image {image}.",
 }

@@ -15,12 +15,13 @@ from commonage.domain.reasons import (
     engines,
     nodes,
     notes,
+    offboarding,
     refusals,
     resources,
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, cron_jobs)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs)
 
 
 def reference() -> str:

@@ -18,6 +18,7 @@ from commonage.portal.views import (
     cron_jobs,
     launch,
     nodes,
+    offboarding,
     overview,
     platform,
     reservations,
@@ -42,7 +43,18 @@ def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None 
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, cron_jobs, nodes, reservations, usage, platform)
+        for view in (
+            overview,
+            launch,
+            workloads,
+            workload,
+            cron_jobs,
+            nodes,
+            reservations,
+            usage,
+            platform,
+            offboarding,
+        )  # fmt: skip
         for page in view.routes(site)
     ]
     pages += sites.routes(site, other_sites)

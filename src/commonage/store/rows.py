@@ -22,6 +22,7 @@ from commonage.domain.codec import from_json, to_json
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node, Share
+from commonage.domain.offboarding import Offboarding
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
@@ -150,6 +151,7 @@ CRON_JOB = Stored(CronJob, tables.cron_jobs)
 IMAGE = Stored(Image, tables.images)
 RESOURCE = Stored(StoredResource, tables.resources)
 QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)
+OFFBOARDING = Stored(Offboarding, tables.offboardings)
 
 ATTEMPT_COLUMNS = (*ATTEMPT.columns, *ALLOCATION.columns)
 

@@ -17,6 +17,7 @@ from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
+from commonage.domain.offboarding import Offboarding, Subject
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
@@ -25,12 +26,14 @@ from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
 from commonage.store.expiry import expired
+from commonage.store.renaming import Renaming
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
     CRON_JOB,
     EVENT,
     IMAGE,
     NODE,
+    OFFBOARDING,
     QUOTA_NOTICE,
     RESERVATION,
     RESOURCE,
@@ -45,6 +48,7 @@ from commonage.store.tables import (
     cron_jobs,
     events,
     images,
+    offboardings,
     quota_notices,
     reservations,
     resources,
@@ -227,6 +231,13 @@ class SqlStore:
         return sorted(
             await self._read(QUOTA_NOTICE, later), key=lambda one: (one.tenant, one.scope, one.name, one.resource)
         )
+
+    async def offboardings(self) -> Sequence[Offboarding]:
+        return await self._read(OFFBOARDING, OFFBOARDING.select().order_by(offboardings.c.id))
+
+    async def rename(self, subject: Subject, name: str, to: str, *, limit: int) -> bool:
+        renaming = Renaming(subject, clean(name), clean(to), limit)
+        return await self._parts.database.write(renaming.run)
 
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]

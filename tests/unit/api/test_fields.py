@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
+from commonage.control.offboarding.offboardings import UserView
+from commonage.control.offboarding.plans import OffboardingPlan
 from commonage.control.queries.launch import GpuChoice, LaunchView, VolumeView
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.workloads import StateDetails
@@ -25,6 +27,7 @@ from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteCh
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
+from commonage.domain.offboarding import Offboarding, Wanted
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
@@ -45,6 +48,7 @@ from commonage.wire import (
     events,
     images,
     nodes,
+    offboarding,
     reasons,
     resources,
     sites,
@@ -120,6 +124,10 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     resources.GitSourceOut: Description((GitSource,)),
     resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
     resources.ResourceOut: Description((StoredResource,), hidden="body"),
+    offboarding.OffboardingOut: Description((Offboarding,)),
+    offboarding.OffboardingPlanOut: Description((OffboardingPlan,)),
+    offboarding.UserOut: Description((UserView,)),
+    offboarding.WantedOut: Description((Wanted,)),
     sites.SiteOut: Description((SiteView,)),
     sites.SiteTokenOut: Description((SiteToken,)),
     tenants.AmountsOut: Description((Amounts,)),
@@ -166,7 +174,8 @@ ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
-    "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
+    "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",
+    "OffboardingPlanIn", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
     "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
     "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
     "TerminalIn", "ToCommand", "TriggerIn", "TriggeredOut", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",

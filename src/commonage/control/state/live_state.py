@@ -99,12 +99,13 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+            if before.spec is not workload.spec and _charged(before.spec) != _charged(workload.spec):
+                self._reassign(before, workload.spec)
         self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
             if self._workloads.pop(workload.id, None) is not None:
                 self._count(workload.spec, -1)
-            self._forget_run(workload)
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].discard(workload.id)
                 if not self._dependents[dependency.workload_id]:
@@ -113,20 +114,22 @@ class LiveState:
             if before is None:
                 self._count(workload.spec, 1)
             self._workloads[workload.id] = workload
-            if workload.spec.cron_job is not None:
-                self._runs[workload.spec.cron_job][workload.id] = None
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
+        if workload.spec.cron_job is not None:
+            self._note_run(workload, workload.spec.cron_job)
         if before is None or before.state is not workload.state:
             self.changed.set()
 
-    def _forget_run(self, workload: Workload) -> None:
-        runs = self._runs.get(workload.spec.cron_job or "")
-        if runs is not None:
+    def _note_run(self, workload: Workload, cron_job: str) -> None:
+        runs = self._runs[cron_job]
+        if not workload.state.is_terminal:
+            runs[workload.id] = None
+        else:
             runs.pop(workload.id, None)
-            if not runs:
-                del self._runs[workload.spec.cron_job or ""]
+        if not runs:
+            del self._runs[cron_job]
 
     def runs_of(self, cron_job_id: str) -> list[Workload]:
         """The live workloads that are runs of this cron job."""
@@ -137,6 +140,14 @@ class LiveState:
 
     def remove_cron_job(self, cron_job_id: str) -> None:
         self._cron_jobs.pop(cron_job_id, None)
+
+    def _reassign(self, before: Workload, spec: Spec) -> None:
+        """Count a waiting workload under its new owner and tenant. It goes to the queue again by `_plan_for`."""
+        self._count(before.spec, -1)
+        self._count(spec, 1)
+        self._count_waiting(before.spec, -1)
+        self._count_waiting(spec, 1)
+        self.snapshot.dequeue(before.id)
 
     def _count(self, spec: Spec, step: int) -> None:
         for key in count_keys(spec):
@@ -258,6 +269,10 @@ class LiveState:
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
                 took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
+
+
+def _charged(spec: Spec) -> tuple[str, str]:
+    return spec.owner, spec.tenant
 
 
 def _waits(workload: Workload) -> bool:

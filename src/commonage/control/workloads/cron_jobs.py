@@ -146,6 +146,7 @@ class CronJobs:
                 field="depends_on",
                 code="invalid-schedule",
             )
+        self.workloads.names.check(spec.owner, spec.tenant)
         self.workloads.check_schedulable(principal, spec)
         self._check_owner(spec)
         now, access = self.clock.now(), access_of(principal, self.settings)

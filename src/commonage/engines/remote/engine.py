@@ -19,6 +19,7 @@ from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.engines.remote.streams import begin_exec, read_log
@@ -35,6 +36,7 @@ from commonage.link.sites.engine_messages import (
     REPORT,
     STATUSES,
     STORE_SAMPLES,
+    STORE_WARNINGS,
     TUNNEL,
     AttemptId,
     ExecCommand,
@@ -51,7 +53,7 @@ from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, Terminal
-from commonage.ports.metrics import Sample
+from commonage.ports.metrics import MEASURED, Sample
 
 _log = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -64,7 +66,7 @@ StoreSamples = Callable[[Sequence[Sample]], Awaitable[None]]
 
 
 class RemoteEngine(Engine):
-    """`store_samples` takes the samples of an outage."""
+    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes."""
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
         self._site, self._clock, self._store_samples = site, clock, store_samples
@@ -73,6 +75,7 @@ class RemoteEngine(Engine):
         self._tunnels = Tunnels(site, self._records, self._open_tunnel)
         self._attempts = SiteAttempts(self._records, self._tunnels)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
+        self.devices = SiteDevices(self._records, lambda: self._connection, self._reported_nodes, clock)
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
@@ -101,7 +104,7 @@ class RemoteEngine(Engine):
 
     def handlers(self) -> Handlers:
         return Handlers(
-            requests={STORE_SAMPLES: self._on_samples},
+            requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
             streams={GATEWAY: self._carry_to_gateway},
         )
@@ -146,9 +149,21 @@ class RemoteEngine(Engine):
             self._connected.set()
 
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
-        """Those of attempts; the series of nodes and of the platform are the control plane's own."""
-        await self._store_samples([one for one in kept.samples if one.subject.startswith("attempt:")])
+        """Store what is measured at a site; the other series are the control plane's own."""
+        await self._store_samples([own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    def _own(self, sample: Sample) -> Sample | None:
+        """With this site in the subject: a site names none, and so speaks of itself only."""
+        kind, _, name = sample.subject.partition(":")
+        if sample.metric not in MEASURED.get(kind, ()):
+            return None
+        if kind == "attempt":
+            return sample
+        return replace(sample, subject=f"{kind}:{self._site}{name}") if name.startswith("/") else None
+
+    def _reported_nodes(self) -> Sequence[NodeReport]:
+        return () if self._report is None else self._report.nodes
 
     async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
         if not self._gateway_port:
@@ -208,6 +223,7 @@ class RemoteEngine(Engine):
         self._last_contact = self._lost_at = self._clock.now()
         if known.contact is not None:
             self._last_contact = known.contact.at
+        self.devices.restore(known.warned)
         self._attempts.restore(known)
         self._commands.restore(known)
         self._delivering = asyncio.create_task(self._deliver(), name=f"site {self._site}")
@@ -287,10 +303,14 @@ class RemoteEngine(Engine):
     async def measure(self) -> Sequence[Measurement]:
         """Nothing without a link: the site keeps the samples."""
         try:
-            return () if self._connection is None else (await self._connection.request(MEASURE, Nothing())).measurements
+            if self._connection is None:
+                return ()
+            measured = await self._connection.request(MEASURE, Nothing())
         except ConnectionLost as error:
             _log.warning("site %s is not measured: %s", self._site, error)
             return ()
+        self.devices.note_measured(measured.devices)
+        return measured.measurements
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """None: these are processes of this node, and the site has its own."""

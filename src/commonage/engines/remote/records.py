@@ -44,6 +44,13 @@ class Contact:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The number of the last device warning that was received."""
+
+    number: int = 0
+
+
 @dataclass(slots=True)
 class Known:
     """`own`: ends that this side decided, of attempts that never reached the site."""
@@ -54,6 +61,7 @@ class Known:
     addresses: dict[str, tuple[str, int]] = field(default_factory=dict)
     report: SiteReport | None = None
     contact: Contact | None = None
+    warned: Warned = Warned()
 
 
 class SiteRecords:
@@ -74,6 +82,7 @@ class SiteRecords:
         facts = dict(await self._file.read("SELECT key, value FROM site"))
         known.report = _read(SiteReport, facts["report"]) if "report" in facts else None
         known.contact = _read(Contact, facts["contact"]) if "contact" in facts else None
+        known.warned = _read(Warned, facts["warned"]) if "warned" in facts else Warned()
         return known
 
     async def close(self) -> None:
@@ -87,6 +96,10 @@ class SiteRecords:
     async def keep_command(self, command: Command) -> None:
         """Durable when this returns, with all that was kept before. Raises Unavailable."""
         await self._file.write(_command(command))
+
+    async def keep_warned(self, warned: Warned) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
 
     def keep_statuses(self, changed: Iterable[Status], removed: Iterable[str], *, own: bool = False) -> None:
         self._file.post(

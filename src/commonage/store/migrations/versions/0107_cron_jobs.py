@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0110"
-down_revision = "0105"
+revision = "0107"
+down_revision = "0106"
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
