@@ -1,11 +1,14 @@
-"""Disk usage of homes and of folder volumes. Implemented in `commonage.storage`, used by `control.usage.homes`."""
+"""Disk usage of homes and of folder volumes, and limits on it. Implemented in `commonage.storage`, used by
+`control.usage.homes`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from commonage.domain.reasons.notes import StorageGap
 from commonage.domain.volumes import Volume
 
 
@@ -17,6 +20,15 @@ class FolderSize:
     tenant: str | None
     user: str | None
     used_mib: int
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Why the file systems enforce no limits: of homes, and by the name of a volume. None, or absent: they do."""
+
+    homes: StorageGap | None = None
+    volumes: Mapping[str, StorageGap] = field(default_factory=dict)
 
 
 class Homes(Protocol):
@@ -29,3 +41,14 @@ class Homes(Protocol):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         """Disk usage of each folder of these volumes that this machine sees. May take minutes. Raises Unavailable."""
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement:
+        """Have the file system limit homes and `folders` of `volumes`, each in MiB; None: no limit.
+
+        The first limit of a folder may take minutes. Raises Unavailable.
+        """

@@ -51,7 +51,7 @@ from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
-from commonage.storage import HomeFolders
+from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url

@@ -112,6 +112,7 @@ class Site:
         self.world = FakeWorld()
         self.metrics, self.devices, self.hub = KeptMetrics(), NoDevices(), FakeHub()
         self.bundles = MemoryBundles()
+        self.homes: Any = None
         self.elsewhere: Any = None
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
@@ -132,6 +133,7 @@ class Site:
             clock=self.clock,
             identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
             bundles=self.bundles,
+            homes=self.homes,
             devices=self.devices,
             engines=Engines([engine or self.engine]),
             environments=[

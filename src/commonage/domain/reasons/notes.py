@@ -82,6 +82,20 @@ class HomeUsed(Reason):
 
     used_mib: int
     quota_mib: int | None
+    is_enforced: bool = False
+
+
+class StorageGap(StrEnum):
+    """Why no file system enforces a limit on disk space."""
+
+    NO_PROJECT_QUOTAS = "no-project-quotas"
+    NOT_PERMITTED = "not-permitted"
+
+
+class StorageNotEnforced(Reason):
+    """Storage quotas hold for the volume, and its file system does not enforce them."""
+
+    gap: StorageGap
 
 
 # --- sessions that start again ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 from commonage.domain.errors import Unavailable
 from commonage.domain.volumes import Volume
 from commonage.files.safe_path import SafePath
-from commonage.storage import HomeFolders
+from commonage.storage.homes import HomeFolders
 
 pytestmark = pytest.mark.anyio
 
