@@ -162,7 +162,7 @@ async def assemble(
         support=LocalSupport(settings),
         declared=declared_of(settings),
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path)),
+        homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
@@ -171,13 +171,16 @@ async def assemble(
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()
     has_host_cookies = bool(origins.sessions) and (origins.hub or "").startswith("https:")
-    portal_auth = PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies)
+    portal_auth = PortalAuth(
+        identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
+    )
+    sites = None if joining is None else joining.site_service
     app = create_app(
         control,
-        Auth(identity, secrets.spawner_token, secrets.operator_token),
-        create_router(control, portal_auth),
+        Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
+        create_router(control, portal_auth, sites),
         metrics_router(control, meter).routes,
-        Services(join_service, registry, None if joining is None else joining.site_service),
+        Services(join_service, registry, sites),
     )
     web = meter.around(app)
     return Components(

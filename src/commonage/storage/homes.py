@@ -1,6 +1,7 @@
-"""Measures homes and folders of volumes by `du`, and has the file system limit them where it has project quotas.
+"""Homes and folders of volumes: measures them by `du`, limits them where the file system has project quotas, and
+moves, archives or deletes those of one user or tenant.
 
-`du` counts blocks as the file system does, also those that left their project. Its process has the lowest priority.
+`du` counts blocks as the file system does, also those that left their project; its process has the lowest priority.
 """
 
 from __future__ import annotations
@@ -8,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.domain.errors import Unavailable
-from commonage.domain.reasons.notes import StorageGap
-from commonage.domain.volumes import OWNERS, Volume
+from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.volumes import OWNERS, Volume, folder_name
 from commonage.files.safe_path import SafePath, absolute
-from commonage.ports.homes import Enforcement, FolderSize
-from commonage.storage.project_quotas import OURS, gap_of, limit_of, project_of, put_in_project, set_limit
+from commonage.ports.homes import Enforcement, FolderSize, OwnedFolder
+from commonage.storage.limits import existing_part, gap_at, limit
+from commonage.storage.project_quotas import put_in_project_of
 
-_log = logging.getLogger(__name__)
 _COMMAND = ("nice", "-n", "19", "du", "--one-file-system", "--summarize", "--block-size=1K", "-0", "--files0-from=-")
 _PATIENCE_S = 3600.0
 
@@ -31,8 +29,8 @@ _PATIENCE_S = 3600.0
 class HomeFolders:
     """The folders below `root`, and those of volumes with a tenant or user in their path. Users may write to them."""
 
-    def __init__(self, root: SafePath) -> None:
-        self._root = root
+    def __init__(self, root: SafePath, archives: Path) -> None:
+        self._root, self._archives = root, archives
 
     async def measure(self) -> Mapping[str, int]:
         """MiB of each, rounded up. Folders that cannot be read, or vanish, are left out. Raises Unavailable."""
@@ -78,9 +76,106 @@ class HomeFolders:
 
     def _enforce(self, limits: Sequence[tuple[SafePath, int | None]], volumes: Sequence[Volume]) -> Enforcement:
         limited = {folder: mib for folder, mib in limits if gap_at(folder) is None}
-        _limit(limited)
-        gaps = {volume.name: gap_at(_existing_part(volume.source)) for volume in volumes}
+        limit(limited)
+        gaps = {volume.name: gap_at(existing_part(volume.source)) for volume in volumes}
         return Enforcement(gap_at(self._root), {name: gap for name, gap in gaps.items() if gap is not None})
+
+    async def folders_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[OwnedFolder]:
+        part, name = ("{user}", folder_name(user or "")) if tenant is None else ("{tenant}", folder_name(tenant))
+        home = self._root / name
+        found = [OwnedFolder("", str(home))] if tenant is None and await asyncio.to_thread(home.is_folder) else []
+        try:
+            for volume in volumes:
+                source = _until(volume.source, part)
+                if volume.writable and source is not None:
+                    owned = await asyncio.to_thread(_owned, source)
+                    found += (OwnedFolder(volume.name, path) for path, *_ in owned if os.path.basename(path) == name)
+        except OSError as error:
+            raise Unavailable(f"Cannot look for the folders of volumes: {error.strerror or error}.") from error
+        return found
+
+    def place(self, folder: OwnedFolder, name: str, within: str | None = None) -> str:
+        parent = os.path.dirname(folder.path)
+        if within is None:
+            return os.path.join(parent, folder_name(name))
+        return os.path.join(parent, folder_name(within), f"from-{folder_name(name)}")
+
+    async def is_free(self, path: str) -> bool:
+        return not await asyncio.to_thread(os.path.lexists, path)
+
+    async def move(self, folder: OwnedFolder, to: str) -> None:
+        await self._change(folder, lambda source: _move(source, _below(source, to)))
+
+    @property
+    def archives(self) -> str:
+        return str(self._archives)
+
+    async def archive(self, folder: OwnedFolder, name: str) -> None:
+        target = self._archives / f"{name}.tar"
+
+        def pack(source: SafePath) -> None:
+            if not target.exists():
+                _pack(source, target)
+            source.remove()
+
+        await self._change(folder, pack)
+
+    async def delete(self, folder: OwnedFolder) -> None:
+        await self._change(folder, SafePath.remove)
+
+    async def _change(self, folder: OwnedFolder, change: Callable[[SafePath], None]) -> None:
+        """Run the change on the folder, in a thread. A missing folder is no error."""
+        root = self._root if not folder.volume else SafePath(Path(folder.path).parent)
+        source = root / os.path.basename(folder.path)
+        try:
+            if await asyncio.to_thread(source.exists):
+                await asyncio.to_thread(change, source)
+        except FileExistsError as error:
+            raise Conflict(f"There is something at {error.filename} already. Move it away.") from error
+        except (OSError, tarfile.TarError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise Unavailable(f"Cannot change the folder {folder.path}: {why}.") from error
+
+
+def _until(source: str, part: str) -> str | None:
+    """The source of a volume up to this part; None without it."""
+    parts = source.split("/")
+    return "/".join(parts[: parts.index(part) + 1]) if part in parts else None
+
+
+def _below(source: SafePath, to: str) -> SafePath:
+    """The path `to`, which is below the parent folder of `source`."""
+    names = Path(to).relative_to(source.parent.path).parts
+    return SafePath(source.root, (*source.parent.names, *names))
+
+
+def _move(source: SafePath, target: SafePath) -> None:
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    if len(target.names) > len(source.names):
+        target.parent.make_folder()
+        put_in_project_of(target.parent, source)
+    source.move(target)
+
+
+def _pack(source: SafePath, target: Path) -> None:
+    """Write an archive of the folder; it appears under its name only when it is complete and on the disk."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    partial = target.with_suffix(".part")
+    with source.folder() as descriptor, partial.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            archive.add(f"/proc/self/fd/{descriptor}/.", arcname=source.name)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 async def _measured(folders: list[bytes], at: str) -> Mapping[str, int]:
@@ -135,71 +230,3 @@ def _subfolders(path: str) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(path) as entries:  # removed meanwhile, or not readable here
         return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
     return []
-
-
-def gap_at(folder: SafePath) -> StorageGap | None:
-    """Why the file system of a folder enforces no limits of ours; None if it does. Blocks briefly."""
-    try:
-        with folder.open_path() as descriptor:
-            return gap_of(descriptor)
-    except OSError:  # it is not on this machine, or vanished
-        return StorageGap.NO_PROJECT_QUOTAS
-
-
-def _existing_part(source: str) -> SafePath:
-    """The folder above the first part of a source that differs by tenant or user."""
-    parts = [part for part in source.split("/") if part]
-    first = next((index for index, part in enumerate(parts) if part in OWNERS), len(parts))
-    return SafePath(Path("/"), tuple(parts[:first]))
-
-
-@dataclass(slots=True)
-class _Limited:
-    """A folder with its limit in KiB, 0 for none, and its project, 0 for none yet."""
-
-    folder: SafePath
-    limit_kib: int
-    project: int
-
-
-def _limit(folders: Mapping[SafePath, int | None]) -> None:
-    """Set these limits, in MiB; None: no limit. Raises nothing: what fails is tried again at the next turn."""
-    known: list[_Limited] = []
-    taken: set[int] = set()
-    for folder, mib in folders.items():
-        with contextlib.suppress(OSError), folder.folder() as descriptor:
-            project = project_of(descriptor)
-            if project and project not in OURS:
-                continue  # an admin's
-            if project in taken:
-                project = 0  # a copy of another folder
-            taken.add(project)
-            if project or mib is not None:
-                known.append(_Limited(folder, 0 if mib is None else max(1, 1024 * mib), project))
-    for one in known:
-        try:
-            _limit_one(one, taken)
-        except OSError as error:
-            _log.warning("no limit on %s: %s", one.folder, error.strerror)
-
-
-def _limit_one(one: _Limited, taken: set[int]) -> None:
-    with one.folder.folder() as descriptor:
-        project = one.project or _free_project(one.folder, descriptor, taken)
-        taken.add(project)
-        before, _ = limit_of(descriptor, project)
-        if before == one.limit_kib:
-            return
-        if not before:  # so it is done again if the server ends meanwhile
-            put_in_project(one.folder, project)
-        set_limit(descriptor, project, one.limit_kib)
-
-
-def _free_project(folder: SafePath, descriptor: int, taken: set[int]) -> int:
-    """A project without files and limit; another installation may use the same file system."""
-    start = zlib.crc32(os.fsencode(folder.path))
-    for offset in range(len(OURS)):
-        project = OURS[(start + offset) % len(OURS)]
-        if project not in taken and limit_of(descriptor, project) == (0, 0):
-            return project
-    raise OSError(errno.EUSERS, "all projects are taken")

@@ -101,6 +101,14 @@ def put_in_project(folder: SafePath, project: int) -> None:
                             _put_file(entry.name, descriptor, project)
 
 
+def put_in_project_of(parent: SafePath, folder: SafePath) -> None:
+    """Prepare a folder to be moved into `parent`: the kernel moves nothing into a folder with another project."""
+    with suppress(OSError), parent.folder() as descriptor:
+        project = project_of(descriptor)
+        if project:
+            put_in_project(folder, project)
+
+
 def _put_file(name: str, folder: int, project: int) -> None:
     entry = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:

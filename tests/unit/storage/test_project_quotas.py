@@ -16,9 +16,9 @@ from commonage.domain.reasons.notes import StorageGap
 from commonage.domain.volumes import Volume
 from commonage.files.safe_path import SafePath
 from commonage.ports.homes import Enforcement, FolderSize
-from commonage.storage import homes, project_quotas
+from commonage.storage import limits, project_quotas
 from commonage.storage.homes import HomeFolders
-from commonage.storage.project_quotas import OURS, gap_of, project_of, put_in_project
+from commonage.storage.project_quotas import OURS, gap_of, project_of, put_in_project, put_in_project_of
 
 pytestmark = pytest.mark.anyio
 MIB = 1024 * 1024
@@ -99,7 +99,7 @@ def project(path: Path) -> int:
 
 
 async def test_kernel_enforces_the_limit_of_a_home(disk: Path) -> None:
-    folders, ann, bob = HomeFolders(SafePath(disk)), home(disk, "ann", 4), home(disk, "bob")
+    folders, ann, bob = HomeFolders(SafePath(disk), disk / "archives"), home(disk, "ann", 4), home(disk, "bob")
     assert await folders.enforce({"ann": 8, "bob": None}, [], []) == Enforcement()
     assert write(ann / "fits", 3)
     assert not write(ann / "deep" / "too-much", 3), "what was there before counts"
@@ -112,7 +112,7 @@ async def test_kernel_enforces_the_limit_of_a_home(disk: Path) -> None:
 
 
 async def test_full_home_accepts_writes_again_after_files_are_deleted(disk: Path) -> None:
-    folders, ann = HomeFolders(SafePath(disk)), home(disk, "ann", 8)
+    folders, ann = HomeFolders(SafePath(disk), disk / "archives"), home(disk, "ann", 8)
     await folders.enforce({"ann": 4}, [], [])
     assert not write(ann / "more", 1)
     (ann / "deep" / "er" / "old").unlink()
@@ -122,21 +122,31 @@ async def test_full_home_accepts_writes_again_after_files_are_deleted(disk: Path
 async def test_kernel_enforces_the_limit_of_a_volume_folder(disk: Path) -> None:
     volume = Volume("labs", source=f"{disk}/labs/{{tenant}}/{{user}}", writable=True)
     ann = home(disk / "labs" / "optics", "ann", 2)
-    folders = HomeFolders(SafePath(disk))
+    folders = HomeFolders(SafePath(disk), disk / "archives")
     (found,) = await folders.measure_volumes([volume])
     assert await folders.enforce({}, [(found, 4)], [volume]) == Enforcement()
     assert write(ann / "fits", 1)
     assert not write(ann / "more", 4)
 
 
+async def test_folder_of_a_user_who_left_moves_into_a_limited_home(disk: Path) -> None:
+    folders, ann = HomeFolders(SafePath(disk), disk / "archives"), home(disk, "ann")
+    home(disk, "bob", 4)
+    await folders.enforce({"ann": 8, "bob": 8}, [], [])
+    (left,) = await folders.folders_of([], user="bob")
+    await folders.move(left, folders.place(left, "bob", within="ann"))
+    assert (ann / "from-bob" / "deep" / "er" / "old").stat().st_size == 4 * MIB
+    assert not write(ann / "more", 5), "its files count there now"
+
+
 async def test_assignment_that_was_cut_off_is_done_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders, ann = HomeFolders(SafePath(disk)), home(disk, "ann", 4)
+    folders, ann = HomeFolders(SafePath(disk), disk / "archives"), home(disk, "ann", 4)
 
     def cut_off(*_: object) -> None:
         raise OSError(errno.EIO, "the server was killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(homes, "set_limit", cut_off)
+        patched.setattr(limits, "set_limit", cut_off)
         await folders.enforce({"ann": 8}, [], [])
     (ann / "deep" / "er" / "later").write_bytes(bytes(2 * MIB))
     await folders.enforce({"ann": 8}, [], [])
@@ -150,7 +160,7 @@ async def test_file_system_without_quotas_is_reported(tmp_path: Path) -> None:
     home(tmp_path, "ann")
     volume = Volume("labs", source=f"{tmp_path}/labs/{{tenant}}", writable=True)
     read_only = Volume("sets", source=f"{tmp_path}/sets/{{tenant}}")
-    found = await HomeFolders(SafePath(tmp_path)).enforce({"ann": 8}, [], [volume, read_only])
+    found = await HomeFolders(SafePath(tmp_path), tmp_path / "archives").enforce({"ann": 8}, [], [volume, read_only])
     gap = StorageGap.NO_PROJECT_QUOTAS
     assert found == Enforcement(gap, {"labs": gap})
 
@@ -165,6 +175,18 @@ def test_all_files_of_a_folder_are_put_in_its_project(plain_disk: Path) -> None:
     (ann / "deep" / "new").mkdir()
     (ann / "deep" / "new" / "file").touch()
     assert project(ann / "deep" / "new" / "file") == OURS[7], "new files inherit it"
+
+
+def test_folder_is_moved_into_one_with_another_project(plain_disk: Path) -> None:
+    ann, _ = home(plain_disk, "ann"), home(plain_disk, "bob", 1)
+    put_in_project(SafePath(plain_disk, ("ann",)), OURS[7])
+    put_in_project(SafePath(plain_disk, ("bob",)), OURS[8])
+    source, target = SafePath(plain_disk, ("bob",)), SafePath(plain_disk, ("ann", "from-bob"))
+    with pytest.raises(OSError, match="cross-device"):
+        source.move(target)
+    put_in_project_of(target.parent, source)
+    source.move(target)
+    assert project(ann / "from-bob" / "deep" / "er" / "old") == OURS[7]
 
 
 class Kernel:
@@ -192,7 +214,7 @@ class Kernel:
 async def test_each_folder_has_a_project_and_a_limit_of_its_own(
     plain_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, folders = Kernel(monkeypatch), HomeFolders(SafePath(plain_disk))
+    kernel, folders = Kernel(monkeypatch), HomeFolders(SafePath(plain_disk), plain_disk / "archives")
     for name in ("ann", "bob", "eve", "new"):
         home(plain_disk, name)
     put_in_project(SafePath(plain_disk, ("eve",)), 42)
@@ -208,7 +230,7 @@ async def test_each_folder_has_a_project_and_a_limit_of_its_own(
 
 
 async def test_copy_of_a_folder_gets_a_project_of_its_own(plain_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, folders = Kernel(monkeypatch), HomeFolders(SafePath(plain_disk))
+    kernel, folders = Kernel(monkeypatch), HomeFolders(SafePath(plain_disk), plain_disk / "archives")
     for name in ("ann", "copy"):
         home(plain_disk, name)
         put_in_project(SafePath(plain_disk, (name,)), OURS[5])
@@ -220,5 +242,5 @@ async def test_copy_of_a_folder_gets_a_project_of_its_own(plain_disk: Path, monk
 async def test_folder_that_vanished_is_left_out(plain_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch)
     gone = FolderSize("labs", "optics", "ann", 3, f"{plain_disk}/labs/optics/ann")
-    await HomeFolders(SafePath(plain_disk)).enforce({"ann": 8}, [(gone, 4)], [])
+    await HomeFolders(SafePath(plain_disk), plain_disk / "archives").enforce({"ann": 8}, [(gone, 4)], [])
     assert kernel.limits == {}

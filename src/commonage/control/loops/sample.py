@@ -63,12 +63,14 @@ class Sampling:
     async def run(self) -> None:
         """Sample until cancelled. A source that does not answer is left out of the round."""
         while True:
+            began = self.clock.now()
             try:
                 await self.tick()
             except CommonageError as error:
                 log.warning("this round of samples is lost: %s", error)
             with self.iterations.rest():
-                await self.clock.sleep(self.every_s)
+                # A site that does not answer makes rounds longer, not rarer.
+                await self.clock.sleep(max(0.0, self.every_s - (self.clock.now() - began)))
 
     async def tick(self) -> None:
         now = self.clock.now()

@@ -37,7 +37,8 @@ _MAX_NAMED = 4
 class VolumeView:
     """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
-    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
+    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not. `sites` are those where
+    it is that the user may know; None: it is at all sites.
     """
 
     volume: Volume
@@ -46,6 +47,7 @@ class VolumeView:
     notes: tuple[Reason, ...] = ()
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
+    sites: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ class Volumes:
                 gap = self._storage_gap(volume)
                 if gap is not None:
                     notes.append(StorageNotEnforced(gap=gap))
-                found.append(VolumeView(volume, through, _place(volume, mounted), tuple(notes), bounded, unbounded))
+                sites = tuple(one for one in volume.sites if access.sees_site(one)) if volume.sites else None
+                place = _place(volume, mounted)
+                found.append(VolumeView(volume, through, place, tuple(notes), bounded, unbounded, sites))
         return found
 
     def _storage_gap(self, volume: Volume) -> StorageGap | None:

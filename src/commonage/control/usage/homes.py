@@ -152,6 +152,10 @@ class HomeWatch:
     def _are_homes_enforced(self) -> bool:
         return self._enforcement is not None and self._enforcement.homes is None
 
+    def used_mib(self, user: str) -> int | None:
+        """The size of a user's home; None before it is measured, and without one."""
+        return self._used.get(folder_name(user))
+
     def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home; None before the first measurement."""
         principal.need(Scope.READ)

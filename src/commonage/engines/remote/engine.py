@@ -224,6 +224,10 @@ class RemoteEngine(Engine):
         self._tunnels.close()
         await self._records.close()
 
+    async def delete_records(self) -> None:
+        """Delete what is kept of the site, after `close`."""
+        await self._records.delete()
+
     def loops(self) -> Sequence[Iterations]:
         return (self._iterations,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Known:
 
 class SiteRecords:
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = SqliteFile(path, _SCHEMA)
 
     async def open(self) -> Known:
@@ -76,6 +78,11 @@ class SiteRecords:
 
     async def close(self) -> None:
         await self._file.close()
+
+    async def delete(self) -> None:
+        """The file must be closed."""
+        for suffix in ("", "-wal", "-shm"):
+            await asyncio.to_thread(self._path.with_name(self._path.name + suffix).unlink, missing_ok=True)
 
     async def keep_command(self, command: Command) -> None:
         """Durable when this returns, with all that was kept before. Raises Unavailable."""

@@ -35,7 +35,7 @@ from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, running_server
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes.ports import PortError, check
 from commonage.server.settings.settings import Settings
-from commonage.storage.homes import gap_at
+from commonage.storage.limits import gap_at
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.hub import API_PATH, docs_page
 from commonage.wire.origins import label_of, session_domain
