@@ -129,6 +129,9 @@ TEXTS: Texts = {
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
     r.QuotaUse: _quota,
+    r.NewerReason: lambda reason, _: (
+        f"{reason.reason}: a site agent of a newer version reports this. Upgrade the server to read it."
+    ),
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (

@@ -18,6 +18,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
+from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
@@ -144,7 +145,8 @@ async def assemble(
     joining, engines = None, Engines([engine])
     if address := settings.site_address:
         authority = authority_of(data.path)
-        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, metrics.write, access, engines)
+        kept = SiteSamples(store, metrics, clock)
+        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, kept.write, access, engines)
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
         joining = Joining(settings, site, authority, data.path, clock, remote)
     join_service = None if joining is None else joining.join_service

@@ -78,8 +78,9 @@ class SiteAgent:
         self._file = SqliteFile(folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA))
         self._bundles = SiteBundles(folder / "bundles")
         self._statuses = StatusTracker(engine, self._on_statuses)
-        self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock.now)
         self._samples = KeptSamples(self._file, self._settings.samples_max_mib * 1024 * 1024)
+        make_room = self._samples.make_room
+        self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock.now, make_room)
         self._streams = EngineStreams(engine, self._statuses)
         self._connection: SiteConnection | None = None
         self._report = SiteReport(Capabilities("remote"))

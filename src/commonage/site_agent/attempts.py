@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.errors import CommonageError, start_failure
+from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.link.sites.engine_messages import Start
 from commonage.link.sites.sqlite_file import SqliteFile
@@ -26,6 +27,8 @@ SCHEMA = ("CREATE TABLE IF NOT EXISTS attempts (id TEXT PRIMARY KEY, start TEXT,
 
 
 class Attempts:
+    """`make_room` frees space on a full disk, and returns whether it did."""
+
     def __init__(
         self,
         engine: Engine,
@@ -33,9 +36,10 @@ class Attempts:
         bundles: SiteBundles,
         statuses: StatusTracker,
         now: Callable[[], float],
+        make_room: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine, self._file, self._bundles = engine, file, bundles
-        self._statuses, self._now = statuses, now
+        self._statuses, self._now, self._make_room = statuses, now, make_room
         self._starting: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
@@ -61,11 +65,9 @@ class Attempts:
         attempt_id = wanted.request.attempt_id
         if self._statuses.get(attempt_id) is not None:
             return
-        await self._file.write(
-            (
-                "INSERT INTO attempts (id, start, bundle) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                (attempt_id, json.dumps(to_json(wanted)), wanted.bundle),
-            )
+        await self._write(
+            "INSERT INTO attempts (id, start, bundle) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            (attempt_id, json.dumps(to_json(wanted)), wanted.bundle),
         )
         self._bundles.started(wanted.bundle)
         try:
@@ -73,6 +75,15 @@ class Attempts:
         except CommonageError:
             await self._drop(attempt_id)
             raise
+
+    async def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        """On a full disk, samples give way. Raises Unavailable."""
+        try:
+            await self._file.write((statement, values))
+        except Unavailable:
+            if not await self._make_room():
+                raise
+            await self._file.write((statement, values))
 
     async def retry(self) -> None:
         """Start what was accepted and not started: the agent was killed in between, or the engine did not answer."""
@@ -92,7 +103,7 @@ class Attempts:
         if wanted.bundle:
             request = replace(request, bundle_path=str(self._bundles.path(wanted.bundle)))
         await self._engine.start(request)
-        await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (request.attempt_id,)))
+        await self._write("UPDATE attempts SET start = NULL WHERE id = ?", (request.attempt_id,))
         await self._statuses.refresh()
 
     async def _refuse(self, request: StartRequest, error: CommonageError) -> None:
@@ -105,7 +116,7 @@ class Attempts:
             exit_code=1,
         )
         values = (json.dumps(to_json(end)), request.attempt_id)
-        await self._file.write(("UPDATE attempts SET start = NULL, refusal = ? WHERE id = ?", values))
+        await self._write("UPDATE attempts SET start = NULL, refusal = ? WHERE id = ?", values)
         self._statuses.refuse(end)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:

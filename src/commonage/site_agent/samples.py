@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from commonage.domain.codec import from_json, to_json
+from commonage.domain.errors import Unavailable
 from commonage.domain.statuses import Measurement
 from commonage.link.sites.engine_messages import Samples
 from commonage.link.sites.sqlite_file import SqliteFile
@@ -39,13 +40,32 @@ class KeptSamples:
         if not round_.samples:
             return
         text = json.dumps(to_json(round_), separators=(",", ":"))
-        await self._file.write(("INSERT INTO samples (round, size) VALUES (?, ?)", (text, len(text))))
+        insert = ("INSERT INTO samples (round, size) VALUES (?, ?)", (text, len(text)))
+        try:
+            await self._file.write(insert)
+        except Unavailable:  # the disk is full
+            if not await self.make_room():
+                raise
+            await self._file.write(insert)
         [(total,)] = await self._file.read("SELECT coalesce(sum(size), 0) FROM samples")
         while total > self._max_bytes:
             [(oldest, text, size)] = await self._file.read("SELECT id, round, size FROM samples ORDER BY id LIMIT 1")
             await self._file.write(("DELETE FROM samples WHERE id = ?", (oldest,)))
             total -= size
             self.dropped += len(_read(text).samples)
+
+    async def make_room(self) -> bool:
+        """Drop the oldest half: the disk is full, and start requests and newer samples need its space.
+
+        False if there are none. Raises Unavailable.
+        """
+        [(count,)] = await self._file.read("SELECT count(*) FROM samples")
+        oldest = await self._file.read("SELECT id, round FROM samples ORDER BY id LIMIT ?", ((count + 1) // 2,))
+        if not oldest:
+            return False
+        await self._file.write(("DELETE FROM samples WHERE id <= ?", (oldest[-1][0],)))
+        self.dropped += sum(len(_read(text).samples) for _, text in oldest)
+        return True
 
     async def deliver(self, store: Callable[[Samples], Awaitable[object]]) -> None:
         """Send all rounds in their order; each is deleted once `store` has returned. Raises what `store` raises."""

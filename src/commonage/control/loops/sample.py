@@ -73,7 +73,8 @@ class Sampling:
     async def tick(self) -> None:
         now = self.clock.now()
         answers = await self.engines.ask(lambda engine: engine.measure())
-        measurements = [one for answer in answers.values() for one in answer]
+        known = self.live_state.of_attempt
+        measurements = [one for site, answer in answers.items() for one in answer if known(one.attempt_id, site)]
         round_ = await self._ask_devices(measurements, now)
         samples = self._of_attempts(measurements, now)
         samples += self._of_devices(round_, now)

@@ -45,6 +45,12 @@ class OverGpuShareWarning(Reason):
     left_s: float = 0.0
 
 
+class NewerReason(Reason):
+    """A site agent of a newer version gives a reason that this server does not know. `reason` is its code."""
+
+    reason: str
+
+
 class GpuWarning(Reason):
     """The driver or one of its daemons reports something about a workload. `detail` is what it says."""
 
