@@ -146,6 +146,7 @@ def address(path: str, world: World, name: str) -> str:
         "scope": name,
         "site": "local",
         "kind": "Tenant",
+        "offboarding_id": "o" + "0" * 13,
         "name": "torch:1" if "/images/" in path else "gpu-1",
     }
     return re.sub(r"{([^}]+)}", lambda found: values[found[1]], path)

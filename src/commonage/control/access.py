@@ -103,7 +103,7 @@ class Access:
         """Whether the site belongs to the platform's roles, or to a tenant of the principal."""
         if site not in self._sites:
             own = self.tenants(Permission.SEE_TENANT)
-            permitted = any(not one.sites or site in one.sites for one in own)
+            permitted = any(site in self.settings.rules.sites_of(one.name) for one in own)
             self._sites[site] = permitted or self.may(Permission.SEE_PLATFORM)
         return self._sites[site]
 

@@ -95,9 +95,10 @@ class ControlSettings:
 
     @property
     def platform(self) -> Platform:
-        """Its platform resources. It knows no environments, and of sites only order and price."""
+        """Its platform resources. It knows no environments."""
         return Platform(
             tenants=self.rules.tenants,
+            sites=self.rules.sites,
             priority_classes=self.priority_classes,
             volumes=self.volumes,
             node_pools=self.node_pools,
@@ -106,7 +107,7 @@ class ControlSettings:
 
     def declare(self, platform: Platform) -> None:
         """Put platform resources in force."""
-        sites = tuple((site.name, site.price_per_gpu_h) for site in platform.sites)
-        self.rules = replace(self.rules, tenants=platform.tenants, sites=sites)
+        where = tuple((volume.name, volume.sites) for volume in platform.volumes if volume.sites)
+        self.rules = replace(self.rules, tenants=platform.tenants, sites=platform.sites, volume_sites=where)
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = platform.volumes, platform.node_pools

@@ -13,6 +13,7 @@ from typing import Any
 
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodePoolPolicy
+from commonage.domain.sites import Site
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Tenant
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
@@ -49,16 +50,6 @@ class StoredResource:
     @property
     def document(self) -> Document:
         return {"kind": self.kind, "name": self.name, **self.fields}
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """`order`: sites with a lower one are preferred. `price_per_gpu_h` is compared by the site policy `cheapest`."""
-
-    name: str
-    title: str = ""
-    price_per_gpu_h: float = 0.0
-    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)

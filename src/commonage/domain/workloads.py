@@ -172,6 +172,7 @@ class Spec:
     preemptible: bool = False  # others may evict it; it is then requeued
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
+    near: str = ""  # a volume: it runs at a site that has it
     requeue: bool = False  # if its node is lost or drained: jobs and services are requeued, sessions restart
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence, SiteChoice
 from commonage.domain.requests import format_duration
 from commonage.messages import text
+from commonage.messages.template import moment
 from commonage.messages.waiting import resources
 
 _AHEAD = {
@@ -37,6 +38,12 @@ def summary(found: Explanation) -> str:
     if found.pending_node is not None:
         parts.append(text(found.pending_node))
     return " ".join(parts)
+
+
+def site_choice(found: SiteChoice) -> str:
+    """`east: Not enough GPU memory: … Room expected at 14:00.`"""
+    room = "" if found.free_at is None else f" Room at {moment(found.free_at)} at the latest."
+    return f"{found.site}: {text(found.reason)}{room}"
 
 
 def holder(found: Holder) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commonage.domain.reasons import notes as r
+from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, moment
 from commonage.messages.waiting import amount, number, scoped
@@ -67,6 +68,8 @@ def _node_state(reason: r.NodeStateChanged, say: Say) -> str:
 
 
 def _undecided(reason: r.NodeUndecided, say: Say) -> str:
+    if isinstance(reason.cause, SiteUnreachable):
+        return say(reason.cause)
     since = "" if reason.silent_s is None else f" for {format_duration(reason.silent_s)}"
     runs = "" if reason.workloads is None else f" and may still run {count(reason.workloads, 'workload')}"
     return f"Node {reason.node} has not answered{since}{runs}. {say(reason.cause)}"
@@ -190,11 +193,18 @@ TEXTS: Texts = {
     r.ReservationRemoved: lambda reason, _: (
         f"{reason.by} removed reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
     ),
+    r.ReservationReassigned: lambda reason, _: (
+        f"{reason.by} handed over reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
+    ),
     r.ReservationOver: lambda reason, _: (
         f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
     ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
+    ),
+    r.ImageReassigned: lambda reason, _: (
+        f"{reason.by} handed over image {reason.image} to {reason.owner}"
+        f"{f' in tenant {reason.tenant}' if reason.tenant else ''}."
     ),
     r.ImageUnregistered: "{by} removed image {image}.",
 }

@@ -11,6 +11,7 @@ from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
+from commonage.ports.sites import SiteState
 from commonage.wire.origins import session_url
 
 
@@ -43,6 +44,13 @@ NODES: dict[NodeState, Sign] = {
     NodeState.LOST: Sign("Lost", "question", "bad"),
 }
 
+
+SITES: dict[SiteState, Sign] = {
+    SiteState.INVITED: Sign("Invited", "clock", "wait"),
+    SiteState.CONNECTED: Sign("Connected", "check", "good"),
+    SiteState.DISCONNECTED: Sign("Disconnected", "question", "bad"),
+    SiteState.REVOKED: Sign("Revoked", "cross", "quiet"),
+}
 
 ENVIRONMENTS: dict[EnvironmentState, Sign] = {
     EnvironmentState.ABSENT: Sign("Built on first use", "clock", "quiet"),

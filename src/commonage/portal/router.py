@@ -14,7 +14,19 @@ from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site
 from commonage.portal.static_files import Docs
-from commonage.portal.views import launch, nodes, overview, platform, reservations, usage, workload, workloads
+from commonage.portal.views import (
+    launch,
+    nodes,
+    offboarding,
+    overview,
+    platform,
+    reservations,
+    sites,
+    usage,
+    workload,
+    workloads,
+)
+from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -25,14 +37,15 @@ _SIGNED_OUT = (
 )
 
 
-def create_router(control: Control, auth: PortalAuth) -> APIRouter:
-    """All pages, below `/services/commonage/`."""
+def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None = None) -> APIRouter:
+    """All pages, below `/services/commonage/`. `other_sites` is None where no site can join."""
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform)
+        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform, offboarding)
         for page in view.routes(site)
     ]
+    pages += sites.routes(site, other_sites)
     router = APIRouter(include_in_schema=False)
     for route in [*pages, *_common_routes(site)]:
         methods = sorted(route.methods or {"GET"})

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from commonage.domain.permissions import Role, RoleBinding, SubjectKind
-from commonage.domain.resources import Site
+from commonage.domain.sites import Site, SitePolicy
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
 from commonage.resources.fields import DevicesMilli, Entry, Form, MibOrZero, MilliOrZero, NotNegative
@@ -88,7 +88,12 @@ class TenantEntry(Form):
     per_model: BoundsByName = Field(
         default_factory=dict, max_length=1000, description="Most that all members may use of a GPU model, by name."
     )
-    sites: tuple[str, ...] = Field((), description="Sites that its members may use. Empty: all.")
+    sites: tuple[str, ...] = Field(
+        (), description="Sites that its members may use. Empty: all, except those of other tenants."
+    )
+    site_policy: SitePolicy | None = Field(
+        None, description="Chooses among several sites that could start a workload. Default: the setting `site_policy`."
+    )
     environments: tuple[str, ...] = Field((), description="Environments that its members may use. Empty: all.")
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most live jobs and services. Missing: the general limit."
@@ -129,7 +134,15 @@ class TenantEntry(Form):
         )
         members = tuple(entry.binding() for entry in self.members)
         return Tenant(
-            self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads, members
+            self.name,
+            self.title,
+            self.weight,
+            quota,
+            self.sites,
+            self.environments,
+            self.max_workloads,
+            members,
+            self.site_policy,
         )
 
 
@@ -156,11 +169,14 @@ class SiteEntry(Form):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = Field(description="Name of the site.")
     title: Annotated[str, Field(max_length=128)] = Field("", description="Name as it is shown.")
-    price_per_gpu_h: NotNegative = Field(0.0, description="Price of a GPU hour, compared by `site_policy = cheapest`.")
+    price_per_gpu_h: NotNegative = Field(
+        0.0, description="Price of a GPU hour, compared by the site policy `cheapest`."
+    )
     order: Annotated[int, Field(ge=-1000, le=1000)] = Field(0, description="Sites with a lower number are preferred.")
+    tenants: tuple[str, ...] = Field((), description="Tenants whose members may use it. Empty: all, it is shared.")
 
     def site(self) -> Site:
-        return Site(self.name, self.title, self.price_per_gpu_h, self.order)
+        return Site(self.name, self.title, self.price_per_gpu_h, self.order, self.tenants)
 
 
 class PricesEntry(Form):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 
+from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
+from commonage.control.usage.samples import AttemptSamples, of_attempts_on_devices, of_devices, of_node
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.errors import Unavailable
-from commonage.domain.statuses import Measurement
-from commonage.link.sites.engine_messages import Samples
+from commonage.domain.nodes import Allocation, NodeKey, NodeReport
+from commonage.link.sites.engine_messages import Samples, SiteMeasured
 from commonage.link.sites.sqlite_file import SqliteFile
-from commonage.ports.metrics import Sample
 
+ON_FULL = "DELETE FROM samples WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM samples)"
+"""The oldest half: on a full disk, start requests, ends and newer samples need the space."""
 _log = logging.getLogger(__name__)
+_THIS_SITE = ""  # the control plane adds the name
 SCHEMA = ("CREATE TABLE IF NOT EXISTS samples (id INTEGER PRIMARY KEY AUTOINCREMENT, round TEXT, size INTEGER)",)
 
 
@@ -22,50 +27,34 @@ class KeptSamples:
 
     def __init__(self, file: SqliteFile, max_bytes: int) -> None:
         self._file, self._max_bytes = file, max_bytes
-        self._before: dict[str, tuple[float, float]] = {}
+        self._of_attempts = AttemptSamples()
         self.dropped = 0
 
-    def of(self, measurements: Sequence[Measurement], now: float) -> Samples:
-        """The samples of attempts, as the control plane makes them. The first CPU measurement of each gives none."""
-        found = []
-        for one in measurements:
-            subject, before = f"attempt:{one.attempt_id}", self._before.get(one.attempt_id)
-            if before is not None and now > before[0]:
-                found.append(Sample("cpu_cores", subject, now, max(0.0, (one.cpu_s - before[1]) / (now - before[0]))))
-            found.append(Sample("memory_mib", subject, now, float(one.memory_mib)))
-        self._before = {one.attempt_id: (now, one.cpu_s) for one in measurements}
+    def of(
+        self, measured: SiteMeasured, allocated: Iterable[Allocation], nodes: Collection[NodeReport], now: float
+    ) -> Samples:
+        """The samples of attempts, devices and nodes, as the control plane makes them."""
+        round_ = MeasurementRound(now)
+        for one in measured.devices:
+            round_ = merge_rounds(round_, attribute(_THIS_SITE, one.samples, one.owners, math.inf))
+        here = [replace(one, site=_THIS_SITE) for one in allocated]
+        found = self._of_attempts.of(measured.measurements, now)
+        found += of_devices(round_, now) + of_attempts_on_devices(round_, here, now)
+        for node in nodes:
+            found += of_node(NodeKey(_THIS_SITE, node.name), node, now, is_measured=not node.gone)
         return Samples(tuple(found))
 
     async def keep(self, round_: Samples) -> None:
         if not round_.samples:
             return
         text = json.dumps(to_json(round_), separators=(",", ":"))
-        insert = ("INSERT INTO samples (round, size) VALUES (?, ?)", (text, len(text)))
-        try:
-            await self._file.write(insert)
-        except Unavailable:  # the disk is full
-            if not await self.make_room():
-                raise
-            await self._file.write(insert)
+        await self._file.write(("INSERT INTO samples (round, size) VALUES (?, ?)", (text, len(text))))
         [(total,)] = await self._file.read("SELECT coalesce(sum(size), 0) FROM samples")
         while total > self._max_bytes:
             [(oldest, text, size)] = await self._file.read("SELECT id, round, size FROM samples ORDER BY id LIMIT 1")
             await self._file.write(("DELETE FROM samples WHERE id = ?", (oldest,)))
             total -= size
             self.dropped += len(_read(text).samples)
-
-    async def make_room(self) -> bool:
-        """Drop the oldest half: the disk is full, and start requests and newer samples need its space.
-
-        False if there are none. Raises Unavailable.
-        """
-        [(count,)] = await self._file.read("SELECT count(*) FROM samples")
-        oldest = await self._file.read("SELECT id, round FROM samples ORDER BY id LIMIT ?", ((count + 1) // 2,))
-        if not oldest:
-            return False
-        await self._file.write(("DELETE FROM samples WHERE id <= ?", (oldest[-1][0],)))
-        self.dropped += sum(len(_read(text).samples) for _, text in oldest)
-        return True
 
     async def deliver(self, store: Callable[[Samples], Awaitable[object]]) -> None:
         """Send all rounds in their order; each is deleted once `store` has returned. Raises what `store` raises."""

@@ -87,10 +87,10 @@ def node(
     **fields: Any,
 ) -> Node:
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
-    `faults`, `disk_pressure`, `disk_free_mib` and `usage`.
+    `faults`, `disk_pressure`, `disk_free_mib`, `usage`, `gone` and `awaits_admin`.
     """
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
-    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage")
+    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage", "gone", "awaits_admin")
     of_report = {key: fields.pop(key) for key in names if key in fields}
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)

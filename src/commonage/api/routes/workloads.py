@@ -30,7 +30,7 @@ from commonage.control.access import Access
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, Submission
 from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.explanations import Explanation, Holder, JobsAhead
+from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.nodes import Share
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
@@ -53,6 +53,7 @@ from commonage.wire.workloads import (
     JobsAheadOut,
     RequestOut,
     ShareOut,
+    SiteChoiceOut,
     StopIn,
     SubmitIn,
     SubmitOut,
@@ -81,6 +82,8 @@ _INVALID = (
     "invalid-volume",
     "unknown-volume",
     "volume-read-only",
+    "volume-at-no-site",
+    "unknown-site",
     "invalid-label",
     "forbidden",
     "unschedulable",
@@ -328,9 +331,14 @@ def explanation_out(found: Explanation, state: State | None, access: Access) -> 
         jobs_ahead=[_jobs_ahead_out(one) for one in found.jobs_ahead],
         reasons=[reason(one) for one in found.reasons],
         quotas=[reason(one) for one in found.quotas],
+        sites=[_site_choice_out(one) for one in found.sites],
         holders=[holder_out(one, access) for one in found.holders],
         fits_now_request=None if found.fits_now_request is None else request_out(found.fits_now_request),
     )
+
+
+def _site_choice_out(found: SiteChoice) -> SiteChoiceOut:
+    return fill(SiteChoiceOut, found, reason=reason(found.reason), text=explanations.site_choice(found))
 
 
 def _jobs_ahead_out(found: JobsAhead) -> JobsAheadOut:
@@ -390,6 +398,7 @@ def parse_submission(body: SubmitIn) -> Submission:
         one_numa=body.one_numa,
         bundle=body.bundle,
         volumes=tuple(parse_volume(one) for one in body.volumes),
+        near=body.near,
         tenant=body.tenant,
         key=body.key,
         owner=body.owner,

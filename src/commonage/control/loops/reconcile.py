@@ -102,13 +102,8 @@ class Reconcile:
     async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
         workload = self._live_state.get(workload_id)
         engines = [self._engine_of(workload)] if workload else list(self._engines.values())
-        for engine in engines:
-            if engine is None:
-                continue
-            try:
-                await engine.stop(attempt_id, grace_s)
-            except CommonageError as error:
-                log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
+        # All at once: a site that does not answer must not delay another.
+        await asyncio.gather(*(_stop_at(engine, attempt_id, grace_s) for engine in engines if engine is not None))
 
     def report(self, engine: Engine, status: Status) -> None:
         """Pass it to the writer. A site may only speak about its own attempts that have an allocation now."""
@@ -241,6 +236,13 @@ def _is_current_attempt(workload: Workload | None, attempt_id: str) -> bool:
         and workload.attempt.id == attempt_id
         and workload.state.holds_allocation
     )
+
+
+async def _stop_at(engine: Engine, attempt_id: str, grace_s: float) -> None:
+    try:
+        await engine.stop(attempt_id, grace_s)
+    except CommonageError as error:
+        log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
 
 async def _after(before: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -35,7 +35,8 @@ _MAX_NAMED = 4
 class VolumeView:
     """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
-    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
+    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not. `sites` are those where
+    it is that the user may know; None: it is at all sites.
     """
 
     volume: Volume
@@ -44,6 +45,7 @@ class VolumeView:
     notes: tuple[Reason, ...] = ()
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
+    sites: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class Volumes:
                 notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
                 if unbounded:
                     notes.append(VolumeSizeNotEnforced(nodes=unbounded, enforced_on=bounded))
-                found.append(VolumeView(volume, tenants, _place(volume, mounted), tuple(notes), bounded, unbounded))
+                sites = tuple(one for one in volume.sites if access.sees_site(one)) if volume.sites else None
+                place = _place(volume, mounted)
+                found.append(VolumeView(volume, tenants, place, tuple(notes), bounded, unbounded, sites))
         return found
 
     def warnings(self) -> Sequence[str]:

@@ -55,7 +55,14 @@ def visible_explanation(found: Explanation, access: Access, nodes: Iterable[Node
         for group in found.jobs_ahead
     )
     holders = visible_holders([one for one in found.holders if one.node not in hidden], access)
-    return replace(found, reasons=reasons or (InQueue(),), jobs_ahead=groups, holders=holders)
+    sites = tuple(one for one in found.sites if access.sees_site(one.site))
+    return replace(
+        found,
+        reasons=reasons or (InQueue(),),
+        jobs_ahead=groups,
+        holders=holders,
+        sites=sites if len(sites) > 1 else (),
+    )
 
 
 def visible_workload(found: Workload, access: Access) -> Workload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from commonage.control.state.live_state import LiveState
+from commonage.control.state.live_state import LiveState, data_of
 from commonage.control.tenants import may_use
 from commonage.domain.nodes import NodeKey
 from commonage.domain.permissions import SubjectKind
@@ -109,7 +109,7 @@ class Impact:
             yield reasons.EnvironmentGone(environment=change.name), using
 
     def _volume(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
-        using = self._where(lambda one: any(volume.name == change.name for volume in one.spec.volumes))
+        using = self._where(lambda one: change.name in data_of(one.spec))
         gone = change.action is Action.DELETE
         reason = reasons.VolumeGone(volume=change.name) if gone else reasons.VolumeDiffers(volume=change.name)
         yield reason, using
@@ -123,8 +123,15 @@ class Impact:
             yield reasons.NodePoolGone(node_pool=change.name), on_them
 
     def _site(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
+        there = self._where(lambda one: _site_of(one) == change.name)
         if change.action is Action.DELETE:
-            yield reasons.SiteGone(site=change.name), self._where(lambda one: _site_of(one) == change.name)
+            yield reasons.SiteGone(site=change.name), there
+            return
+        after = next(one for one in self.after.sites if one.name == change.name)
+        for tenant in sorted({one.spec.tenant for one in there}):
+            if not after.is_for(tenant):
+                excluded = [one for one in there if one.spec.tenant == tenant]
+                yield reasons.SiteNotAllowed(tenant=tenant, site=change.name), excluded
 
 
 def _node_of(workload: Workload) -> NodeKey | None:

@@ -106,6 +106,8 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+            if before.spec is not workload.spec and _charged(before.spec) != _charged(workload.spec):
+                self._reassign(before, workload.spec)
         self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
@@ -124,6 +126,14 @@ class LiveState:
                 self._dependents[dependency.workload_id].add(workload.id)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _reassign(self, before: Workload, spec: Spec) -> None:
+        """Count a waiting workload under its new owner and tenant. It goes to the queue again by `_plan_for`."""
+        self._count(before.spec, -1)
+        self._count(spec, 1)
+        self._count_waiting(before.spec, -1)
+        self._count_waiting(spec, 1)
+        self.snapshot.dequeue(before.id)
 
     def _count(self, spec: Spec, step: int) -> None:
         for key in count_keys(spec):
@@ -247,6 +257,10 @@ class LiveState:
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
 
 
+def _charged(spec: Spec) -> tuple[str, str]:
+    return spec.owner, spec.tenant
+
+
 def _waits(workload: Workload) -> bool:
     return workload.state in (State.HELD, State.QUEUED)
 
@@ -271,7 +285,13 @@ def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt
         preemptible=spec.preemptible,
         gang=gang_of(spec),
         gang_size=max(1, spec.array_size) if gang_of(spec) else 1,
+        near=data_of(spec),
     )
+
+
+def data_of(spec: Spec) -> tuple[str, ...]:
+    """The volumes that must be at its site."""
+    return tuple(sorted({volume.name for volume in spec.volumes} | ({spec.near} if spec.near else set())))
 
 
 def gang_of(spec: Spec) -> str | None:

@@ -1,4 +1,4 @@
-"""Samples that a site kept during an outage: stored as far as they are about its own attempts, while those ran.
+"""Samples that a site kept during an outage. Those of attempts are stored if they are of its own, while these ran.
 
 Most of these attempts have ended meanwhile, so the store is asked for their sites.
 """
@@ -16,7 +16,6 @@ from commonage.ports.metrics import Metrics, Sample
 from commonage.ports.store import Store
 
 log = logging.getLogger(__name__)
-METRICS = frozenset({"cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation"})
 _SUBJECT = "attempt:"
 _SLACK_S = 30.0
 """A site's clock is known this well, at worst: a delayed line makes the estimate worse."""
@@ -31,13 +30,17 @@ class SiteSamples:
     _ended: dict[str, Attempt] = field(default_factory=dict, init=False)
 
     async def write(self, site: str, samples: Sequence[Sample]) -> None:
-        """Raises Unavailable; then none is stored, and the site sends them again."""
+        """Samples of nodes and devices already name the site, by its engine here.
+
+        Raises Unavailable; then none is stored, and the site sends them again.
+        """
         attempts: dict[str, Attempt | None] = {}
         kept = []
         for one in samples:
-            attempt_id = one.subject.removeprefix(_SUBJECT) if one.subject.startswith(_SUBJECT) else ""
-            if one.metric not in METRICS or not attempt_id:
+            if not one.subject.startswith(_SUBJECT):
+                kept.append(one)
                 continue
+            attempt_id = one.subject.removeprefix(_SUBJECT)
             if attempt_id not in attempts:
                 attempts[attempt_id] = await self._attempt(attempt_id)
             attempt = attempts[attempt_id]

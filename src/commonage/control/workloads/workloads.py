@@ -11,6 +11,7 @@ from typing import Any
 from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
+from commonage.control.offboarding.names import Names
 from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.visibility import visible_explanation
@@ -18,7 +19,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
 from commonage.control.usage.quota_use import QuotaUses
-from commonage.control.workloads.admission import LiveLimits, never
+from commonage.control.workloads.admission import LiveLimits, check_sites, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
@@ -71,6 +72,7 @@ class Workloads:
     chance: Callable[[int], int]
     live_limits: LiveLimits
     quota_uses: QuotaUses
+    names: Names
 
     async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
@@ -80,6 +82,7 @@ class Workloads:
         """
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self.names.check(spec.owner, spec.tenant)
         before = await self._by_key(spec)
         if before is not None:
             return before
@@ -101,6 +104,7 @@ class Workloads:
         return Submitted(workloads, True)
 
     def _check_schedulable(self, principal: Principal, spec: Spec) -> None:
+        check_sites(self.live_state, spec)
         why = never(self.live_state, spec)
         if why is not None:
             raise Unschedulable(why)
@@ -182,6 +186,7 @@ class Workloads:
             "preemptible": spec.preemptible,
             "on": dict(request.labels),
             "one_numa": request.one_numa,
+            "near": spec.near or None,
             "grace": f"{spec.grace_s}s",
             "requeue": "true" if spec.requeue else None,
             "gpus": None if request.gpu is None else request.gpu.text,
@@ -208,6 +213,7 @@ class Workloads:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self.names.check(spec.owner, spec.tenant)
         self._check_schedulable(principal, spec)
         state, reason = await self._initial_state(principal, spec)
         now, quotas = self.clock.now(), self._quotas(spec)

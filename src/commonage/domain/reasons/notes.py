@@ -363,6 +363,13 @@ class ReservationRemoved(Reason):
     reservation: ReservationInfo
 
 
+class ReservationReassigned(Reason):
+    """A reservation got another owner or tenant, because its own was renamed or removed."""
+
+    by: str
+    reservation: ReservationInfo
+
+
 class ReservationOver(Reason):
     """A reservation has ended."""
 
@@ -390,6 +397,15 @@ class ImageRegistered(Reason):
     image: str
     digest: str
     is_replacement: bool = False
+
+
+class ImageReassigned(Reason):
+    """An image got another owner or tenant, because its own was renamed or removed."""
+
+    by: str
+    image: str
+    owner: str
+    tenant: str
 
 
 class ImageUnregistered(Reason):

@@ -7,6 +7,7 @@
 | statuses as the site last reported them | `statuses.py` |
 | what a site may say | `claims.py` |
 | the site's times as times of this side | `clock.py` |
+| GPUs as the site last measured them | `devices.py` |
 | what survives a restart of the control plane | `records.py` |
 | logs and commands in attempts | `streams.py` |
 | addresses of the control plane that lead to attempts | `tunnels.py` |

@@ -22,6 +22,7 @@ from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase,
 from commonage.engines.remote.claims import checked_report
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.engines.remote.streams import begin_exec, read_log
@@ -38,6 +39,7 @@ from commonage.link.sites.engine_messages import (
     REPORT,
     STATUSES,
     STORE_SAMPLES,
+    STORE_WARNINGS,
     TUNNEL,
     AttemptId,
     ExecCommand,
@@ -54,7 +56,7 @@ from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, Terminal
-from commonage.ports.metrics import Sample
+from commonage.ports.metrics import MEASURED, Sample
 
 _log = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -68,7 +70,7 @@ StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
 
 
 class RemoteEngine(Engine):
-    """`store_samples` takes the samples of an outage."""
+    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes."""
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
         self._site, self._clock, self._store_samples = site, clock, store_samples
@@ -78,6 +80,7 @@ class RemoteEngine(Engine):
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
+        self.devices = SiteDevices(self._records, lambda: self._connection, self._reported_nodes, clock)
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
@@ -106,7 +109,7 @@ class RemoteEngine(Engine):
 
     def handlers(self) -> Handlers:
         return Handlers(
-            requests={STORE_SAMPLES: self._on_samples},
+            requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
             streams={GATEWAY: self._carry_to_gateway},
         )
@@ -161,9 +164,23 @@ class RemoteEngine(Engine):
             self._connected.set()
 
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
+        """Store what is measured at a site; the other series are the control plane's own."""
         self._follow_clock()
-        await self._store_samples(self._site, [replace(one, at=self._site_clock.here(one.at)) for one in kept.samples])
+        await self._store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    def _own(self, sample: Sample) -> Sample | None:
+        """With this site in the subject: a site names none, and so speaks of itself only. In the time of this side."""
+        kind, _, name = sample.subject.partition(":")
+        if sample.metric not in MEASURED.get(kind, ()):
+            return None
+        sample = replace(sample, at=self._site_clock.here(sample.at))
+        if kind == "attempt":
+            return sample
+        return replace(sample, subject=f"{kind}:{self._site}{name}") if name.startswith("/") else None
+
+    def _reported_nodes(self) -> Sequence[NodeReport]:
+        return () if self._report is None else self._report.nodes
 
     async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
         if not self._gateway_port:
@@ -224,6 +241,7 @@ class RemoteEngine(Engine):
         if known.contact is not None:
             self._last_contact = known.contact.at
         self._site_clock.restore(known.clock_offset_s)
+        self.devices.restore(known.warned)
         self._attempts.restore(known)
         self._commands.restore(known)
         self._delivering = asyncio.create_task(self._deliver(), name=f"site {self._site}")
@@ -239,6 +257,10 @@ class RemoteEngine(Engine):
         await asyncio.gather(*self._attached, return_exceptions=True)
         self._tunnels.close()
         await self._records.close()
+
+    async def delete_records(self) -> None:
+        """Delete what is kept of the site, after `close`."""
+        await self._records.delete()
 
     def loops(self) -> Sequence[Iterations]:
         return (self._iterations,)
@@ -299,10 +321,14 @@ class RemoteEngine(Engine):
     async def measure(self) -> Sequence[Measurement]:
         """Nothing without a link: the site keeps the samples."""
         try:
-            return () if self._connection is None else (await self._connection.request(MEASURE, Nothing())).measurements
+            if self._connection is None:
+                return ()
+            measured = await self._connection.request(MEASURE, Nothing())
         except ConnectionLost as error:
             _log.warning("site %s is not measured: %s", self._site, error)
             return ()
+        self.devices.note_measured(measured.devices)
+        return measured.measurements
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """None: these are processes of this node, and the site has its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -49,6 +50,13 @@ class ClockOffset:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The number of the last device warning that was received."""
+
+    number: int = 0
+
+
 @dataclass(slots=True)
 class Known:
     """`own`: ends that this side decided, of attempts that never reached the site.
@@ -64,10 +72,12 @@ class Known:
     contact: Contact | None = None
     clock_offset_s: float = 0.0
     dispatched: set[str] = field(default_factory=set)
+    warned: Warned = Warned()
 
 
 class SiteRecords:
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = SqliteFile(path, _SCHEMA)
 
     async def open(self) -> Known:
@@ -85,15 +95,25 @@ class SiteRecords:
         known.contact = _read(Contact, facts["contact"]) if "contact" in facts else None
         known.clock_offset_s = _read(ClockOffset, facts["clock"]).seconds if "clock" in facts else 0.0
         known.dispatched = {attempt_id for (attempt_id,) in await self._file.read("SELECT id FROM dispatched")}
+        known.warned = _read(Warned, facts["warned"]) if "warned" in facts else Warned()
         return known
 
     async def close(self) -> None:
         await self._file.close()
 
+    async def delete(self) -> None:
+        """The file must be closed."""
+        for suffix in ("", "-wal", "-shm"):
+            await asyncio.to_thread(self._path.with_name(self._path.name + suffix).unlink, missing_ok=True)
+
     async def keep_command(self, command: Command) -> None:
         """Durable when this returns, with all that was kept before. Raises Unavailable."""
         dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
         await self._file.write(_command(command), *dispatched)
+
+    async def keep_warned(self, warned: Warned) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
 
     def keep_statuses(self, changed: Iterable[Status], removed: Iterable[str], *, own: bool = False) -> None:
         self._file.post(

@@ -31,7 +31,7 @@ from commonage.domain.workloads import Kind, RetryPolicy, Workload
 T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
-    "preemptible", "nodes", "on", "requeue",
+    "preemptible", "nodes", "on", "near", "requeue",
     "volumes", "array", "grace", "again", "keep",
 )  # fmt: skip
 KEPT = ("files", "variables", "secrets", "dependencies")
@@ -112,6 +112,7 @@ class LaunchForm:
                 "grace": f"{spec.grace_s}s" if spec.grace_s != DEFAULT_GRACE_S else "",
                 "again": workload.id,
                 "keep": ",".join(KEPT),
+                "near": spec.near,
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
@@ -180,6 +181,7 @@ class LaunchForm:
             array_size=size,
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),
+            near=self.values["near"] or None,
         )
         if earlier is not None:
             submission = replace(submission, **self._taken_over(earlier, submission))

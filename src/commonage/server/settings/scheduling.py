@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from commonage.domain.sites import SitePolicy
 from commonage.resources.fields import (
     UNIQUE_NAMES,
     NotNegative,
@@ -15,7 +16,6 @@ from commonage.resources.fields import (
 )
 from commonage.resources.scheduling import BindingEntry, PricesEntry, PriorityClassEntry, TenantEntry
 from commonage.scheduler.policies import registry
-from commonage.scheduler.queue.sites import SitePolicy
 from commonage.server.settings.fields import (
     setting,
 )
@@ -66,7 +66,7 @@ class SchedulingSettings(BaseModel):
     )
     site_policy: SitePolicy = setting(
         SitePolicy.FIRST_FREE,
-        "Chooses among several sites that could start a workload now.",
+        "Chooses among several sites that could start a workload now, for tenants without a `site_policy`.",
         "first-free, least-used or cheapest",
     )
     half_life: Seconds = setting(
