@@ -129,6 +129,7 @@ TEXTS: Texts = {
     r.CommandStarted: lambda reason, _: (
         f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
     ),
+    r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
     r.QuotaUse: _quota,

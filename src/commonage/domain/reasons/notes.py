@@ -26,6 +26,13 @@ class CommandStarted(Reason):
     workload: str
 
 
+class SessionOpened(Reason):
+    """Somebody else opened a session in the browser. `session` is its name, empty for the default one."""
+
+    by: str
+    session: str
+
+
 class OverGpuShareFollows(StrEnum):
     """What happens to a workload over its GPU share, by the policy of the site."""
 
