@@ -140,10 +140,14 @@ TEXTS: Texts = {
     r.CommandStarted: lambda reason, _: (
         f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
     ),
+    r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
     r.StorageNotEnforced: _not_enforced,
     r.QuotaUse: _quota,
+    r.NewerReason: lambda reason, _: (
+        f"{reason.reason}: a site agent of a newer version reports this. Upgrade the server to read it."
+    ),
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (
