@@ -1,20 +1,23 @@
-"""Measures homes and folders of volumes by `du`, which counts blocks as the file system does.
+"""Homes and folders of volumes: measures them by `du`, and moves, archives or deletes those of one user or tenant.
 
-Its process has the lowest priority.
+`du` counts blocks as the file system does; its process has the lowest priority.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
-from commonage.domain.errors import Unavailable
-from commonage.domain.volumes import Volume
+from commonage.domain.errors import Conflict, Unavailable
+from commonage.domain.volumes import Volume, folder_name
 from commonage.files.safe_path import SafePath
-from commonage.ports.homes import FolderSize
+from commonage.ports.homes import FolderSize, OwnedFolder
 
 _COMMAND = ("nice", "-n", "19", "du", "--one-file-system", "--summarize", "--block-size=1K", "-0", "--files0-from=-")
 _PATIENCE_S = 3600.0
@@ -26,8 +29,8 @@ _OWNERS = {"{tenant}", "{user}"}
 class HomeFolders:
     """The folders below `root`, and those of volumes with a tenant or user in their path. Users may write to them."""
 
-    def __init__(self, root: SafePath) -> None:
-        self._root = root
+    def __init__(self, root: SafePath, archives: Path) -> None:
+        self._root, self._archives = root, archives
 
     async def measure(self) -> Mapping[str, int]:
         """MiB of each, rounded up. Folders that cannot be read, or vanish, are left out. Raises Unavailable."""
@@ -59,6 +62,102 @@ class HomeFolders:
         except TimeoutError:
             raise Unavailable("Measuring the volumes took more than an hour.") from None
         return [FolderSize(*owners[path], mib) for path, mib in sorted(found.items())]
+
+    async def folders_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[OwnedFolder]:
+        part, name = ("{user}", folder_name(user or "")) if tenant is None else ("{tenant}", folder_name(tenant))
+        home = self._root / name
+        found = [OwnedFolder("", str(home))] if tenant is None and await asyncio.to_thread(home.is_folder) else []
+        try:
+            for volume in volumes:
+                source = _until(volume.source, part)
+                if volume.writable and source is not None:
+                    owned = await asyncio.to_thread(_owned, source)
+                    found += (OwnedFolder(volume.name, path) for path, *_ in owned if os.path.basename(path) == name)
+        except OSError as error:
+            raise Unavailable(f"Cannot look for the folders of volumes: {error.strerror or error}.") from error
+        return found
+
+    def place(self, folder: OwnedFolder, name: str, within: str | None = None) -> str:
+        parent = os.path.dirname(folder.path)
+        if within is None:
+            return os.path.join(parent, folder_name(name))
+        return os.path.join(parent, folder_name(within), f"from-{folder_name(name)}")
+
+    async def is_free(self, path: str) -> bool:
+        return not await asyncio.to_thread(os.path.lexists, path)
+
+    async def move(self, folder: OwnedFolder, to: str) -> None:
+        await self._change(folder, lambda source: _move(source, _below(source, to)))
+
+    @property
+    def archives(self) -> str:
+        return str(self._archives)
+
+    async def archive(self, folder: OwnedFolder, name: str) -> None:
+        target = self._archives / f"{name}.tar"
+
+        def pack(source: SafePath) -> None:
+            if not target.exists():
+                _pack(source, target)
+            source.remove()
+
+        await self._change(folder, pack)
+
+    async def delete(self, folder: OwnedFolder) -> None:
+        await self._change(folder, SafePath.remove)
+
+    async def _change(self, folder: OwnedFolder, change: Callable[[SafePath], None]) -> None:
+        """Run the change on the folder, in a thread. A missing folder is no error."""
+        root = self._root if not folder.volume else SafePath(Path(folder.path).parent)
+        source = root / os.path.basename(folder.path)
+        try:
+            if await asyncio.to_thread(source.exists):
+                await asyncio.to_thread(change, source)
+        except FileExistsError as error:
+            raise Conflict(f"There is something at {error.filename} already. Move it away.") from error
+        except (OSError, tarfile.TarError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise Unavailable(f"Cannot change the folder {folder.path}: {why}.") from error
+
+
+def _until(source: str, part: str) -> str | None:
+    """The source of a volume up to this part; None without it."""
+    parts = source.split("/")
+    return "/".join(parts[: parts.index(part) + 1]) if part in parts else None
+
+
+def _below(source: SafePath, to: str) -> SafePath:
+    """The path `to`, which is below the parent folder of `source`."""
+    names = Path(to).relative_to(source.parent.path).parts
+    return SafePath(source.root, (*source.parent.names, *names))
+
+
+def _move(source: SafePath, target: SafePath) -> None:
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    if len(target.names) > len(source.names):
+        target.parent.make_folder()
+    source.move(target)
+
+
+def _pack(source: SafePath, target: Path) -> None:
+    """Write an archive of the folder; it appears under its name only when it is complete and on the disk."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    partial = target.with_suffix(".part")
+    with source.folder() as descriptor, partial.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            archive.add(f"/proc/self/fd/{descriptor}/.", arcname=source.name)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 async def _measured(folders: list[bytes], at: str) -> Mapping[str, int]:

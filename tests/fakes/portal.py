@@ -17,6 +17,7 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
+from tests.fakes.hub_users import HubUsers
 
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
@@ -55,13 +56,15 @@ ENVIRONMENTS = (
 )
 
 
-class FakeIdentity:
+class FakeIdentity(HubUsers):
     """Everybody is who their token says: `token-ann` is Ann's, `token-root` an admin's. `down` for an outage."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.down = False
         self.control: Control | None = None
         self.revoked: set[str] = set()
+        self.shared: list[tuple[str, str, str]] = []
         self.groups: dict[str, tuple[str, ...]] = {}
 
     async def whois(self, token: str) -> Principal | None:
@@ -91,6 +94,9 @@ class FakeIdentity:
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
+
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        self.shared.append((user, name, visitor))
 
     async def expires_at(self, token: str) -> float | None:
         return None

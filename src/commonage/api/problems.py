@@ -49,6 +49,14 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-a-member": ("Not a member", "Only members of a tenant may submit workloads for it."),
         "volume-read-only": ("Read-only volume", "The volume can only be mounted read-only."),
         "not-yours": ("Owned by another user", "Only the user who registered it and admins may replace or remove it."),
+        "name-retired": (
+            "Retired name",
+            "The user or tenant was renamed or removed, or is being so; an admin can release the name.",
+        ),
+        "sessions-share-origin": (
+            "Sessions share an origin",
+            "Sessions of others cannot be opened while sessions have no host names of their own.",
+        ),
         "reserved-name": ("Reserved name", "Commonage itself uses this user name; an admin must rename the user."),
     },
     404: {
@@ -62,6 +70,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
+        "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
         "kind-not-found": ("No such kind", "No kind of resource has this name; `detail` lists the kinds."),
         "resource-not-found": ("No such resource", "No resource of this kind has this name."),
         "registry-not-found": ("No registry", "This installation runs no image registry."),
@@ -101,6 +110,18 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "managed-elsewhere": (
             "Managed by another source",
             "A git repository declares the resource; change it there. `detail` names it.",
+        ),
+        "plan-obstructed": (
+            "Plan with obstacles",
+            "The plan of a renaming or removal has obstacles; `detail` has the first, the plan has all.",
+        ),
+        "name-not-released": (
+            "Name not released",
+            "A user or tenant of this name was renamed or removed; release the name before it is used again.",
+        ),
+        "offboarding-pending": (
+            "Renaming or removal not done",
+            "The user or tenant is being renamed or removed; wait until that is done.",
         ),
         "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),

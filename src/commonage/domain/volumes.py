@@ -253,8 +253,12 @@ def _source(volume: Volume, owner: str, tenant: str) -> str:
         return volume.name
     # By digest: a name built from the parts could collide with that of others.
     key = "\0".join((volume.name, *whose)).encode("utf-8", "surrogatepass")
-    readable = re.sub(r"[^a-z0-9]+", "-", whose[-1].lower()).strip("-")[:24] or "x"
-    return f"{volume.name}.{readable}.{hashlib.sha256(key).hexdigest()[:16]}"
+    return f"{docker_volume(volume.name, whose[-1])}{hashlib.sha256(key).hexdigest()[:16]}"
+
+
+def docker_volume(volume: str, whose: str) -> str:
+    """The beginning of the names of the Docker volumes of one user or tenant."""
+    return f"{volume}.{re.sub(r'[^a-z0-9]+', '-', whose.lower()).strip('-')[:24] or 'x'}."
 
 
 def check_volume(volume: Volume) -> Volume:

@@ -129,9 +129,13 @@ TEXTS: Texts = {
     r.CommandStarted: lambda reason, _: (
         f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
     ),
+    r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
     r.QuotaUse: _quota,
+    r.NewerReason: lambda reason, _: (
+        f"{reason.reason}: a site agent of a newer version reports this. Upgrade the server to read it."
+    ),
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (
@@ -190,11 +194,18 @@ TEXTS: Texts = {
     r.ReservationRemoved: lambda reason, _: (
         f"{reason.by} removed reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
     ),
+    r.ReservationReassigned: lambda reason, _: (
+        f"{reason.by} handed over reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
+    ),
     r.ReservationOver: lambda reason, _: (
         f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
     ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
+    ),
+    r.ImageReassigned: lambda reason, _: (
+        f"{reason.by} handed over image {reason.image} to {reason.owner}"
+        f"{f' in tenant {reason.tenant}' if reason.tenant else ''}."
     ),
     r.ImageUnregistered: "{by} removed image {image}.",
 }

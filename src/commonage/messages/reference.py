@@ -14,12 +14,13 @@ from commonage.domain.reasons import (
     engines,
     nodes,
     notes,
+    offboarding,
     refusals,
     resources,
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding)
 
 
 def reference() -> str:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.offboarding import Offboarding, Subject
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
@@ -28,7 +29,10 @@ class Batch:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
     replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
     `departed` names nodes and `unreserved` reservations to delete. `resources` carry the version they were read with
-    plus one, like `updates`; a new one has version 1.
+    plus one, like `updates`; a new one has version 1. `offboardings` are inserted or replaced by their id.
+
+    `reassigned` are those of `updates` whose owner or tenant changed. Their earlier attempts, and the newest one, stay
+    with the owner and tenant that they ran for. One without a client key gives up the key that it had.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -51,11 +55,13 @@ class Batch:
     expired: list[str] = field(default_factory=list)
     expired_events: list[int] = field(default_factory=list)
     quota_notices: list[QuotaNotice] = field(default_factory=list)
+    reassigned: list[Workload] = field(default_factory=list)
+    offboardings: list[Offboarding] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest or self.quota_notices or self.resources)
+        return bool(work or rest or self.quota_notices or self.resources or self.offboardings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +203,13 @@ class Store(Protocol):
 
     async def resources(self) -> Sequence[StoredResource]:
         """All platform resources, including deleted ones, by kind and name."""
+
+    async def offboardings(self) -> Sequence[Offboarding]:
+        """All renamings and removals of users and tenants, by id."""
+
+    async def rename(self, subject: Subject, name: str, to: str, *, limit: int) -> bool:
+        """Give ended workloads with their attempts and usage reports, events, totals and past reservations a new name.
+
+        At most `limit` workloads or events, in one transaction. True if more may be left. Live workloads stay: see
+        `Batch.reassigned`.
+        """

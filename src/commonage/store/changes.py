@@ -12,6 +12,7 @@ from commonage.store.rows import (
     EVENT,
     IMAGE,
     NODE,
+    OFFBOARDING,
     QUOTA_NOTICE,
     RESERVATION,
     RESOURCE,
@@ -56,6 +57,8 @@ class Changes:
         )
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
         self.resources = [{**RESOURCE.row(one), "before": one.version - 1} for one in batch.resources]
+        self.offboardings = _last_rows(OFFBOARDING, batch.offboardings, lambda one: one.id)
+        self.reassigned = [_reassigned(newest[one.id]) for one in batch.reassigned]
         self.expired = [clean(workload_id) for workload_id in batch.expired]
         self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
@@ -94,6 +97,16 @@ class Changes:
                 body = secrets_of.get(id(spec)) or secrets_to_json(spec.secrets)
                 secrets_of[id(spec)] = body
                 self.new_secrets.append({"workload_id": workload.id, "body": body})
+
+
+def _reassigned(workload: Workload) -> Row:
+    spec = workload.spec
+    return {
+        "of_id": workload.id,
+        "owner": clean(spec.owner),
+        "tenant": clean(spec.tenant),
+        "keeps_key": spec.key is not None,
+    }
 
 
 def _last_rows(stored: Stored[T], values: Iterable[T], key: Callable[[T], Any]) -> list[Row]:

@@ -47,7 +47,7 @@ def delete_workloads(connection: Connection, ids: Collection[str]) -> None:
     if not rows:
         return
     gone = {"ids": many_in_one([row[0] for row in rows], dialect)}
-    _add_to_totals(connection, _held(connection, gone))
+    add_to_totals(connection, _held(connection, gone))
     for table in (usage_reports, secrets, attempts):
         connection.execute(delete(table).where(is_among(table.c.workload_id, "ids", dialect)), gone)
     connection.execute(delete(workloads).where(is_among(workloads.c.id, "ids", dialect)), gone)
@@ -71,7 +71,7 @@ def _held(connection: Connection, gone: dict[str, Any]) -> list[DailyUsage]:
     return daily_usage(HeldByAttempt(*row) for row in rows)
 
 
-def _add_to_totals(connection: Connection, totals: list[DailyUsage]) -> None:
+def add_to_totals(connection: Connection, totals: list[DailyUsage]) -> None:
     if not totals:
         return
     is_postgres = connection.dialect.name == "postgresql"

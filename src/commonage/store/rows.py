@@ -21,6 +21,7 @@ from sqlalchemy import Select, Table, select
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node, Share
+from commonage.domain.offboarding import Offboarding
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
@@ -148,6 +149,7 @@ RESERVATION = Stored(Reservation, tables.reservations)
 IMAGE = Stored(Image, tables.images)
 RESOURCE = Stored(StoredResource, tables.resources)
 QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)
+OFFBOARDING = Stored(Offboarding, tables.offboardings)
 
 ATTEMPT_COLUMNS = (*ATTEMPT.columns, *ALLOCATION.columns)
 

@@ -48,7 +48,8 @@ def _where(condition: str) -> dict[str, Any]:
 # The states of ended workloads, as the partial index has them: it is used by statements with the same text.
 ENDED = f"state IN ({', '.join(repr(state.value) for state in State if state.is_terminal)})"
 
-# The submitted spec: one for all members of an array, and never changed.
+# The submitted spec: one for all members of an array, and never changed. Only owner and tenant may change: those of
+# `workloads` count.
 specs = Table(
     "specs",
     metadata,
@@ -231,6 +232,16 @@ resources = Table(
     Column("managed_by", Text, nullable=False),
     Column("changed_by", Text, nullable=False),
     Column("changed_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Renamings and removals of users and tenants. They stay: they say which names are retired.
+offboardings = Table(
+    "offboardings",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 

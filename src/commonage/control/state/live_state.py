@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.errors import NotFound
+from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
-from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
+from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id, workload_of
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
@@ -79,6 +79,18 @@ class LiveState:
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
 
+    def of_attempt(self, attempt_id: str, site: str) -> Workload | None:
+        """The workload whose latest attempt this is, if that has its allocation at this site.
+
+        For what a site reports: it may only speak about its own attempts, and `attempt_id` may be any text.
+        """
+        try:
+            workload = self._workloads.get(workload_of(attempt_id))
+        except InvalidInput:
+            return None
+        attempt = workload.attempt if workload is not None else None
+        return workload if attempt is not None and (attempt.id, attempt.allocation.site) == (attempt_id, site) else None
+
     def __len__(self) -> int:
         return len(self._workloads)
 
@@ -94,6 +106,8 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+            if before.spec is not workload.spec and _charged(before.spec) != _charged(workload.spec):
+                self._reassign(before, workload.spec)
         self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
@@ -112,6 +126,14 @@ class LiveState:
                 self._dependents[dependency.workload_id].add(workload.id)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _reassign(self, before: Workload, spec: Spec) -> None:
+        """Count a waiting workload under its new owner and tenant. It goes to the queue again by `_plan_for`."""
+        self._count(before.spec, -1)
+        self._count(spec, 1)
+        self._count_waiting(before.spec, -1)
+        self._count_waiting(spec, 1)
+        self.snapshot.dequeue(before.id)
 
     def _count(self, spec: Spec, step: int) -> None:
         for key in count_keys(spec):
@@ -233,6 +255,10 @@ class LiveState:
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
                 took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
+
+
+def _charged(spec: Spec) -> tuple[str, str]:
+    return spec.owner, spec.tenant
 
 
 def _waits(workload: Workload) -> bool:

@@ -90,6 +90,10 @@ class HomeWatch:
         own = sum(one.used_mib for one in theirs if one.user == folder_name(user))
         return own + self._used.get(folder_name(user), 0)
 
+    def used_mib(self, user: str) -> int | None:
+        """The size of a user's home; None before it is measured, and without one."""
+        return self._used.get(folder_name(user))
+
     def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home; None before the first measurement."""
         principal.need(Scope.READ)

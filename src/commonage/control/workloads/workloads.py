@@ -11,6 +11,7 @@ from typing import Any
 from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
+from commonage.control.offboarding.names import Names
 from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.visibility import visible_explanation
@@ -71,6 +72,7 @@ class Workloads:
     chance: Callable[[int], int]
     live_limits: LiveLimits
     quota_uses: QuotaUses
+    names: Names
 
     async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
@@ -80,6 +82,7 @@ class Workloads:
         """
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self.names.check(spec.owner, spec.tenant)
         before = await self._by_key(spec)
         if before is not None:
             return before
@@ -210,6 +213,7 @@ class Workloads:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self.names.check(spec.owner, spec.tenant)
         self._check_schedulable(principal, spec)
         state, reason = await self._initial_state(principal, spec)
         now, quotas = self.clock.now(), self._quotas(spec)

@@ -5,6 +5,7 @@ from commonage.domain.reasons import devices as devices
 from commonage.domain.reasons import engines as engines
 from commonage.domain.reasons import nodes as nodes
 from commonage.domain.reasons import notes as notes
+from commonage.domain.reasons import offboarding as offboarding
 from commonage.domain.reasons import refusals as refusals
 from commonage.domain.reasons import resources as resources
 from commonage.domain.reasons import waiting as waiting

@@ -151,7 +151,7 @@ def _compiler(settings: Settings) -> Outcome:
     return _note("no C compiler", advice)
 
 
-def _cgroups(settings: Settings) -> Outcome:
+def cgroups(settings: Settings) -> Outcome:
     if settings.engine != "process":
         return _ok("Docker enforces memory and cores of workloads")
     root = Path("/sys/fs/cgroup")
@@ -171,6 +171,14 @@ def _writable(place: Path) -> bool:
 
 
 def _docker(settings: Settings) -> Outcome:
+    outcome = container_engine(settings)
+    if settings.engine == "process" or outcome.verdict == "bad" or settings.docker_image is not None:
+        return outcome
+    advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
+    return _note(outcome.found, advice)
+
+
+def container_engine(settings: Settings) -> Outcome:
     if settings.engine == "process":
         return _ok("not used: workloads are plain processes (engine = process)")
     try:
@@ -181,9 +189,6 @@ def _docker(settings: Settings) -> Outcome:
             found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:
         return _bad(str(error))
-    if settings.docker_image is None:
-        advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
-        return _note(found.said, advice)
     advice = " ".join([*(f"{node}: {text(condition)}" for node, condition in found.conditions), found.advice]).strip()
     return Outcome("note" if advice else "ok", found.said, advice)
 
@@ -307,12 +312,21 @@ def _clock(_: Settings, *, edge_url: str | None = None) -> Outcome:
     return _ok("the edge's clock agrees")
 
 
+OF_EVERY_MACHINE: dict[str, Callable[[Settings], Outcome]] = {
+    "python": _python,
+    "disk": _disk,
+    "compiler": _compiler,
+    "volumes": _volumes,
+    "gpus": _gpus,
+}
+"""Checks of any machine that runs workloads, also of an appliance."""
+
 _CHECKS: dict[str, Callable[[Settings], Outcome]] = {
     "python": _python,
     "disk": _disk,
     "programs": _programs,
     "compiler": _compiler,
-    "cgroups": _cgroups,
+    "cgroups": cgroups,
     "docker": _docker,
     "volumes": _volumes,
     "homes": _homes,
