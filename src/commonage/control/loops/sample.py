@@ -60,7 +60,7 @@ class Sampling:
                 log.warning("this round of samples is lost: %s", error)
             with self.iterations.rest():
                 # A site that does not answer makes rounds longer, not rarer.
-                await self.clock.sleep(max(0.0, self.every_s - (self.clock.now() - began)))
+                await self.clock.sleep(max(self.every_s / 2, self.every_s - (self.clock.now() - began)))
 
     async def tick(self) -> None:
         now = self.clock.now()
