@@ -41,6 +41,9 @@ COMMANDS: dict[str, Row] = {
         "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
     "stop": Row("commonage.cli.workloads.manage:stop", "Stop workloads.", WORKLOADS),
+    "cron-job": Row(
+        "commonage.cli.workloads.cron_job:cron_job", "List, suspend, trigger and remove jobs that repeat.", WORKLOADS
+    ),
     "env": Row("commonage.cli.catalogue:env", "List environments.", CATALOGUE),
     "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
     "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),

@@ -46,6 +46,7 @@ from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
 from commonage.control.workloads.bundles import UserBundles
+from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
@@ -160,13 +161,15 @@ class Control:
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
             self._ids, chance, live_limits, self.quota_uses, names,
         )  # fmt: skip
-        start_session = self.workloads.start_session_by_hub
-        self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
+        self.cron_jobs = CronJobs(
+            store, live_state, writer, catalogue, self.workloads, self.bundles, clock, settings, chance
+        )
+        self.session_restarts = SessionRestarts(store, live_state, writer, clock, self.workloads.start_session_by_hub)
         self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
-            self.retention, self.reconcile.watches,
+            self.retention, self.cron_jobs, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
@@ -211,7 +214,7 @@ class Control:
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
-            self.reconcile.forget_misses, self.usage_reports.changed,
+            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.writer.effects.follow(self.reconcile.effect)
@@ -234,6 +237,7 @@ class Control:
         await self.resources.open(self._settings_file)
         await self.offboardings.open()
         await self.writer.open()
+        await self.cron_jobs.open()
         await self.bundles.open()
         await self.usage_reports.open()
         await self.images.open()

@@ -15,6 +15,7 @@ from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
+    cron_jobs,
     launch,
     nodes,
     offboarding,
@@ -37,7 +38,18 @@ def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None 
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform, offboarding)
+        for view in (
+            overview,
+            launch,
+            workloads,
+            workload,
+            cron_jobs,
+            nodes,
+            reservations,
+            usage,
+            platform,
+            offboarding,
+        )  # fmt: skip
         for page in view.routes(site)
     ]
     pages += sites.routes(site, other_sites)

@@ -28,6 +28,7 @@ from commonage.sdk.calls import (
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
+from commonage.wire.cron_jobs import CronJobIn, CronJobList, CronJobOut, TriggeredOut, TriggerIn
 from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, VolumeList
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.images import (
@@ -417,6 +418,36 @@ class Client:
     def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""
         return self._get("/node-pools", NodePoolList).items
+
+    def cron_jobs(self) -> Sequence[CronJobOut]:
+        """The user's cron jobs, and those of others whose runs the user may see."""
+        return self._get("/cron-jobs", CronJobList).items
+
+    def cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._get(f"/cron-jobs/{quote(cron_job_id, safe='')}", CronJobOut)
+
+    def create_cron_job(self, ask: CronJobIn) -> CronJobOut:
+        """Create a job that repeats. A second one of the same name is refused."""
+        return self._call(Call("POST", "/cron-jobs", CronJobOut, body=ask, repeatable=False))
+
+    def dry_run_cron_job(self, ask: CronJobIn) -> CronJobOut:
+        """The same checks as `create_cron_job`, and the next five times. Creates nothing."""
+        return self._call(Call("POST", "/cron-jobs/dry-run", CronJobOut, body=ask))
+
+    def suspend_cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._call(Call("POST", f"/cron-jobs/{quote(cron_job_id, safe='')}/suspend", CronJobOut))
+
+    def resume_cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._call(Call("POST", f"/cron-jobs/{quote(cron_job_id, safe='')}/resume", CronJobOut))
+
+    def trigger_cron_job(self, cron_job_id: str, ask: TriggerIn) -> TriggeredOut:
+        """Run it now. With a key in `ask`, a repeated call returns the same run."""
+        path = f"/cron-jobs/{quote(cron_job_id, safe='')}/trigger"
+        return self._call(Call("POST", path, TriggeredOut, body=ask, repeatable=ask.key is not None))
+
+    def remove_cron_job(self, cron_job_id: str) -> CronJobOut:
+        """Remove it. Its runs stay."""
+        return self._call(Call("DELETE", f"/cron-jobs/{quote(cron_job_id, safe='')}", CronJobOut, repeatable=False))
 
     def reservations(self) -> Sequence[ReservationOut]:
         """The reservations of the user's tenants, with their times; for admins all."""

@@ -9,6 +9,7 @@ from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store.rows import (
+    CRON_JOB,
     EVENT,
     IMAGE,
     NODE,
@@ -52,6 +53,8 @@ class Changes:
         self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
+        self.cron_jobs = _last_rows(CRON_JOB, batch.cron_jobs, lambda cron_job: cron_job.id)
+        self.removed_cron_jobs = [{"of_id": clean(cron_job_id)} for cron_job_id in batch.removed_cron_jobs]
         self.quota_notices = _last_rows(
             QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
         )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
@@ -28,6 +29,7 @@ from commonage.store.expiry import expired
 from commonage.store.renaming import Renaming
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
+    CRON_JOB,
     EVENT,
     IMAGE,
     NODE,
@@ -43,6 +45,7 @@ from commonage.store.rows import (
 )
 from commonage.store.tables import (
     attempts,
+    cron_jobs,
     events,
     images,
     offboardings,
@@ -213,6 +216,9 @@ class SqlStore:
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         ending_later = RESERVATION.select().where(reservations.c.ends_at > after)
         return await self._read(RESERVATION, ending_later.order_by(reservations.c.starts_at, reservations.c.id))
+
+    async def cron_jobs(self) -> Sequence[CronJob]:
+        return await self._read(CRON_JOB, CRON_JOB.select().order_by(cron_jobs.c.id))
 
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))

@@ -19,6 +19,7 @@ from commonage.store.many import is_among, many_in_one
 from commonage.store.rows import WORKLOAD, Row
 from commonage.store.tables import (
     attempts,
+    cron_jobs,
     events,
     images,
     nodes,
@@ -82,6 +83,8 @@ class Writer:
         self._upsert_usage_reports = upsert(usage_reports)
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
+        self._upsert_cron_jobs = upsert(cron_jobs)
+        self._delete_cron_jobs = prepared(delete(cron_jobs).where(cron_jobs.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
         resource_key = (resources.c.kind == bindparam("kind"), resources.c.name == bindparam("name"))
         self._resource_version = prepared(select(resources.c.version).where(*resource_key).with_for_update())
@@ -106,6 +109,8 @@ class Writer:
         self._upsert_usage_reports.many(connection, changes.usage_reports)
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
+        self._upsert_cron_jobs.many(connection, changes.cron_jobs)
+        self._delete_cron_jobs.many(connection, changes.removed_cron_jobs)
         self._upsert_images.many(connection, changes.images)
         for row in changes.resources:
             self._check_resource(connection, row)

@@ -22,6 +22,7 @@ from commonage.control.tenants import TenantView
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
+from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_usage import NodeUsage
@@ -42,6 +43,7 @@ from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
 from commonage.ports.sites import SiteToken, SiteView
 from commonage.wire import (
+    cron_jobs,
     environments,
     events,
     images,
@@ -68,6 +70,14 @@ class Description:
 
 
 DESCRIPTIONS: dict[type[BaseModel], Description] = {
+    cron_jobs.CronJobOut: Description(
+        (CronJob, Spec, CronRule),
+        own="next_times reason active",
+        hidden="spec rule decided_until last_refused groups of_admin kind variables secrets dropped_secrets priority "
+        "time_limit_s grace_s retry depends_on bundle array_id array_size key preemptible volumes gang requeue "
+        "cron_job due_at",
+    ),
+    cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
         (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib site"
     ),
@@ -162,13 +172,13 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
-    "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
-    "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
-    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",
+    "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
+    "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
+    "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",
     "OffboardingPlanIn", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
     "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
     "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
-    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
+    "TerminalIn", "ToCommand", "TriggerIn", "TriggeredOut", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Reassigned, Record, Trigger, step
 from commonage.domain.nodes import Node
@@ -33,6 +34,8 @@ class Rows(TypedDict, total=False):
     usage_reports: Sequence[UsageReport]
     reservations: Sequence[Reservation]
     unreserved: Sequence[str]
+    cron_jobs: Sequence[CronJob]
+    removed_cron_jobs: Sequence[str]
     images: Sequence[Image]
     resources: Sequence[StoredResource]
     expired: Sequence[str]

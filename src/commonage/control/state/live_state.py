@@ -1,6 +1,7 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes. Nothing
+Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes, and only
+`cron_jobs` cron jobs. Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
@@ -42,6 +44,9 @@ class LiveState:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
+        self._runs: dict[str, dict[str, None]] = defaultdict(dict)
+        self._cron_jobs: dict[str, CronJob] = {}
+        self.cron_jobs: Mapping[str, CronJob] = MappingProxyType(self._cron_jobs)
         self._counts: Counter[CountKey] = Counter()
         self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         self._nodes: dict[NodeKey, Node] = {}
@@ -124,8 +129,29 @@ class LiveState:
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
+        if workload.spec.cron_job is not None:
+            self._note_run(workload, workload.spec.cron_job)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _note_run(self, workload: Workload, cron_job: str) -> None:
+        runs = self._runs[cron_job]
+        if not workload.state.is_terminal:
+            runs[workload.id] = None
+        else:
+            runs.pop(workload.id, None)
+        if not runs:
+            del self._runs[cron_job]
+
+    def runs_of(self, cron_job_id: str) -> list[Workload]:
+        """The live workloads that are runs of this cron job."""
+        return [self._workloads[workload_id] for workload_id in self._runs.get(cron_job_id, ())]
+
+    def put_cron_job(self, cron_job: CronJob) -> None:
+        self._cron_jobs[cron_job.id] = cron_job
+
+    def remove_cron_job(self, cron_job_id: str) -> None:
+        self._cron_jobs.pop(cron_job_id, None)
 
     def _reassign(self, before: Workload, spec: Spec) -> None:
         """Count a waiting workload under its new owner and tenant. It goes to the queue again by `_plan_for`."""

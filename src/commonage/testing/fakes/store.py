@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
@@ -58,6 +59,7 @@ class Shelf:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    cron_jobs: dict[str, CronJob] = field(default_factory=dict)
     resources: dict[tuple[str, str], StoredResource] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     totals: list[DailyUsage] = field(default_factory=list)
@@ -165,11 +167,17 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        self.write_cron_jobs(batch)
         shelf.resources.update((each.key, each) for each in batch.resources)
         for notice in batch.quota_notices:
             shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
         self.expire(batch)
+
+    def write_cron_jobs(self, batch: Batch) -> None:
+        self.shelf.cron_jobs.update((each.id, each) for each in batch.cron_jobs)
+        for gone in batch.removed_cron_jobs:
+            self.shelf.cron_jobs.pop(gone, None)
 
     def reassign(self, workloads: Iterable[Workload]) -> None:
         """Their keys follow, or are given up."""
@@ -414,6 +422,10 @@ class MemoryStore:
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
 
+    async def cron_jobs(self) -> Sequence[CronJob]:
+        await self._turn()
+        return [self.shelf.cron_jobs[key] for key in sorted(self.shelf.cron_jobs)]
+
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         await self._turn()
         return [one for _, one in sorted(self.shelf.quota_notices.items()) if one.period_at >= since]
@@ -438,6 +450,7 @@ def matches(workload: Workload, which: Filter) -> bool:
         (which.site, workload.attempt.allocation.site if workload.attempt else None),
         (which.node, workload.attempt.allocation.node if workload.attempt else None),
         (which.array_id, spec.array_id),
+        (which.cron_job, spec.cron_job),
         (which.environment, spec.environment),
     ]
     return (
