@@ -64,6 +64,7 @@ class FakeIdentity(HubUsers):
         self.down = False
         self.control: Control | None = None
         self.revoked: set[str] = set()
+        self.shared: list[tuple[str, str, str]] = []
         self.groups: dict[str, tuple[str, ...]] = {}
 
     async def whois(self, token: str) -> Principal | None:
@@ -93,6 +94,9 @@ class FakeIdentity(HubUsers):
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
+
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        self.shared.append((user, name, visitor))
 
     async def expires_at(self, token: str) -> float | None:
         return None

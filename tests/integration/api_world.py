@@ -75,6 +75,7 @@ class FakeIdentity(HubUsers):
     lost_rights: set[str] = field(default_factory=set)
     control: Control | None = None
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: list[tuple[str, str, str]] = field(default_factory=list)
     minted: list[tuple[str, tuple[Scope, ...], str, int]] = field(default_factory=list)
     revoked: list[tuple[str, str]] = field(default_factory=list)
     expiries: dict[str, float] = field(default_factory=dict)
@@ -111,6 +112,9 @@ class FakeIdentity(HubUsers):
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
+
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        self.shared.append((user, name, visitor))
 
     async def expires_at(self, token: str) -> float | None:
         return self.expiries.get(token)

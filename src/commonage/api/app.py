@@ -31,6 +31,7 @@ from commonage.api.routes import (
     sites,
     tenants,
     usage,
+    visits,
     workloads,
 )
 from commonage.api.routes.nodes import script_route
@@ -47,16 +48,18 @@ from commonage.wire.reasons import Problem
 from commonage.wire.resources import ApplyIn, GitSourceIn, PlanIn, ResourceIn
 from commonage.wire.sites import SiteTokenIn
 from commonage.wire.tenants import ReservationIn
+from commonage.wire.visits import VisitorsIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
-    workloads, cron_jobs, events, usage, execs, nodes, sites, environments, images, registry, resources, tenants,
-    offboarding, installation,
+    workloads, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry, resources,
+    tenants, offboarding, installation,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
+    VisitorsIn,
 )  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {

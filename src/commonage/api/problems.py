@@ -53,6 +53,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Retired name",
             "The user or tenant was renamed or removed, or is being so; an admin can release the name.",
         ),
+        "sessions-share-origin": (
+            "Sessions share an origin",
+            "Sessions of others cannot be opened while sessions have no host names of their own.",
+        ),
         "reserved-name": ("Reserved name", "Commonage itself uses this user name; an admin must rename the user."),
     },
     404: {

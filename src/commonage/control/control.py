@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
@@ -49,6 +50,7 @@ from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
+from commonage.control.workloads.visits import Visits
 from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
@@ -126,13 +128,16 @@ class Control:
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
-        self.volumes = Volumes(self.node_views, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
         self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
-        self.execs = Execs(self.queries, live_state, writer, engines, clock)
+        self.execs, self.visits = (
+            Execs(self.queries, live_state, writer, engines, clock),
+            Visits(self.queries, writer, adapters.identity, clock, settings),
+        )
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
@@ -145,7 +150,10 @@ class Control:
             engines, devices, live_state, self.node_views, adapters.metrics, clock, settings.sample_every_s,
             self._measured,
         )  # fmt: skip
-        self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        self.requests, self.connections = (
+            requests_of_users(clock, limits),
+            Connections(clock, limits, lambda one: access_of(one, settings).all_roles()),
+        )
         live_limits = LiveLimits(live_state, limits, self.homes)
         self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
         self.quota_notices = QuotaNotices(store, live_state, self.writer, self.quota_uses, clock)

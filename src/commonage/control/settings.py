@@ -57,7 +57,8 @@ class Retention:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in ones at first,
+    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in
+    ones at first,
     then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
     """
 
@@ -102,6 +103,7 @@ class ControlSettings:
             priority_classes=self.priority_classes,
             volumes=self.volumes,
             node_pools=self.node_pools,
+            roles=self.platform_roles,
             prices=self.prices,
         )
 
@@ -111,3 +113,4 @@ class ControlSettings:
         self.rules = replace(self.rules, tenants=platform.tenants, sites=platform.sites, volume_sites=where)
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = platform.volumes, platform.node_pools
+        self.platform_roles = platform.roles

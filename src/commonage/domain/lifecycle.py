@@ -218,9 +218,18 @@ def _warned(workload: Workload, status: Status) -> Step:
 
 
 def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
-    code, ended = status.exit_code, status.at
-    started = attempt.started_at or status.started_at
-    attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
+    """Its start is recorded, too, if it was not reported before: it ran while the site was unreachable, or briefly."""
+    if attempt.started_at is None and status.started_at is not None:
+        begun = _runs(workload, attempt, replace(status, at=status.started_at, reason=None, url=None), now)
+        assert begun.workload.attempt is not None
+        ended = _ended_now(begun.workload, begun.workload.attempt, status, now)
+        return Step(ended.workload, (*begun.effects, *ended.effects))
+    return _ended_now(workload, attempt, status, now)
+
+
+def _ended_now(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
+    code = status.exit_code
+    attempt = replace(attempt, ended_at=max(status.at, attempt.started_at or 0.0), exit_code=code, url=None)
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:

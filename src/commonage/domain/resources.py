@@ -13,6 +13,7 @@ from typing import Any
 
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodePoolPolicy
+from commonage.domain.permissions import RoleBinding
 from commonage.domain.sites import Site
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Tenant
 from commonage.domain.usage import Prices
@@ -75,6 +76,7 @@ class Platform:
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
     sites: tuple[Site, ...] = ()
+    roles: tuple[RoleBinding, ...] = ()
     prices: Prices = field(default_factory=Prices)
 
 

@@ -26,6 +26,9 @@ def folder_name(user: str) -> str:
     return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+OWNERS = frozenset({"{tenant}", "{user}"})
+"""Parts of a source that stand for the workload's."""
+
 ROOT = "/volumes"  # the default place of a volume in a container: `/volumes/NAME`
 
 MAX = 32  # the maximum number of volumes of one workload
@@ -91,6 +94,11 @@ class Volume:
 
     def is_at(self, site: str) -> bool:
         return not self.sites or site in self.sites
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its folders belong to tenants or users who may write to them, and count as their storage."""
+        return self.writable and bool(OWNERS & set(self.source.split("/")))
 
     @property
     def place(self) -> str:

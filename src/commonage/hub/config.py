@@ -149,8 +149,8 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
     c.JupyterHub.token_expires_in_max_seconds = settings.token_lifetime_s
     end_earlier_sign_ins_of_new_admins()
     refuse_tokens_made_with_tokens()
-    _extend_admin_role()
-    c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}]
+    _adapt_admin_role()
+    c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}, scopes.VISITS_ROLE]
     c.JupyterHub.services = [
         {
             "name": SERVICE_NAME,
@@ -169,8 +169,10 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
     ]
 
 
-def _extend_admin_role() -> None:
-    """Give Commonage's admin scope to every admin, however they became one.
+def _adapt_admin_role() -> None:
+    """Give Commonage's admin scope to every admin, however they became one, and no way past it into sessions.
+
+    Commonage's roles decide who opens the session of somebody else (see `scopes.VISITS_ROLE`).
 
     JupyterHub refuses another definition of the role `admin`, and a role of Commonage would have to list its
     members, who are known only to the authenticator. So the default that it compares with is extended.
@@ -179,7 +181,7 @@ def _extend_admin_role() -> None:
 
     def extended() -> list[dict[str, Any]]:
         return [
-            {**role, "scopes": [*role["scopes"], *scopes.ADMIN_SCOPES]} if role["name"] == "admin" else role
+            {**role, "scopes": scopes.of_admins(role["scopes"])} if role["name"] == "admin" else role
             for role in original()
         ]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
-from commonage.portal.site import Site
+from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
@@ -31,11 +31,6 @@ from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-# An intermediate page: the answer to a form may not redirect to another host, and the hub's sign-out may do so.
-_SIGNED_OUT = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
-    '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Continue</a></p></html>'
-)
 
 
 def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None = None) -> APIRouter:
@@ -73,7 +68,7 @@ def _common_routes(site: Site) -> list[Route]:
         return await site.auth.callback(request)
 
     async def sign_out(request: Request, visitor: Visitor) -> Response:
-        return site.auth.forget(HTMLResponse(_SIGNED_OUT))
+        return site.auth.forget(continue_at("/hub/logout"))
 
     async def refused(request: Request) -> Response:
         path = request.headers.get("x-replaced-path", "")[:200]  # the original path, from the proxy

@@ -1,4 +1,4 @@
-"""Homes and folder volumes: their disk usage, and the folders of one user or tenant.
+"""Homes and folder volumes: their disk usage and limits on it, and the folders of one user or tenant.
 
 Implemented in `commonage.storage`, used by `control.usage.homes` and `control.offboarding`.
 """
@@ -6,9 +6,10 @@ Implemented in `commonage.storage`, used by `control.usage.homes` and `control.o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from commonage.domain.reasons.notes import StorageGap
 from commonage.domain.volumes import Volume
 
 
@@ -20,6 +21,15 @@ class FolderSize:
     tenant: str | None
     user: str | None
     used_mib: int
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Why the file systems enforce no limits: of homes, and by the name of a volume. None, or absent: they do."""
+
+    homes: StorageGap | None = None
+    volumes: Mapping[str, StorageGap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,17 @@ class Homes(Protocol):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         """Disk usage of each folder of these volumes that this machine sees. May take minutes. Raises Unavailable."""
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement:
+        """Have the file system limit homes and `folders` of `volumes`, each in MiB; None: no limit.
+
+        The first limit of a folder may take minutes. Raises Unavailable.
+        """
 
     async def folders_of(
         self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None

@@ -50,6 +50,9 @@ class Identity(Protocol):
     async def stop_session(self, user: str, name: str) -> None:
         """Have the hub stop that server and remove its route. An unknown server is no error."""
 
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        """Let `visitor` open that running session, until it ends or the visitor may no longer. Raises NotFound."""
+
     async def expires_at(self, token: str) -> float | None:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated for an unknown token."""
 

@@ -9,7 +9,13 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.resources import Platform
 from commonage.resources.documents import Forms
 from commonage.resources.fields import Form
-from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, SiteEntry, TenantEntry
+from commonage.resources.scheduling import (
+    PlatformRoleEntry,
+    PricesEntry,
+    PriorityClassEntry,
+    SiteEntry,
+    TenantEntry,
+)
 from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
 
 F = TypeVar("F", bound=Form)
@@ -30,6 +36,7 @@ def platform_of(forms: Forms, builtin: Platform) -> Platform:
         volumes=_over(builtin.volumes, (one.volume() for one in _all(forms, VolumeEntry))),
         node_pools=_over(builtin.node_pools, (one.node_pool() for one in _all(forms, NodePoolEntry)), _pool_name),
         sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
+        roles=(*builtin.roles, *(bound for one in _all(forms, PlatformRoleEntry) for bound in one.bindings())),
         prices=prices[0] if prices else builtin.prices,
     )
 

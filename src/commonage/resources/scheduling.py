@@ -1,4 +1,4 @@
-"""The forms of tenants, priority classes, sites and prices."""
+"""The forms of tenants, roles on the platform, priority classes, sites and prices."""
 
 from __future__ import annotations
 
@@ -143,6 +143,21 @@ class TenantEntry(Form):
             self.max_workloads,
             members,
             self.site_policy,
+        )
+
+
+class PlatformRoleEntry(Form):
+    """A role in all tenants and on the platform. Admins of JupyterHub are admins without it."""
+
+    name: Annotated[str, Field(pattern="^(operator|admin)$")] = Field(description="The role: `operator` or `admin`.")
+    users: tuple[SubjectName, ...] = Field((), max_length=10_000, description="Users that have it.")
+    groups: tuple[SubjectName, ...] = Field((), max_length=10_000, description="Groups of JupyterHub that have it.")
+
+    def bindings(self) -> tuple[RoleBinding, ...]:
+        role = Role(self.name)
+        return (
+            *(RoleBinding(SubjectKind.USER, one, role) for one in self.users),
+            *(RoleBinding(SubjectKind.GROUP, one, role) for one in self.groups),
         )
 
 

@@ -90,6 +90,7 @@ from commonage.wire.tenants import (
     TenantOut,
 )
 from commonage.wire.usage import UsageOut
+from commonage.wire.visits import OpenedOut, VisitorIn, VisitorsIn, VisitorsOut
 from commonage.wire.workloads import (
     AttemptList,
     AttemptOut,
@@ -172,6 +173,15 @@ class AsyncClient:
         return await self._call(
             Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
         )
+
+    async def open_session(self, workload_id: str) -> OpenedOut:
+        """Be let into a running session of somebody else, who is told; its address."""
+        return await self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
+
+    async def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
+        """Which of these visitors may stay in a session. For JupyterHub and admins."""
+        body = VisitorsIn(visitors=list(visitors))
+        return await self._call(Call("POST", workload_path(workload_id, "visitors"), VisitorsOut, body=body))
 
     def exec(
         self, workload_id: str, command: Sequence[str] = (), *, terminal: TerminalIn | None = None

@@ -86,6 +86,7 @@ from commonage.wire.tenants import (
     TenantOut,
 )
 from commonage.wire.usage import UsageOut
+from commonage.wire.visits import OpenedOut, VisitorIn, VisitorsIn, VisitorsOut
 from commonage.wire.workloads import (
     AttemptList,
     AttemptOut,
@@ -164,6 +165,15 @@ class Client:
         return self._call(
             Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
         )
+
+    def open_session(self, workload_id: str) -> OpenedOut:
+        """Be let into a running session of somebody else, who is told; its address."""
+        return self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
+
+    def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
+        """Which of these visitors may stay in a session. For JupyterHub and admins."""
+        body = VisitorsIn(visitors=list(visitors))
+        return self._call(Call("POST", workload_path(workload_id, "visitors"), VisitorsOut, body=body))
 
     def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
         """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""

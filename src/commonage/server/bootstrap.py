@@ -19,6 +19,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
+from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
@@ -53,7 +54,7 @@ from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
-from commonage.storage import HomeFolders
+from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
@@ -147,7 +148,8 @@ async def assemble(
     elsewhere: ChainMap[str, RemoteDevices] = ChainMap({} if agents is None else {LOCAL_SITE: agents})
     if address := settings.site_address:
         authority = authority_of(data.path)
-        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, metrics.write, access, engines)
+        kept = SiteSamples(store, metrics, clock)
+        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, kept.write, access, engines)
         elsewhere.maps.append(remote.engines.devices)  # sites come and go
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
         joining = Joining(settings, site, authority, data.path, clock, remote)

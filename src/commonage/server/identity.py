@@ -135,6 +135,13 @@ class HubIdentity:
         response = await self._call("DELETE", _server_path(user, name))
         _check(response, httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST)
 
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        """Let `visitor` open that session. The hub's spawner ends it. Raises NotFound."""
+        response = await self._call("POST", f"shares/{_quoted(user)}/{_quoted(name)}", json={"user": visitor})
+        if response.status_code in (httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST):
+            raise NotFound(f"Session or user not found in JupyterHub: {_message(response)}", code="user-not-found")
+        _check(response)
+
     async def expires_at(self, token: str) -> float | None:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is not valid."""
         response = await self._send("GET", "user", token=token)

@@ -86,7 +86,9 @@ class SiteAgent:
     ) -> None:
         self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
         self._devices = gpus or SiteDevices()
-        self._file = SqliteFile(folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA, *devices.SCHEMA))
+        self._file = SqliteFile(
+            folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA, *devices.SCHEMA), samples.ON_FULL
+        )
         self._bundles = SiteBundles(folder / "bundles")
         self._statuses = StatusTracker(engine, self._on_statuses)
         self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock, self._devices.prepared)

@@ -15,6 +15,8 @@ from commonage.domain.nodes import Allocation, NodeKey, NodeReport
 from commonage.link.sites.engine_messages import Samples, SiteMeasured
 from commonage.link.sites.sqlite_file import SqliteFile
 
+ON_FULL = "DELETE FROM samples WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM samples)"
+"""The oldest half: on a full disk, start requests, ends and newer samples need the space."""
 _log = logging.getLogger(__name__)
 _THIS_SITE = ""  # the control plane adds the name
 SCHEMA = ("CREATE TABLE IF NOT EXISTS samples (id INTEGER PRIMARY KEY AUTOINCREMENT, round TEXT, size INTEGER)",)

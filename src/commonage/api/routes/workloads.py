@@ -283,12 +283,12 @@ def workload_out(
         volumes=[volume.text for volume in spec.volumes],
         variables=dict(spec.variables),
         stopping=workload.stop is not None and not ended,
-        url=_session_url(workload, session_origin),
+        url=session_address(workload, session_origin),
         internal_url=attempt.url if attempt and (internal or spec.kind is Kind.SERVICE) else None,
     )
 
 
-def _session_url(workload: Workload, session_origin: str) -> str | None:
+def session_address(workload: Workload, session_origin: str) -> str | None:
     """Where browsers reach a running session; services have no route."""
     if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
         return None

@@ -60,12 +60,13 @@ class Sampling:
                 log.warning("this round of samples is lost: %s", error)
             with self.iterations.rest():
                 # A site that does not answer makes rounds longer, not rarer.
-                await self.clock.sleep(max(0.0, self.every_s - (self.clock.now() - began)))
+                await self.clock.sleep(max(self.every_s / 2, self.every_s - (self.clock.now() - began)))
 
     async def tick(self) -> None:
         now = self.clock.now()
         answers = await self.engines.ask(lambda engine: engine.measure())
-        measurements = [one for answer in answers.values() for one in answer]
+        known = self.live_state.of_attempt
+        measurements = [one for site, answer in answers.items() for one in answer if known(one.attempt_id, site)]
         round_ = await self._ask_devices(measurements, now)
         allocated = {one.allocation.attempt_id: one.allocation for one in self.live_state.allocated()}
         self.vram = {attempt_id: mib for attempt_id, mib in vram_of(round_).items() if attempt_id in allocated}

@@ -14,11 +14,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.cron_jobs import CronJob
-from commonage.domain.errors import NotFound
+from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
-from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
+from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id, workload_of
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
@@ -83,6 +83,18 @@ class LiveState:
 
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
+
+    def of_attempt(self, attempt_id: str, site: str) -> Workload | None:
+        """The workload whose latest attempt this is, if that has its allocation at this site.
+
+        For what a site reports: it may only speak about its own attempts, and `attempt_id` may be any text.
+        """
+        try:
+            workload = self._workloads.get(workload_of(attempt_id))
+        except InvalidInput:
+            return None
+        attempt = workload.attempt if workload is not None else None
+        return workload if attempt is not None and (attempt.id, attempt.allocation.site) == (attempt_id, site) else None
 
     def __len__(self) -> int:
         return len(self._workloads)

@@ -25,14 +25,17 @@ from commonage.engines.containers.files.mounts import check_path_is_trusted
 from commonage.engines.docker.daemon import examine_daemon
 from commonage.engines.settings import parse_mount
 from commonage.engines.swarm.doctor import examine_swarm
+from commonage.files.safe_path import SafePath
 from commonage.gpu.detect import open_devices
 from commonage.messages import text, texts
+from commonage.messages.notes import STORAGE_GAPS
 from commonage.server.bootstrap import SystemClock, database_of
-from commonage.server.configure import shared_dir, stored_reports
+from commonage.server.configure import homes_dir, shared_dir, stored_reports
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, running_server
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes.ports import PortError, check
 from commonage.server.settings.settings import Settings
+from commonage.storage.limits import gap_at
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.hub import API_PATH, docs_page
 from commonage.wire.origins import label_of, session_domain
@@ -217,12 +220,15 @@ def _volumes(settings: Settings) -> Outcome:
 
 
 def _homes(settings: Settings) -> Outcome:
-    quota = settings.home_quota
+    quota, homes = settings.home_quota, homes_dir(settings, settings.data_dir)
+    gap = gap_at(homes if homes.is_folder() else SafePath(shared_dir(settings, settings.data_dir)))
+    limit = "no limit on homes (home_quota is not set)" if quota is None else f"home_quota is {format_memory(quota)}"
+    if gap is None:
+        return _ok(f"{limit}; the file system of homes enforces quotas of storage")
     if quota is None:
-        return _ok("no limit on homes (home_quota is not set)")
-    found = f"home_quota is {format_memory(quota)}: homes are measured and users are warned, the limit is not enforced"
-    advice = f"set project quotas of the file system to enforce it ({docs_page('operate/storage#homes')})"
-    return _note(found, advice)
+        return _ok(limit)
+    found = f"{limit}: homes are measured and users are warned, the limit is not enforced: {STORAGE_GAPS[gap]}"
+    return _note(found, f"put homes on XFS or ext4 with project quotas ({docs_page('operate/storage#homes')})")
 
 
 def _gpus(settings: Settings) -> Outcome:

@@ -22,7 +22,7 @@ from commonage.server.settings.fields import (
 from commonage.wire.hub import docs_page
 
 
-class PlatformRoleEntry(BindingEntry):
+class PlatformBindingEntry(BindingEntry):
     role: Literal["operator", "admin"]
 
 
@@ -49,7 +49,7 @@ class SchedulingSettings(BaseModel):
         "Time zone in which the calendar months of GPU-hour quotas begin.",
         "a name of the IANA database, like Europe/Berlin",
     )
-    platform_roles: tuple[PlatformRoleEntry, ...] = setting(
+    platform_roles: tuple[PlatformBindingEntry, ...] = setting(
         (),
         "Roles in all tenants, `operator` or `admin`, each for a `user` or a `group` of JupyterHub "
         f"({docs_page('operate/roles')}). Admins of JupyterHub are admins without an entry.",

@@ -95,7 +95,7 @@ class RemoteRig(EngineRig, ABC):
         await self._remote.close()
         self._remote = None
 
-    async def _store(self, samples: Sequence[Sample]) -> None:
+    async def _store(self, _site: str, samples: Sequence[Sample]) -> None:
         self.stored += samples
 
     # --- the link -------------------------------------------------------------------------------------------------

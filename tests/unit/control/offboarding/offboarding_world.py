@@ -12,7 +12,7 @@ from commonage.control.control import Control
 from commonage.control.resources.resources import Documents
 from commonage.domain.offboarding import Change, Offboarding, Subject, Wanted
 from commonage.domain.volumes import Volume, folder_name
-from commonage.ports.homes import FolderSize, Homes, OwnedFolder
+from commonage.ports.homes import Enforcement, FolderSize, Homes, OwnedFolder
 from commonage.ports.identity import Account
 from commonage.ports.store import Batch
 from commonage.testing import factories
@@ -97,6 +97,9 @@ class MemoryHomes(Homes):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         return []
+
+    async def enforce(self, *_: object) -> Enforcement:
+        return Enforcement()
 
     async def folders_of(
         self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None

@@ -52,6 +52,24 @@ async def test_applied_resources_are_in_force_at_once() -> None:
         assert control.settings.prices.currency == "EUR"
 
 
+async def test_roles_on_the_platform_are_given_and_taken_while_it_runs() -> None:
+    night: Document = {"kind": "PlatformRole", "name": "operator", "users": ["ann"], "groups": ["night"]}
+    site = Site()
+    async with site.open() as control:
+        with pytest.raises(Forbidden):
+            control.resources.all(ANN)
+        plan = await control.resources.apply(ROOT, Documents([night]))
+        assert [one.people for one in plan.changes[0].affected] == [("ann", "group night")]
+        assert [one.document for one in control.resources.all(ANN)] == [night]
+        with pytest.raises(Forbidden):
+            await control.resources.apply(ANN, Documents([{**night, "name": "admin"}]))
+    async with site.open() as control:
+        assert control.resources.all(ANN)
+        await control.resources.delete(ROOT, "PlatformRole", "operator", 1)
+        with pytest.raises(Forbidden):
+            control.resources.all(ANN)
+
+
 async def test_resources_are_in_force_again_after_a_restart() -> None:
     site = Site()
     async with site.open() as control:

@@ -1,6 +1,7 @@
-"""Homes and folders of volumes: measures them by `du`, and moves, archives or deletes those of one user or tenant.
+"""Homes and folders of volumes: measures them by `du`, limits them where the file system has project quotas, and
+moves, archives or deletes those of one user or tenant.
 
-`du` counts blocks as the file system does; its process has the lowest priority.
+`du` counts blocks as the file system does, also those that left their project; its process has the lowest priority.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from commonage.domain.errors import Conflict, Unavailable
-from commonage.domain.volumes import Volume, folder_name
-from commonage.files.safe_path import SafePath
-from commonage.ports.homes import FolderSize, OwnedFolder
+from commonage.domain.volumes import OWNERS, Volume, folder_name
+from commonage.files.safe_path import SafePath, absolute
+from commonage.ports.homes import Enforcement, FolderSize, OwnedFolder
+from commonage.storage.limits import existing_part, gap_at, limit
+from commonage.storage.project_quotas import put_in_project_of
 
 _COMMAND = ("nice", "-n", "19", "du", "--one-file-system", "--summarize", "--block-size=1K", "-0", "--files0-from=-")
 _PATIENCE_S = 3600.0
-
-
-_OWNERS = {"{tenant}", "{user}"}
 
 
 class HomeFolders:
@@ -49,7 +49,7 @@ class HomeFolders:
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         """Links are not followed. Folders that are missing here are left out. Raises Unavailable."""
-        owned = [one for one in volumes if one.writable and _OWNERS & set(one.source.split("/"))]
+        owned = [one for one in volumes if one.is_measured]
         try:
             owners = {
                 path: (volume.name, tenant, user)
@@ -61,7 +61,24 @@ class HomeFolders:
             raise Unavailable(f"Cannot measure the volumes: {error.strerror or error}.") from error
         except TimeoutError:
             raise Unavailable("Measuring the volumes took more than an hour.") from None
-        return [FolderSize(*owners[path], mib) for path, mib in sorted(found.items())]
+        return [FolderSize(*owners[path], mib, path) for path, mib in sorted(found.items())]
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement:
+        """See the port. A folder that vanished, or that an admin put in a project, is left out."""
+        limits = [(self._root / name, mib) for name, mib in homes.items()]
+        limits += [(absolute(Path(one.path)), mib) for one, mib in folders]
+        return await asyncio.to_thread(self._enforce, limits, [one for one in volumes if one.is_measured])
+
+    def _enforce(self, limits: Sequence[tuple[SafePath, int | None]], volumes: Sequence[Volume]) -> Enforcement:
+        limited = {folder: mib for folder, mib in limits if gap_at(folder) is None}
+        limit(limited)
+        gaps = {volume.name: gap_at(existing_part(volume.source)) for volume in volumes}
+        return Enforcement(gap_at(self._root), {name: gap for name, gap in gaps.items() if gap is not None})
 
     async def folders_of(
         self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
@@ -139,6 +156,7 @@ def _move(source: SafePath, target: SafePath) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     if len(target.names) > len(source.names):
         target.parent.make_folder()
+        put_in_project_of(target.parent, source)
     source.move(target)
 
 
@@ -196,7 +214,7 @@ def _owned(source: str) -> list[tuple[str, str | None, str | None]]:
     for part in (part for part in source.split("/") if part):
         deeper: list[tuple[str, str | None, str | None]] = []
         for path, tenant, user in found:
-            for name in _subfolders(path) if part in _OWNERS else [part]:
+            for name in _subfolders(path) if part in OWNERS else [part]:
                 below = os.path.join(path, name)
                 if part == "{tenant}":
                     deeper.append((below, name, user))

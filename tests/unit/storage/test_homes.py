@@ -8,7 +8,7 @@ from commonage.domain.errors import Conflict, Unavailable
 from commonage.domain.volumes import Volume
 from commonage.files.safe_path import SafePath
 from commonage.ports.homes import OwnedFolder
-from commonage.storage import HomeFolders
+from commonage.storage.homes import HomeFolders
 
 pytestmark = pytest.mark.anyio
 
