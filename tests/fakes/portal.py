@@ -17,6 +17,7 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
+from tests.fakes.hub_users import HubUsers
 
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
@@ -55,10 +56,11 @@ ENVIRONMENTS = (
 )
 
 
-class FakeIdentity:
+class FakeIdentity(HubUsers):
     """Everybody is who their token says: `token-ann` is Ann's, `token-root` an admin's. `down` for an outage."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.down = False
         self.control: Control | None = None
         self.revoked: set[str] = set()

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,7 +104,7 @@ class Platform:
 async def made(folder: Path) -> AsyncIterator[Platform]:
     clock = RealTime()
 
-    async def store(_samples: list[Sample]) -> None:
+    async def store(_site: str, _samples: Sequence[Sample]) -> None:
         return None
 
     async def open_engine(engine: RemoteEngine) -> None:

@@ -26,7 +26,13 @@ from commonage.domain.nodes import Node
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
+from commonage.domain.reasons.notes import (
+    ReservationInfo,
+    ReservationMade,
+    ReservationOver,
+    ReservationReassigned,
+    ReservationRemoved,
+)
 from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request, format_duration
@@ -153,6 +159,22 @@ class Reservations:
         self._live.pop(reservation_id, None)
         self._tell()
         return found
+
+    async def revise(self, by: str, before: Reservation, after: Reservation | None) -> None:
+        """Give a reservation another owner or tenant, or cancel it (None): its own is renamed or removed."""
+        now = self.clock.now()
+        if after is None:
+            reason: Reason = ReservationRemoved(by=by, reservation=_info(before))
+        else:
+            reason = ReservationReassigned(by=by, reservation=_info(after))
+        event = Event(EventKind.AUDIT, now, reason, tenant=(after or before).tenant)
+        if after is None:
+            await self.writer.write(events=[event], unreserved=[before.id])
+            self._live.pop(before.id, None)
+        else:
+            await self.writer.write(events=[event], reservations=[after])
+            self._live[after.id] = after
+        self._tell()
 
     async def run(self) -> None:
         while True:

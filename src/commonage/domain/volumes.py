@@ -26,6 +26,9 @@ def folder_name(user: str) -> str:
     return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+OWNERS = frozenset({"{tenant}", "{user}"})
+"""Parts of a source that stand for the workload's."""
+
 ROOT = "/volumes"  # the default place of a volume in a container: `/volumes/NAME`
 
 MAX = 32  # the maximum number of volumes of one workload
@@ -91,6 +94,11 @@ class Volume:
 
     def is_at(self, site: str) -> bool:
         return not self.sites or site in self.sites
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its folders belong to tenants or users who may write to them, and count as their storage."""
+        return self.writable and bool(OWNERS & set(self.source.split("/")))
 
     @property
     def place(self) -> str:
@@ -253,8 +261,12 @@ def _source(volume: Volume, owner: str, tenant: str) -> str:
         return volume.name
     # By digest: a name built from the parts could collide with that of others.
     key = "\0".join((volume.name, *whose)).encode("utf-8", "surrogatepass")
-    readable = re.sub(r"[^a-z0-9]+", "-", whose[-1].lower()).strip("-")[:24] or "x"
-    return f"{volume.name}.{readable}.{hashlib.sha256(key).hexdigest()[:16]}"
+    return f"{docker_volume(volume.name, whose[-1])}{hashlib.sha256(key).hexdigest()[:16]}"
+
+
+def docker_volume(volume: str, whose: str) -> str:
+    """The beginning of the names of the Docker volumes of one user or tenant."""
+    return f"{volume}.{re.sub(r'[^a-z0-9]+', '-', whose.lower()).strip('-')[:24] or 'x'}."
 
 
 def check_volume(volume: Volume) -> Volume:

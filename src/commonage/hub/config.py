@@ -18,11 +18,17 @@ from commonage.hub import scopes
 from commonage.hub.accounts import end_earlier_sign_ins_of_new_admins, refuse_tokens_made_with_tokens
 from commonage.hub.proxy import GuardedProxy, guards
 from commonage.hub.spawner import CommonageSpawner
-from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_PATH, SERVICE_NAME, HubSettings
+from commonage.wire.hub import (
+    API_PATH,
+    CALLBACK_PATH,
+    OAUTH_CLIENT_ID,
+    PORTAL_PATH,
+    SERVICE_NAME,
+    USER_NAME,
+    HubSettings,
+)
 from commonage.wire.origins import label_of, session_domain
 
-# User names become names of folders and parts of addresses.
-_USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 _DAY_S = 24 * 3600
 # A page that was opened or fetched by another page is out of reach of the other page's scripts.
 _HEADERS = {
@@ -121,7 +127,7 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
 
 def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.authenticator_class = settings.authenticator_class
-    c.Authenticator.username_pattern = _USERNAME
+    c.Authenticator.username_pattern = USER_NAME
     if settings.authenticator_class == "shared-password":
         c.Authenticator.admin_users = set(settings.admin_users)
         c.Authenticator.allow_all = True

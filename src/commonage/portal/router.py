@@ -14,7 +14,19 @@ from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
-from commonage.portal.views import launch, nodes, overview, platform, reservations, sites, usage, workload, workloads
+from commonage.portal.views import (
+    cron_jobs,
+    launch,
+    nodes,
+    offboarding,
+    overview,
+    platform,
+    reservations,
+    sites,
+    usage,
+    workload,
+    workloads,
+)
 from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
@@ -26,7 +38,18 @@ def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None 
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform)
+        for view in (
+            overview,
+            launch,
+            workloads,
+            workload,
+            cron_jobs,
+            nodes,
+            reservations,
+            usage,
+            platform,
+            offboarding,
+        )
         for page in view.routes(site)
     ]
     pages += sites.routes(site, other_sites)

@@ -144,6 +144,11 @@ class Snapshot:
                     allocated.kind, allocated.environment, allocated.owner, at - allocated.allocation.at
                 )
 
+    def rename(self, tenant: tuple[str, str] | None = None, owner: tuple[str, str] | None = None) -> None:
+        """Give the accounts of a tenant or an owner, (before, after), their new name. None of it may run now."""
+        self.usage.rename(tenant, owner)
+        self.gpu_times.rename(tenant, owner)
+
     def load_gpu_time(self, sums: Iterable[GpuTime], now: float) -> None:
         """Count the GPU time of attempts that ended this month."""
         self.gpu_times.load(sums, now)

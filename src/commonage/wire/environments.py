@@ -65,6 +65,7 @@ class HomeOut(BaseModel):
     used_mib: int
     quota_mib: int | None = Field(description="Quota; null for none.")
     over: bool = Field(description="It exceeds its quota.")
+    enforced: bool = Field(description="Whether the file system enforces the quota.")
     measured_at: float
     text: str
 

@@ -216,6 +216,10 @@ class WorkloadOut(BaseModel):
     url: str | None
     bundle: str | None
     key: str | None
+    cron_job: str | None = Field(None, description="The cron job that it is a run of.")
+    due_at: float | None = Field(
+        None, description="The time of the schedule that it runs for; null if it was triggered."
+    )
     usage_report: UsageReportOut | None = Field(
         None, description="Used resources; only for a single workload, not in lists. Null if never measured."
     )
@@ -348,6 +352,7 @@ class WorkloadsQuery(Strict):
     node: Name | None = Field(None, description="The node that it runs on.")
     environment: Name | None = None
     array: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Members of this array.")
+    cron_job: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Runs of this cron job.")
     text: Annotated[PlainText, Field(max_length=200)] | None = Field(
         None, description="Part of the name, or the start of the id."
     )

@@ -64,7 +64,7 @@ from commonage.wire.workloads import (
 
 router = APIRouter(route_class=Guarded, tags=["workloads"])
 
-_INVALID = (
+INVALID_SUBMISSION = (
     *BODY,
     "invalid-memory",
     "invalid-cpus",
@@ -133,7 +133,7 @@ def check_id(workload_id: str) -> str:
     summary="Submit a workload or an array",
     response_model=SubmitOut,
     responses={
-        **problems(*_INVALID, "key-taken", "key-reused", "user-not-found"),
+        **problems(*INVALID_SUBMISSION, "key-taken", "key-reused", "user-not-found"),
         200: {"model": SubmitOut, "description": "An earlier request with this key created it."},
         201: {"description": "Created, and durable."},
     },
@@ -152,7 +152,7 @@ async def submit(request: Request) -> Response:
     ids = [one.id for one in made.workloads]
     if not made.created and first.spec.array_size:
         ids = await _ids_of_array(api, principal, first)
-    shown = _workload_for(api, principal, first)
+    shown = workload_for(api, principal, first)
     return answer(
         SubmitOut(workload=shown, created=made.created, count=len(ids), ids=ids), 201 if made.created else 200
     )
@@ -171,7 +171,7 @@ async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> 
 @router.post(
     "/workloads/dry-run",
     summary="Explain a submission without creating it",
-    responses=problems(*_INVALID),
+    responses=problems(*INVALID_SUBMISSION),
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
 @asks(Permission.SUBMIT)
@@ -197,7 +197,7 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
     wanted = parse_filter(query)
     page = await api.control.queries.workloads(principal, wanted, limit=query.limit, cursor=query.cursor)
     counts = by_state(await api.control.queries.counts(principal, wanted)) if query.counts else {}
-    items = [_workload_for(api, principal, one) for one in page.items]
+    items = [workload_for(api, principal, one) for one in page.items]
     return WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts)
 
 
@@ -207,7 +207,7 @@ async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
     """Its state with the reason, its allocation, and its usage report."""
     api, principal = context(request), caller(request)
     workload = await api.control.queries.workload(principal, check_id(workload_id))
-    found, report = _workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
+    found, report = workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
     if report is not None:
         found = found.model_copy(update={"usage_report": usage_report_out(report)})
     return found
@@ -243,13 +243,13 @@ async def stop(request: Request, workload_id: str) -> WorkloadOut:
     api, principal = context(request), caller(request)
     body = await read_json(request, StopIn, optional=True)
     found = await api.control.workloads.stop(principal, check_id(workload_id), body.reason)
-    return _workload_for(api, principal, found)
+    return workload_for(api, principal, found)
 
 
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
-def _workload_for(api: Context, principal: Principal, workload: Workload) -> WorkloadOut:
+def workload_for(api: Context, principal: Principal, workload: Workload) -> WorkloadOut:
     control = api.control
     details, origin = control.queries.details(workload), control.settings.session_origin
     return workload_out(workload, details, origin, internal=api.auth.is_spawner(principal))
@@ -443,6 +443,7 @@ def parse_filter(query: WorkloadsQuery) -> Filter:
         site=query.site,
         node=query.node,
         array_id=query.array,
+        cron_job=query.cron_job,
         environment=query.environment,
         text=query.text or None,
     )

@@ -29,7 +29,9 @@ _MESSAGES = {
     "string_unicode": "is not valid UTF-8",
     "string_pattern_mismatch": "has characters that are not allowed, or a wrong form",
 }
-_OPTIONS_WITH_UNITS = {"time": "--time", "memory": "--mem", "grace": "--grace"}
+_OPTIONS_WITH_UNITS = {
+    "time": "--time", "memory": "--mem", "grace": "--grace", "starting_deadline": "--starting-deadline",
+}  # fmt: skip
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (

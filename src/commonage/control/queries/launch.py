@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.control.access import access_of
+from commonage.control.access import access_of, tenants
 from commonage.control.catalogue.catalogue import Environments, EnvironmentView
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
+from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
+from commonage.domain.reasons.notes import StorageGap, StorageNotEnforced
 from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.statuses import Capabilities
@@ -52,6 +54,7 @@ class VolumeView:
 class Volumes:
     node_views: NodeViews
     settings: ControlSettings
+    homes: HomeWatch
 
     def offered(self, principal: Principal) -> Sequence[VolumeView]:
         """Volumes of the tenants that the caller may see, in the order of the settings."""
@@ -62,17 +65,29 @@ class Volumes:
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
-            tenants = tuple(one for one in mine if volume.is_for(one))
-            if tenants or access.may(Permission.SEE_TENANT):
+            through = tuple(one for one in mine if volume.is_for(one))
+            if through or access.may(Permission.SEE_TENANT):
                 bounded, unbounded = _nodes(volume, engines)
                 is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
                 notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
                 if unbounded:
                     notes.append(VolumeSizeNotEnforced(nodes=unbounded, enforced_on=bounded))
+                gap = self._storage_gap(volume)
+                if gap is not None:
+                    notes.append(StorageNotEnforced(gap=gap))
                 sites = tuple(one for one in volume.sites if access.sees_site(one)) if volume.sites else None
                 place = _place(volume, mounted)
-                found.append(VolumeView(volume, tenants, place, tuple(notes), bounded, unbounded, sites))
+                found.append(VolumeView(volume, through, place, tuple(notes), bounded, unbounded, sites))
         return found
+
+    def _storage_gap(self, volume: Volume) -> StorageGap | None:
+        """Why a quota of storage that counts the volume is not enforced there; None if it is, or if there is none."""
+        enforcement = self.homes.enforcement
+        if enforcement is None or not volume.is_measured:
+            return None
+        quotas = [one.quota for one in tenants(self.settings) if volume.is_for(one.name)]
+        bounds = [bounds.storage_mib for quota in quotas for bounds in (quota.nominal, quota.per_user)]
+        return enforcement.volumes.get(volume.name) if any(one is not None for one in bounds) else None
 
     def warnings(self) -> Sequence[str]:
         engines = self.node_views.capabilities()

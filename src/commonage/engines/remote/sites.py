@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from commonage.engines.remote.engine import RemoteEngine, StoreSamples
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock
 
 OnEngine = Callable[[RemoteEngine], Awaitable[None]]
@@ -17,7 +18,7 @@ class Sites:
     """`names` are the sites that have joined; their engines are opened and closed by their user.
 
     `added` is awaited for the engine of each site that joins later, and opens it. `removed` is awaited for the engine
-    of each removed site, and closes it.
+    of each removed site, and closes it. `devices` are the GPUs of each, by site.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Sites:
         self._settings, self._clock, self._store_samples = settings, clock, store_samples
         self._added, self._removed = added, removed
         self._engines = {name: self._make(name) for name in names}
+        self.devices: dict[str, RemoteDevices] = {name: one.devices for name, one in self._engines.items()}
         self._changing = asyncio.Lock()
 
     def _make(self, site: str) -> RemoteEngine:
@@ -51,11 +53,12 @@ class Sites:
             if site not in self._engines:
                 engine = self._make(site)
                 await self._added(engine)
-                self._engines[site] = engine
+                self._engines[site], self.devices[site] = engine, engine.devices
 
     async def on_removed(self, site: str) -> None:
         async with self._changing:
             engine = self._engines.pop(site, None)
+            self.devices.pop(site, None)
             if engine is not None:
                 await self._removed(engine)
 

@@ -129,7 +129,9 @@ class SiteLinks:
     async def _serve(self, site: AdmittedSite) -> None:
         own = self._handlers(site.name)
         handlers = replace(own, requests={**own.requests, RENEW: partial(self._renew, site.name)})
-        end = LinkEnd(site.name, f"the site {site.name}", dialed=False, protocol=site.protocol)
+        end = LinkEnd(
+            site.name, f"the site {site.name}", dialed=False, protocol=site.protocol, clock_offset_s=site.clock_offset_s
+        )
         connection = SiteConnection(end, site.reader, site.writer, handlers, self._now)
         link = SiteLink(site, connection, self._now(), site.key, site.until)
         previous = self._links.get(site.name)

@@ -303,9 +303,13 @@ def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[
     ]
 
 
+_OWN_LABELS = frozenset({"node", "site", "engine"})
+
+
 def labels_of(node: Node) -> set[tuple[str, str]]:
+    """A node that reports the name of another site or node as a label of its own does not get their workloads."""
     return {
-        *node.report.labels,
+        *((key, value) for key, value in node.report.labels if key not in _OWN_LABELS),
         ("node", node.name),
         ("node", str(node.key)),
         ("site", node.site),

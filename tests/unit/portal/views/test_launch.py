@@ -44,7 +44,8 @@ async def test_volume_shows_nodes_that_enforce_its_size(
     engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))
     results = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=8)
     node_pool: Any = SimpleNamespace(capabilities=lambda _access: [engine])
-    monkeypatch.setattr(portal.control, "volumes", Volumes(node_pool, ControlSettings(volumes=(results,))))
+    found = Volumes(node_pool, ControlSettings(volumes=(results,)), portal.control.homes)
+    monkeypatch.setattr(portal.control, "volumes", found)
     assert "Its size is enforced on gpu-1, not on worker3.</span></label>" in (await ann.get("launch")).text
 
 
