@@ -30,6 +30,7 @@ BENCHMARKS = {
     "retention": Benchmark(
         "benchmarks.control.retention:retention", "A year of ended workloads: size, lists, deletion."
     ),
+    "faults": Benchmark("benchmarks.faults.faults:faults", "A day of faults: is anything lost, doubled or leaked?"),
     "process-engine": Benchmark("benchmarks.control.process_engine:process_engine", "The process engine alone."),
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."

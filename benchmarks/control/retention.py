@@ -1,6 +1,7 @@
 """`retention`: a year of ended workloads, deleted day by day by the retention loop: size of the file, lists, pauses.
 
-Rows of one day are written by the store; the other days are copies of them with ids and times of their own.
+Rows of one day are written by the store; the other days are copies of them with ids and times of their own, in one
+transaction for each day. The loop, its settings and its writer are the server's.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ LISTS = {
     "a page of failed ones of one owner": Filter(owner="user-3", states=[State.FAILED]),
     "a page by name": Filter(text="train-12"),
 }
+REPORTED_DAYS = 30
 _TIMES = {"submitted_at", "since", "allocated_at", "started_at", "ended_at", "began_at", "at"}
 _IDS = {"id", "workload_id", "attempt_id", "spec_id"}
 
@@ -64,10 +66,12 @@ class _Clock:
 def retention(per_day: int, days: int, as_json: bool) -> None:
     """A year of workloads with the default retention: size of the database, lists, and the pauses of deletion.
 
+    The database is in a temporary folder, see TMPDIR: 10,000 a day need 4 GB there.
+
     \b
     Example:
       python -m benchmarks retention
-      python -m benchmarks retention --per-day 10000 --days 120
+      TMPDIR=/var/tmp python -m benchmarks retention --per-day 10000
     """
     with tempfile.TemporaryDirectory(prefix="commonage-bench-") as folder:
         figures = asyncio.run(_all(Path(folder) / "commonage.db", per_day, days))
@@ -94,6 +98,7 @@ async def _all(path: Path, per_day: int, days: int) -> list[Figure]:
             usage_of_day = await _year(store)
             sweeps: list[float] = []
             peak = 0
+            months: list[Figure] = []
             for day in range(1, days):
                 _copy_day(copier, template, day)
                 clock.time = (FIRST_DAY + day + 1) * float(DAY_S)
@@ -101,8 +106,8 @@ async def _all(path: Path, per_day: int, days: int) -> list[Figure]:
                 await loop.sweep()
                 sweeps.append(time.perf_counter() - begun)
                 peak = max(peak, _mib(path))
-                if day % 30 == 0:
-                    progress(f"day {day}: {_mib(path):,} MiB, swept in {sweeps[-1]:.2f} s")
+                if (day + 1) % REPORTED_DAYS == 0:
+                    months += await _month(store, path, day + 1, sweeps[-1])
         kept = sum((await store.count(Filter())).values())
         begun = time.perf_counter()
         usage = await _year(store)
@@ -127,8 +132,16 @@ async def _all(path: Path, per_day: int, days: int) -> list[Figure]:
         Figure("longest transaction of it", max(store.taken) * 1000, "ms", f"of {len(store.taken):,}"),
         Figure("usage of the year", year_ms, "ms", f"{usage.cpu_h / expected:.9f} of the hours that were held"),
         *before,
+        *months,
         *after,
     ]
+
+
+async def _month(store: SqlStore, path: Path, days: int, swept_s: float) -> list[Figure]:
+    size, lists = _mib(path), await _lists(store, f"after {days} days")
+    medians = ", ".join(f"{one.value:.1f}" for one in lists)
+    progress(f"{days} days: {size:,} MiB, the last swept in {swept_s:.2f} s; lists {medians} ms")
+    return [Figure(f"database after {days} days", size, "MiB", f"lists in the order above: {medians} ms")]
 
 
 class _Timed(SqlStore):

@@ -116,6 +116,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str, str], int]]] = {
     "time": ("time_limit_s", parse_duration),
     "grace": ("grace_s", partial(parse_duration, zero=True)),
     "backoff": ("backoff_s", partial(parse_duration, zero=True)),
+    "starting_deadline": ("starting_deadline_s", partial(parse_duration, zero=True)),
     "memory": ("memory_mib", parse_memory),
 }
 TEXT_FIELDS = frozenset(_FIELDS)

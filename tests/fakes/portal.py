@@ -17,6 +17,7 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
+from tests.fakes.hub_users import HubUsers
 
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
@@ -36,6 +37,7 @@ from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Metrics, Point, Sample
+from commonage.ports.sites import Sites
 from commonage.server.bootstrap import SystemClock
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.engine import FakeEngine
@@ -54,13 +56,15 @@ ENVIRONMENTS = (
 )
 
 
-class FakeIdentity:
+class FakeIdentity(HubUsers):
     """Everybody is who their token says: `token-ann` is Ann's, `token-root` an admin's. `down` for an outage."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.down = False
         self.control: Control | None = None
         self.revoked: set[str] = set()
+        self.shared: list[tuple[str, str, str]] = []
         self.groups: dict[str, tuple[str, ...]] = {}
 
     async def whois(self, token: str) -> Principal | None:
@@ -90,6 +94,9 @@ class FakeIdentity:
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
+
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        self.shared.append((user, name, visitor))
 
     async def expires_at(self, token: str) -> float | None:
         return None
@@ -145,7 +152,9 @@ VOLUMES = (
 class Portal:
     """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
 
-    def __init__(self, clock: Clock | None = None, settings: ControlSettings | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, settings: ControlSettings | None = None, sites: Sites | None = None
+    ) -> None:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
         self.devices = devices
@@ -162,9 +171,10 @@ class Portal:
         self.control = Control(world, settings or usual)
         self.identity.control = self.control
         self.auth = PortalAuth(self.identity, self.clock, SECRET)
+        self.sites = sites
         self.app = FastAPI()
         self.app.add_route("/hub/sign-in", _sign_in_page)
-        self.app.include_router(create_router(self.control, self.auth))
+        self.app.include_router(create_router(self.control, self.auth, self.sites))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Portal]:

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from tests.fakes.hub_users import HubUsers
 from tests.fakes.metrics import KeptMetrics
 from tests.fakes.waiting import until
 
@@ -66,7 +67,7 @@ PLENTY = Limits(requests_per_s=1e6, failed_tokens_per_s=1e6)
 
 
 @dataclass
-class FakeIdentity:
+class FakeIdentity(HubUsers):
     """The identity port: whose token it is stands in the token."""
 
     trouble: bool = False
@@ -74,6 +75,7 @@ class FakeIdentity:
     lost_rights: set[str] = field(default_factory=set)
     control: Control | None = None
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: list[tuple[str, str, str]] = field(default_factory=list)
     minted: list[tuple[str, tuple[Scope, ...], str, int]] = field(default_factory=list)
     revoked: list[tuple[str, str]] = field(default_factory=list)
     expiries: dict[str, float] = field(default_factory=dict)
@@ -110,6 +112,9 @@ class FakeIdentity:
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
+
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        self.shared.append((user, name, visitor))
 
     async def expires_at(self, token: str) -> float | None:
         return self.expiries.get(token)
@@ -240,8 +245,9 @@ async def serving(
     await control.store.open()
     await control.open()
     loops = asyncio.create_task(control.run() if run else _stand(control))
-    portal = create_router(control, PortalAuth(identity, control.clock, "the secret of the portal"))
-    app = create_app(control, Auth(identity, SPAWNER, OPERATOR_TOKEN), portal)
+    admit = control.names.admit
+    portal = create_router(control, PortalAuth(identity, control.clock, "the secret of the portal", admit=admit))
+    app = create_app(control, Auth(identity, SPAWNER, OPERATOR_TOKEN, admit), portal)
     try:
         await until(control.node_views.all)
         yield Api(control, fake, identity, app)

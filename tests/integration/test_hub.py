@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.waiting import until
 from tests.integration.hub_installation import Installation
 
-from commonage.domain.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthenticated
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.hub import PORTAL_PATH
 
@@ -149,3 +149,55 @@ async def test_started_again_all_is_as_it_was_and_stopped_nothing_is_left(
                 await asyncio.sleep(0.1)
                 answer = await browser.get(PORTAL_PATH)
             assert answer.json()["here"] == PORTAL_PATH
+
+
+async def test_a_renamed_user_keeps_tokens_and_groups(here: Installation) -> None:
+    await here.identity.ensure_user("gina")
+    async with here.as_service() as hub:
+        (await hub.post("groups/optics", json={"users": ["gina"]})).raise_for_status()
+    token = (await here.identity.mint_token("gina", [Scope.READ], "", 600)).text
+    assert (await here.identity.whois(token)) == Principal("gina", frozenset({Scope.READ}), ("optics",))
+    await here.identity.rename_user("gina", "regina")
+    await here.identity.rename_user("gina", "regina")
+    assert (await here.identity.whois(token)) == Principal("regina", frozenset({Scope.READ}), ("optics",))
+    assert await here.identity.account("gina") is None
+    found = await here.identity.account("regina")
+    assert found is not None
+    assert (found.groups, found.tokens, found.admin) == (("optics",), 1, False)
+    assert "regina" in [one.name for one in await here.identity.accounts()]
+    await here.identity.ensure_user("gina")
+    with pytest.raises(Conflict):
+        await here.identity.rename_user("regina", "gina")
+
+
+async def test_a_removed_user_has_no_token_and_no_sign_in(here: Installation) -> None:
+    async with here.browser() as browser:
+        await here.sign_in(browser, "henry", here.secrets.users_password)
+        assert await here.oauth(browser) is not None
+        token = (await here.identity.mint_token("henry", [Scope.READ], "", 600)).text
+        assert await here.identity.whois(token) is not None
+        await here.identity.revoke_tokens("henry")
+        await here.identity.revoke_tokens("henry")
+        assert await here.identity.whois(token) is None
+        found = await here.identity.account("henry")
+        assert found is not None
+        assert found.tokens == 0
+        await here.identity.remove_user("henry")
+        await here.identity.remove_user("henry")
+        assert await here.identity.account("henry") is None
+        assert (await browser.get("/hub/home")).url.path == "/hub/login"
+
+
+async def test_members_of_a_renamed_group_are_in_the_new_one(here: Installation) -> None:
+    for name in ("ines", "jane"):
+        await here.identity.ensure_user(name)
+    async with here.as_service() as hub:
+        (await hub.post("groups/acoustics", json={"users": ["ines", "jane"]})).raise_for_status()
+    await here.identity.rename_group("acoustics", "sound")
+    await here.identity.rename_group("acoustics", "sound")
+    assert await here.identity.group("acoustics") is None
+    assert sorted(await here.identity.group("sound") or ()) == ["ines", "jane"]
+    await here.identity.remove_group("sound")
+    await here.identity.remove_group("sound")
+    assert await here.identity.group("sound") is None
+    assert await here.identity.account("ines") is not None

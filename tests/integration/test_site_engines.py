@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.remote.engine import RemoteEngine
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
+from commonage.link.sites.links import SiteEvents
 from commonage.ports.clock import Clock
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings
@@ -69,6 +70,7 @@ class Platform:
         async def use(connection: object, _welcome: object) -> None:
             await agent.use(connection)  # type: ignore[arg-type]  # the dialer's
 
+        await self.world.links.joined(site)
         self.world.dial(self.world.joined(site, port), agent.handlers(), on_connected=use)
 
         async def close() -> None:
@@ -102,14 +104,19 @@ class Platform:
 async def made(folder: Path) -> AsyncIterator[Platform]:
     clock = RealTime()
 
-    async def store(_samples: list[Sample]) -> None:
+    async def store(_site: str, _samples: Sequence[Sample]) -> None:
         return None
 
     async def open_engine(engine: RemoteEngine) -> None:
         await engine.open()
 
-    sites = Sites((), RemoteSettings(folder / "sites"), clock, store, open_engine)
-    async with site_world(folder, sites.handlers, on_connected=sites.on_connected) as world:
+    async def close_engine(engine: RemoteEngine) -> None:
+        await engine.close()
+        await engine.delete_records()
+
+    sites = Sites((), RemoteSettings(folder / "sites"), clock, store, open_engine, close_engine)
+    events = SiteEvents(sites.on_connected, sites.on_joined, sites.on_removed)
+    async with site_world(folder, sites.handlers, events=events) as world:
         platform = Platform(world, sites, clock)
         try:
             yield platform
@@ -163,6 +170,20 @@ async def test_revoked_site_is_unreachable_and_another_goes_on(platform: Platfor
     assert await ended(clinic, request) == 0
 
 
+async def test_removed_site_is_gone_and_starts_afresh_when_it_joins_again(platform: Platform) -> None:
+    await platform.appliance("lab")
+    engine = await platform.engine("lab")
+    await platform.world.links.removed("lab", "the site lab was removed")
+    await until(lambda: not engine.is_connected)
+    assert platform.sites.engine_of("lab") is None
+    assert list((platform.world.folder / "sites").iterdir()) == []
+    await platform.world.links.joined("lab")
+    await platform.world.links.joined("lab")  # an answer was lost, and the join is repeated
+    again = platform.sites.engine_of("lab")
+    assert again is not None and again is not engine
+    assert list(await again.nodes()) == []
+
+
 async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platform: Platform) -> None:
     proxy = FaultProxy(platform.world.links.port)
     await proxy.open()
@@ -203,6 +224,7 @@ async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platfor
 
 async def test_killed_agent_takes_its_running_workloads_over(platform: Platform) -> None:
     data = platform.world.folder / "appliance"
+    await platform.world.links.joined("lab")
     credentials = platform.world.joined("lab")
     shutil.copytree(credentials.folder, data / "site")
     command = (sys.executable, "-m", "commonage", "site", "agent", "--data-dir", str(data))

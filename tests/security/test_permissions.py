@@ -23,6 +23,7 @@ from tests.fakes.waiting import until
 from tests.integration.api_world import URL, Api, FakeIdentity, serving
 
 from commonage.api.routing import Guarded, asked_permission
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.permissions import PERMISSIONS, Permission, Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
@@ -42,7 +43,7 @@ PLATFORM_ROLES = [role for role in Role if role.of_platform]
 CALLERS = [NOBODY, OUTSIDER, *TENANT_ROLES, *PLATFORM_ROLES]
 EVERYTHING = frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE, Scope.TOKENS})
 REFUSED = {"permission-missing", "scope-missing", "not-yours", "not-a-member", "not-admin"}
-HIDDEN = {"workload-not-found", "tenant-not-found", "image-not-found", "reservation-not-found"}
+HIDDEN = {"workload-not-found", "tenant-not-found", "image-not-found", "reservation-not-found", "cron-job-not-found"}
 
 
 class Users(FakeIdentity):
@@ -71,10 +72,14 @@ class World:
     workloads: dict[str, str]
     reservations: dict[str, str]
     images: dict[str, Image]
+    cron_jobs: dict[str, CronJob]
+
+    def cron_job_id(self, name: str) -> str:
+        return self.cron_jobs[name].id if name in self.cron_jobs else "c" + "0" * 13
 
     def secrets_of(self, name: str) -> list[str]:
         """The texts that nobody may read who does not see this tenant."""
-        return [name, self.workloads[name], self.reservations[name]]
+        return [name, self.workloads[name], self.reservations[name], self.cron_jobs[name].id]
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +89,16 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     folder = tmp_path_factory.mktemp("permissions")
     async with serving(folder, rules=rules, identity=Users(), platform_roles=roles) as api:
         api.engine.default = Behaviour(lasts_s=None, prints=("printed",))
-        workloads, reservations, images = {}, {}, {}
+        workloads, reservations, images, cron_jobs = {}, {}, {}, {}
         tomorrow = datetime.now(UTC).date() + timedelta(days=1)
         async with api.client(Role.ADMIN) as admin:
             for name in (OTHER, OWN):
                 async with api.client(owner_in(name)) as owner:
                     ask = {"command": [f"{name}-secret"], "gpus": "8GiB", "name": f"{name}-name"}
                     workloads[name] = (await owner.post("/workloads", json=ask)).json()["workload"]["id"]
+                    ask = {"schedule": "0 0 1 1 *", "job": {"command": [f"{name}-secret"], "name": f"{name}-yearly"}}
+                    made = (await owner.post("/cron-jobs", json=ask)).json()
+                    cron_jobs[name] = api.control.live_state.cron_jobs[made["id"]]
                 window = {"starts_at": f"{tomorrow} 10:00", "ends_at": "11:00", "time_zone": "UTC"}
                 ask = {"tenant": name, "title": f"{name}-reserved", "gpus": "1GiB", **window}
                 found = (await admin.post("/reservations", json=ask)).json()
@@ -99,7 +107,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         live = api.control.live_state
         await until(lambda: len(live.in_state(State.RUNNING)) == len(workloads))
         api.control.catalogue.put(images.values())
-        yield World(api, workloads, reservations, images)
+        yield World(api, workloads, reservations, images, cron_jobs)
 
 
 @asynccontextmanager
@@ -142,10 +150,12 @@ def address(path: str, world: World, name: str) -> str:
     values = {
         "workload_id:workload": world.workloads.get(name, "0" * 13),
         "name:path": name,
+        "cron_job_id:workload": world.cron_job_id(name),
         "reservation_id": world.reservations.get(name, "r" + "0" * 13),
         "scope": name,
         "site": "local",
         "kind": "Tenant",
+        "offboarding_id": "o" + "0" * 13,
         "name": "torch:1" if "/images/" in path else "gpu-1",
     }
     return re.sub(r"{([^}]+)}", lambda found: values[found[1]], path)
@@ -158,6 +168,8 @@ def example(route: APIRoute) -> Any:
 
 async def answer(world: World, caller: str | None, method: str, route: APIRoute, name: str) -> httpx2.Response:
     world.api.control.catalogue.put(world.images.values())  # an earlier caller may have removed one
+    for cron_job in world.cron_jobs.values():
+        world.api.control.live_state.put_cron_job(cron_job)
     async with world.api.client(caller) as client:
         return await client.request(method, address(route.path, world, name), json=example(route))
 
@@ -170,7 +182,10 @@ def anonymous(body: bytes, world: World, name: str) -> bytes:
     """The body with the names that were asked for replaced."""
     text = body.decode()
     text = text.replace("exam" if name == OTHER else "nothing", "ASKED")
-    for kind in (world.workloads.get(name, "0" * 13), world.reservations.get(name, "r" + "0" * 13), name):
+    for kind in (
+        world.cron_job_id(name), world.workloads.get(name, "0" * 13),
+        world.reservations.get(name, "r" + "0" * 13), name,
+    ):  # fmt: skip
         text = text.replace(kind, "ASKED")
     return text.encode()
 
@@ -184,9 +199,12 @@ async def test_every_route_declares_its_permission(world: World) -> None:
     assert public == {"/health", "/registry/token"}, "all others need a token"
 
 
-def hiding(path: str) -> Permission | None:
-    """The permission without which the things of a path do not exist for the caller."""
-    if "{workload_id" in path:
+def hiding(route: APIRoute) -> Permission | None:
+    """The permission without which the things of a route do not exist for the caller."""
+    path, asked = route.path, asked_permission(route.endpoint)
+    if asked is not None and asked.of_platform:
+        return None  # refused before anything is looked up
+    if "{workload_id" in path or "{cron_job_id" in path:
         return Permission.SEE_WORKLOADS
     return Permission.SEE_TENANT if path.startswith("/tenants/") or "/images/{" in path else None
 
@@ -195,7 +213,7 @@ def hiding(path: str) -> Permission | None:
 async def test_hidden_and_absent_things_get_the_same_bytes(world: World, caller: str) -> None:
     compared = 0
     for method, route in described(world.api):
-        hides = hiding(route.path)
+        hides = hiding(route)
         for name in (OWN, OTHER):
             if hides is None or may(caller, hides, name):
                 continue
@@ -288,7 +306,7 @@ async def test_events_belong_to_those_who_see_the_workload(world: World) -> None
 
 @pytest.mark.parametrize("caller", [OUTSIDER, *TENANT_ROLES])
 async def test_no_page_names_what_the_visitor_does_not_see(world: World, caller: str) -> None:
-    pages = ["", "launch", "workloads", "workloads?owner=*", "nodes", "images", "reservations", "usage",
+    pages = ["", "launch", "workloads", "workloads?owner=*", "nodes", "images", "reservations", "cron-jobs", "usage",
              "usage?by=tenant", "usage?by=owner"]  # fmt: skip
     async with signed_in(world, caller) as browser:
         for page in pages:
@@ -327,7 +345,7 @@ async def test_answers_follow_the_table(world: World, caller: str | None) -> Non
     """The last test, because some callers are allowed to stop what the others look at."""
     wrong = []
     for method, route in described(world.api):
-        permission, hides = asked_permission(route.endpoint), hiding(route.path)
+        permission, hides = asked_permission(route.endpoint), hiding(route)
         if permission is None:
             continue
         for name in (OWN, OTHER):

@@ -7,6 +7,7 @@ from pathlib import Path
 from commonage.catalogue import builtin_environments
 from commonage.cli.workloads.job_file import read
 from commonage.units import TEXT_FIELDS, with_units_in_names
+from commonage.wire.cron_jobs import CronJobIn
 from commonage.wire.workloads import SubmitIn
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +25,13 @@ def test_job_files_are_read_and_send_files_that_are_there() -> None:
 
 
 def test_every_field_of_a_job_is_explained() -> None:
-    explained = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/use/write-a-job.md").read_text(), re.MULTILINE))
-    text = {"time": "1s", "grace": "1s", "backoff": "1s", "memory": "1MiB"}
+    pages = "".join((ROOT / "docs/use" / page).read_text() for page in ("write-a-job.md", "repeat-a-job.md"))
+    explained = set(re.findall(r"^\| `(\w+)` \|", pages, re.MULTILINE))
+    text = {"time": "1s", "grace": "1s", "backoff": "1s", "starting_deadline": "1s", "memory": "1MiB"}
     assert text.keys() == TEXT_FIELDS <= explained
     fields = explained - {"files"} - TEXT_FIELDS | with_units_in_names(text).keys()
-    assert fields == set(SubmitIn.model_fields) - NOT_IN_FILES - {"kind"}
+    of_files = SubmitIn.model_fields.keys() | CronJobIn.model_fields.keys()
+    assert fields == of_files - NOT_IN_FILES - {"kind", "job"}
 
 
 def test_the_job_shown_in_the_document_is_the_example_shortened() -> None:

@@ -18,40 +18,48 @@ from commonage import __version__
 from commonage.api import failures
 from commonage.api.auth import Auth
 from commonage.api.routes import (
+    cron_jobs,
     environments,
     events,
     execs,
     images,
     installation,
     nodes,
+    offboarding,
     registry,
     resources,
     sites,
     tenants,
     usage,
+    visits,
     workloads,
 )
 from commonage.api.routes.nodes import script_route
 from commonage.api.routing import NO_SERVICES, Context, Services
 from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
+from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
 from commonage.wire.nodes import JoinTokenIn
+from commonage.wire.offboarding import OffboardingIn, OffboardingPlanIn
 from commonage.wire.reasons import Problem
 from commonage.wire.resources import ApplyIn, GitSourceIn, PlanIn, ResourceIn
 from commonage.wire.sites import SiteTokenIn
 from commonage.wire.tenants import ReservationIn
+from commonage.wire.visits import VisitorsIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
-    workloads, events, usage, execs, nodes, sites, environments, images, registry, resources, tenants, installation,
+    workloads, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry, resources,
+    tenants, offboarding, installation,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
-    ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn,
+    CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
+    VisitorsIn,
 )  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {

@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from commonage.control.request_limits import RateLimit
@@ -26,10 +26,19 @@ _HEADER = re.compile(r"\s*(?:token|bearer)\s+([\x21-\x7e]{1,4096})\s*", re.IGNOR
 
 
 class Auth:
-    """Finds the principal of an Authorization header. The identity port caches tokens."""
+    """Finds the principal of an Authorization header. The identity port caches tokens.
 
-    def __init__(self, identity: Identity, spawner_token: str | None = None, operator_token: str | None = None) -> None:
-        self._identity = identity
+    `admit` raises Forbidden for a user whose name was given up.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        spawner_token: str | None = None,
+        operator_token: str | None = None,
+        admit: Callable[[Principal], None] = lambda _principal: None,
+    ) -> None:
+        self._identity, self._admit = identity, admit
         self._spawner, self._operator = Principal(HUB, frozenset(Scope)), Principal(OPERATOR, frozenset(Scope))
         own = ((spawner_token, self._spawner), (operator_token, self._operator))
         self._own = [(token.encode(), principal) for token, principal in own if token]
@@ -50,6 +59,7 @@ class Auth:
                 f"the user name {principal.name!r} is reserved for the server; an admin must rename the user",
                 code="reserved-name",
             )
+        self._admit(principal)
         return principal
 
     async def expires_at(self, header: str | None, principal: Principal) -> float | None:

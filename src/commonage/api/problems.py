@@ -49,6 +49,14 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-a-member": ("Not a member", "Only members of a tenant may submit workloads for it."),
         "volume-read-only": ("Read-only volume", "The volume can only be mounted read-only."),
         "not-yours": ("Owned by another user", "Only the user who registered it and admins may replace or remove it."),
+        "name-retired": (
+            "Retired name",
+            "The user or tenant was renamed or removed, or is being so; an admin can release the name.",
+        ),
+        "sessions-share-origin": (
+            "Sessions share an origin",
+            "Sessions of others cannot be opened while sessions have no host names of their own.",
+        ),
         "reserved-name": ("Reserved name", "Commonage itself uses this user name; an admin must rename the user."),
     },
     404: {
@@ -59,9 +67,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "site-not-found": ("No such site", "No site elsewhere has this name; `detail` lists the sites."),
         "device-not-found": ("No such GPU", "The node has no such GPU; `detail` lists its GPUs."),
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
+        "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
+        "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
         "kind-not-found": ("No such kind", "No kind of resource has this name; `detail` lists the kinds."),
         "resource-not-found": ("No such resource", "No resource of this kind has this name."),
         "registry-not-found": ("No registry", "This installation runs no image registry."),
@@ -80,6 +90,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "conflict": ("Conflict", "The request conflicts with the current state of the resource."),
         "not-running": ("Not running", "Commands can only run in a running workload."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped."),
+        "cron-job-exists": (
+            "Cron job exists",
+            "The owner has a cron job of this name; remove it first, or give the new one another name.",
+        ),
         "key-taken": ("Key in use", "Another workload of this owner has the key."),
         "key-reused": ("Key already used", "The key created a different workload before; use a new one."),
         "dependency-broken": (
@@ -101,6 +115,18 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "managed-elsewhere": (
             "Managed by another source",
             "A git repository declares the resource; change it there. `detail` names it.",
+        ),
+        "plan-obstructed": (
+            "Plan with obstacles",
+            "The plan of a renaming or removal has obstacles; `detail` has the first, the plan has all.",
+        ),
+        "name-not-released": (
+            "Name not released",
+            "A user or tenant of this name was renamed or removed; release the name before it is used again.",
+        ),
+        "offboarding-pending": (
+            "Renaming or removal not done",
+            "The user or tenant is being renamed or removed; wait until that is done.",
         ),
         "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
@@ -159,6 +185,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "A resource names another one that does not exist, or that the change deletes.",
         ),
         "unknown-tenant": ("No such tenant", "The settings have no tenant of this name; `detail` lists the tenants."),
+        "invalid-schedule": (
+            "Invalid schedule",
+            "This is no cron expression or time zone, or no workload that can repeat; `field` names which.",
+        ),
         "unknown-priority": (
             "No such priority class",
             "This is neither a number nor the name of a priority class; `detail` lists the classes.",
@@ -171,7 +201,12 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Invalid volume",
             "A volume is `NAME`, `NAME:ro` or `NAME:rw`, optionally with `@/path`; each once, none within another.",
         ),
-        "unknown-volume": ("No such volume", "The settings have no volume of this name; `detail` lists the volumes."),
+        "unknown-volume": ("No such volume", "No volume of this name is open to you; `detail` lists the volumes."),
+        "volume-at-no-site": (
+            "Volume at no site",
+            "No site that was requested and that the tenant may use has the volume.",
+        ),
+        "unknown-site": ("No such site", "No site of this name has nodes for the tenant; `detail` lists the sites."),
         "unknown-dependency": ("No such dependency", "A workload that it depends on does not exist."),
         "unschedulable": (
             "Unschedulable",
@@ -201,6 +236,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "too-many-commands": (
             "Too many commands",
             "The user or the installation is at its limit of commands in workloads.",
+        ),
+        "too-many-cron-jobs": (
+            "Too many cron jobs",
+            "The owner is at the limit of cron jobs; `detail` has the numbers.",
         ),
         "too-many-bundles": (
             "Too many bundles",

@@ -41,6 +41,9 @@ COMMANDS: dict[str, Row] = {
         "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
     "stop": Row("commonage.cli.workloads.manage:stop", "Stop workloads.", WORKLOADS),
+    "cron-job": Row(
+        "commonage.cli.workloads.cron_job:cron_job", "List, suspend, trigger and remove jobs that repeat.", WORKLOADS
+    ),
     "env": Row("commonage.cli.catalogue:env", "List environments.", CATALOGUE),
     "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
     "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),
@@ -49,7 +52,8 @@ COMMANDS: dict[str, Row] = {
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
     "site": Row("commonage.cli.site:site", "List, invite, join, revoke and remove sites elsewhere.", NODES),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
-    "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
+    "tenant": Row("commonage.cli.tenant:tenant", "List, rename and remove tenants.", USERS),
+    "user": Row("commonage.cli.user:user", "List, rename and remove users.", USERS),
     "quota": Row("commonage.cli.tenant:quota", "Show what quotas leave.", USERS),
     "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),

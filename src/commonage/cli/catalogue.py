@@ -261,6 +261,7 @@ def _print_volumes(volumes: VolumeList) -> None:
     for each in volumes.items:
         notes = ["always mounted"] if each.always else []
         notes += ["counts as memory"] if each.in_memory else []
+        notes += [] if each.sites is None else [f"at {', '.join(each.sites)}" if each.sites else "at no site of yours"]
         table.add_row(
             output.text(each.name),
             output.text(each.title if each.title != each.name else each.description),

@@ -126,11 +126,12 @@ def node_label(site: str | None, node: str | None) -> str:
 
 
 def node_or_reason(workload: WorkloadOut) -> str:
-    """The node and allocation of a running workload; for others the reason of the state."""
+    """The node, allocation and notes of a running workload; for others the reason of the state."""
     if workload.state == "running":
         address = workload.internal_url if workload.kind == "service" else None
         parts = (node_label(workload.site, workload.node), shares(workload.shares), address)
-        return ": ".join(part for part in parts if part)
+        place = ": ".join(part for part in parts if part)
+        return f"{place}. {messages(workload.notes)}" if workload.notes else place
     reasons = messages((workload.reason, *workload.notes))
     return reasons if workload.position is None else f"Position {workload.position}. {reasons}"
 
@@ -147,6 +148,9 @@ def explanation(explained: ExplanationOut) -> list[str]:
         name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
         who = f"The {holder.kind}{name} of {holder.owner} uses" if holder.owner else "Other tenants use"
         lines.append(f"{who} {holder.holds} on {holder.node}{ends}.")
+    if explained.sites:
+        lines.append("Sites:")
+        lines += [f"  {site.site}: {site.reason.message}{_room(site.free_at)}" for site in explained.sites]
     if explained.fits_now and waits:
         lines.append(f"This would start now: {explained.fits_now}.")
     if explained.expected_start_at is not None and waits:
@@ -154,6 +158,10 @@ def explanation(explained: ExplanationOut) -> list[str]:
     elif explained.basis and explained.position is not None and waits:
         lines.append(explained.basis.message)
     return [*lines, *(quota.message for quota in explained.quotas)]
+
+
+def _room(free_at: float | None) -> str:
+    return "" if free_at is None else f" Room: {clock(free_at)} at the latest."
 
 
 def _expected(explained: ExplanationOut, at: float) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import output
+from commonage.cli.app import LazyGroup
 from commonage.cli.connection import prints
 from commonage.cli.errors import MISUSED, Failure
 
@@ -25,14 +26,22 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _FORMATS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
-@click.group
+_OFFBOARDING = {
+    "rename": "commonage.cli.user:rename_tenant",
+    "remove": "commonage.cli.user:remove_tenant",
+    "release": "commonage.cli.user:release_tenant",
+}
+
+
+@click.group(cls=LazyGroup, lazy=_OFFBOARDING)
 def tenant() -> None:
-    """List tenants with quotas and allocations.
+    """List tenants with quotas and allocations; rename and remove them.
 
     \b
     Examples:
       commonage tenant ls
       commonage tenant show optics
+      commonage tenant rename optics photonics
     """
 
 
@@ -72,6 +81,8 @@ def _print_tenant(tenant: TenantOut) -> None:
         click.echo(f"environments: {', '.join(tenant.environments)}")
     if tenant.sites:
         click.echo(f"sites: {', '.join(tenant.sites)}")
+    if tenant.site_policy:
+        click.echo(f"site policy: {tenant.site_policy}")
     columns = ("ALLOCATED", "QUOTA", "MAY BORROW", "BORROWED", "MAY LEND", "LENT", "PER USER")
     table = output.table("", *columns, right=columns)
     for name, head in _RESOURCES.items():

@@ -49,6 +49,11 @@ class Access:
             found = self._roles[tenant] = frozenset(bound)
         return found
 
+    def all_roles(self) -> frozenset[tuple[str, Role]]:
+        """All its roles, each with the tenant; "" for those of the platform."""
+        there = [(one.name, role) for one in tenants(self.settings) for role in self.roles_in(one.name)]
+        return frozenset(there) | {("", role) for role in self.platform}
+
     def may(self, permission: Permission, tenant: str | None = None) -> bool:
         return self.principal.holds(permission.scope) and self._is_permitted(permission, tenant)
 
@@ -103,13 +108,19 @@ class Access:
         """Whether the site belongs to the platform's roles, or to a tenant of the principal."""
         if site not in self._sites:
             own = self.tenants(Permission.SEE_TENANT)
-            permitted = any(not one.sites or site in one.sites for one in own)
+            permitted = any(site in self.settings.rules.sites_of(one.name) for one in own)
             self._sites[site] = permitted or self.may(Permission.SEE_PLATFORM)
         return self._sites[site]
 
     def hidden_nodes(self, nodes: Iterable[Node]) -> frozenset[str]:
         """The labels of those nodes whose site it does not see."""
         return frozenset(node.key.label for node in nodes if not self.sees_site(node.site))
+
+    def bindings(self, permission: Permission, tenant: str) -> Sequence[RoleBinding]:
+        """The bindings that give it to somebody in this tenant. Admins of the hub have it besides."""
+        known = next((one for one in tenants(self.settings) if one.name == tenant), None)
+        bound = (*(() if known is None else known.members), *self.settings.platform_roles)
+        return [one for one in bound if one.role.permits(permission)]
 
     def _is_permitted(self, permission: Permission, tenant: str | None) -> bool:
         if any(role.permits(permission) for role in self.platform):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
@@ -21,6 +22,10 @@ from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
+from commonage.control.offboarding.names import Names
+from commonage.control.offboarding.offboardings import Offboardings
+from commonage.control.offboarding.plans import Planner
+from commonage.control.offboarding.steps import Steps
 from commonage.control.queries.launch import Launch, Volumes
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.workloads import WorkloadQueries
@@ -41,15 +46,19 @@ from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
 from commonage.control.workloads.bundles import UserBundles
+from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
+from commonage.control.workloads.visits import Visits
 from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
+from commonage.domain.offboarding import Subject
+from commonage.domain.reasons import Reason
 from commonage.domain.resources import Document, NodePool, Platform
-from commonage.domain.workloads import IdSequence
+from commonage.domain.workloads import IdSequence, Spec
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -103,6 +112,7 @@ class Control:
         store, clock, chance, limits = adapters.store, adapters.clock, adapters.chance, settings.limits
         self.identity, self._ids, self.feed = adapters.identity, IdSequence(), Feed()
         self.engines = engines = adapters.engines
+        self.names = names = Names()
         self.live_state = live_state = LiveState(settings.rules)
         self.writer = writer = Writer(store, live_state, self.feed, clock)
         self.catalogue = catalogue = Catalogue(adapters.environments)
@@ -118,49 +128,81 @@ class Control:
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
-        self.volumes = Volumes(self.node_views, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
         self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
-        self.execs = Execs(self.queries, live_state, writer, engines, clock)
+        self.execs, self.visits = (
+            Execs(self.queries, live_state, writer, engines, clock),
+            Visits(self.queries, writer, adapters.identity, clock, settings),
+        )
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
         self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
         self.schedule = Schedule(live_state, writer, clock)
-        self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, catalogue.shortfall)
+        self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, self._shortfall)
         self.usage_reports = UsageReports(store, live_state, writer, clock, settings.sample_every_s)
         self.advice = Advice(self.usage_reports, catalogue, settings)
         self.sampling = Sampling(
             engines, devices, live_state, self.node_views, adapters.metrics, clock, settings.sample_every_s,
             self._measured,
         )  # fmt: skip
-        self.requests, self.connections = requests_of_users(clock, limits), Connections(clock, limits)
+        self.requests, self.connections = (
+            requests_of_users(clock, limits),
+            Connections(clock, limits, lambda one: access_of(one, settings).all_roles()),
+        )
         live_limits = LiveLimits(live_state, limits, self.homes)
         self.quota_uses = QuotaUses(live_state, live_limits, self.homes, clock, settings)
         self.quota_notices = QuotaNotices(store, live_state, self.writer, self.quota_uses, clock)
         self.workloads = Workloads(
             store, live_state, writer, catalogue, self.node_views, adapters.identity, self.bundles, clock, settings,
-            self._ids, chance, live_limits, self.quota_uses,
+            self._ids, chance, live_limits, self.quota_uses, names,
         )  # fmt: skip
-        start_session = self.workloads.start_session_by_hub
-        self.session_restarts = SessionRestarts(store, live_state, writer, clock, start_session)
+        self.cron_jobs = CronJobs(
+            store, live_state, writer, catalogue, self.workloads, self.bundles, clock, settings, chance
+        )
+        self.session_restarts = SessionRestarts(store, live_state, writer, clock, self.workloads.start_session_by_hub)
         self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
-            self.retention, self.reconcile.watches,
+            self.retention, self.cron_jobs, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
-        builtin = replace(settings.platform, environments=tuple(adapters.environments))
-        self.resources = Resources(
-            store, live_state, writer, clock, settings, adapters.support, builtin, engines, self._declare
-        )
-        self._settings_file = adapters.declared
-        self.git_sources = GitSources(writer, clock, settings)
+        self._add_administration(adapters)
         self._follow()
+
+    def _add_administration(self, adapters: Adapters) -> None:
+        """What changes resources, users and tenants."""
+        builtin = replace(self.settings.platform, environments=tuple(adapters.environments))
+        self.resources = Resources(
+            self.store, self.live_state, self.writer, self.clock, self.settings, adapters.support, builtin,
+            self.engines, self._declare,
+            lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
+        )  # fmt: skip
+        self._settings_file = adapters.declared
+        self.git_sources = GitSources(self.writer, self.clock, self.settings)
+        self.offboardings = self._offboardings(adapters)
+        self._loops.append(self.offboardings)
+
+    def _offboardings(self, adapters: Adapters) -> Offboardings:
+        planner = Planner(
+            self.store, self.live_state, self.catalogue, self.reservations, self.resources, self.identity,
+            adapters.homes, self.names, self.settings, self.clock, self.engines,
+        )  # fmt: skip
+        steps = Steps(
+            self.store, self.live_state, self.writer, self.clock, self.identity, planner, self.resources,
+            self.reservations, self.images, self.bundles,
+        )  # fmt: skip
+        home_mib, on_names = self.homes.used_mib, self.timers.conditions_changed
+        return Offboardings(steps, self.names, self.settings, adapters.chance, home_mib, on_names)
+
+    def _shortfall(self, spec: Spec) -> Reason | None:
+        """Why work that waits may not start, whatever is free."""
+        return self.names.shortfall(spec) or self.catalogue.shortfall(spec.environment)
 
     def _declare(self, platform: Platform) -> None:
         """Put changed resources in force."""
@@ -172,12 +214,12 @@ class Control:
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
-            self.reconcile.forget_misses, self.usage_reports.changed,
+            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
-        self.catalogue.changes.follow(self.timers.catalogue_changed)
+        self.catalogue.changes.follow(self.timers.conditions_changed)
 
     async def _measured(self, round_: MeasurementRound) -> None:
         lost: CommonageError | None = None
@@ -193,7 +235,9 @@ class Control:
     async def open(self) -> None:
         """Resume from the store's contents and the workloads that the engines still run. Call once, before run()."""
         await self.resources.open(self._settings_file)
+        await self.offboardings.open()
         await self.writer.open()
+        await self.cron_jobs.open()
         await self.bundles.open()
         await self.usage_reports.open()
         await self.images.open()
@@ -202,8 +246,7 @@ class Control:
         await self.gangs.open()
         await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
-        for engine in self.engines.values():
-            await engine.open()
+        await self.engines.open()
 
     async def run(self, *adapters: Loop) -> None:
         """Run all loops, and those of adapters, until cancelled.
@@ -233,8 +276,7 @@ class Control:
         self.feed.close()
         await self.reconcile.close()
         await self.prepulls.close()
-        for engine in self.engines.values():
-            await engine.close()
+        await self.engines.close()
 
     def health(self) -> Sequence[LoopHealth]:
         iterations = [one.iterations for one in (self.writer, *self._loops)]

@@ -16,6 +16,8 @@ from commonage.ports.engine import Engine
 
 log = logging.getLogger(__name__)
 ASK_TIMEOUT_S = 2.0
+OPEN_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 10.0
 
 T = TypeVar("T")
 
@@ -26,6 +28,7 @@ class Engines(Mapping[str, Engine]):
     def __init__(self, engines: Collection[Engine] = ()) -> None:
         self._engines = {engine.site: engine for engine in engines}
         self._changed: set[asyncio.Event] = set()
+        self._late: set[asyncio.Task[None]] = set()  # engines that are still being opened
 
     def __getitem__(self, site: str) -> Engine:
         return self._engines[site]
@@ -46,6 +49,35 @@ class Engines(Mapping[str, Engine]):
         engine = self._engines.pop(site, None)
         self._notify()
         return engine
+
+    async def open(self, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+        """Open all engines. A site that takes longer is known from when its engine is open. Raises EngineFailure."""
+        opening = {asyncio.create_task(engine.open()): engine for engine in self._engines.values()}
+        if not opening:
+            return
+        in_time, late = await asyncio.wait(opening, timeout=timeout_s)
+        for task in late:
+            engine = opening[task]
+            log.warning("site %s: not open after %g s; it is left out until it is", engine.site, timeout_s)
+            self.remove(engine.site)
+            self._late.add(task)
+            task.add_done_callback(lambda done, engine=engine: self._opened(engine, done))  # type: ignore[misc]
+        for task in in_time:
+            task.result()
+
+    def _opened(self, engine: Engine, task: asyncio.Task[None]) -> None:
+        self._late.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("site %s: cannot be opened: %s", engine.site, error, exc_info=error)
+        elif engine.site not in self._engines:
+            self.add(engine)
+
+    async def close(self) -> None:
+        """Close all engines. Sites that do not answer in time are left as they are."""
+        await cancel_all(list(self._late))
+        await self.ask(lambda engine: engine.close(), CLOSE_TIMEOUT_S)
 
     def _notify(self) -> None:
         for event in self._changed:

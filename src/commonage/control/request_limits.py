@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from commonage.control.settings import Limits
 from commonage.domain.errors import CommonageError, Forbidden, TooMany, Unavailable
+from commonage.domain.permissions import Role
 from commonage.domain.principals import Principal
 from commonage.ports.clock import Clock
 
@@ -79,13 +80,17 @@ class Connection(StrEnum):
     COMMAND = "too-many-commands"
 
 
+Roles = Callable[[Principal], frozenset[tuple[str, Role]]]
 Identify = Callable[[], Awaitable[Principal]]
 """Look up the principal of the same token again. Raises Unauthenticated, Unavailable."""
 
 
 class Connections:
-    def __init__(self, clock: Clock, limits: Limits) -> None:
+    """`roles` are those of a principal, by tenant: a connection ends when one is taken away."""
+
+    def __init__(self, clock: Clock, limits: Limits, roles: Roles = lambda _: frozenset()) -> None:
         self._clock = clock
+        self._roles = roles
         self._recheck_s = limits.recheck_s
         self._open: Counter[tuple[Connection, str | None]] = Counter()
         self._limits = {
@@ -154,7 +159,7 @@ class Connections:
         raise TooMany(f"Too many connections: {has}, at most {most} allowed. Close some first.", code=kind.value)
 
     async def _lost(self, principal: Principal, again: Identify) -> CommonageError:
-        confirmed_at = self._clock.now()
+        confirmed_at, roles = self._clock.now(), self._roles(principal)
         while True:
             await self._clock.sleep(self._recheck_s)
             try:
@@ -169,6 +174,7 @@ class Connections:
                 now.name != principal.name
                 or not principal.scopes <= now.scopes
                 or not set(principal.groups) <= set(now.groups)
+                or not roles <= self._roles(now)
             ):
                 return Forbidden(
                     f"the rights of {principal.name} have changed since this connection was opened; connect again"

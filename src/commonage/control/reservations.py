@@ -26,7 +26,13 @@ from commonage.domain.nodes import Node
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
+from commonage.domain.reasons.notes import (
+    ReservationInfo,
+    ReservationMade,
+    ReservationOver,
+    ReservationReassigned,
+    ReservationRemoved,
+)
 from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request, format_duration
@@ -154,6 +160,22 @@ class Reservations:
         self._tell()
         return found
 
+    async def revise(self, by: str, before: Reservation, after: Reservation | None) -> None:
+        """Give a reservation another owner or tenant, or cancel it (None): its own is renamed or removed."""
+        now = self.clock.now()
+        if after is None:
+            reason: Reason = ReservationRemoved(by=by, reservation=_info(before))
+        else:
+            reason = ReservationReassigned(by=by, reservation=_info(after))
+        event = Event(EventKind.AUDIT, now, reason, tenant=(after or before).tenant)
+        if after is None:
+            await self.writer.write(events=[event], unreserved=[before.id])
+            self._live.pop(before.id, None)
+        else:
+            await self.writer.write(events=[event], reservations=[after])
+            self._live[after.id] = after
+        self._tell()
+
     async def run(self) -> None:
         while True:
             await self.tick()
@@ -198,14 +220,17 @@ class Reservations:
             raise Conflict(f"{len(self._live)} reservations are not over; at most {MAX_LIVE} may be made")
         for starts_at, ends_at in wanted.windows:
             _check_window(starts_at, ends_at, now)
-        never = unschedulable_request(self.live_state, wanted.request)
+        sites = self.live_state.snapshot.candidates.of(wanted.tenant, wanted.request.labels)
+        never = unschedulable_request(self.live_state, replace(wanted.request, sites=sites))
         if never is not None:
             raise Unschedulable(never)
 
     async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, allocated = list(self.live_state.nodes.values()), self.live_state.allocated()
-        others = list(self._live.values())
+        candidates = self.live_state.snapshot.candidates
+        others = [candidates.reserved(one) for one in self._live.values()]
+        made = [candidates.reserved(one) for one in made]
         if not nodes:
             return NoNodes()
         never, shortfalls = await asyncio.to_thread(_judge, nodes, allocated, others, made, now)

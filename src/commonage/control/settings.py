@@ -57,7 +57,8 @@ class Retention:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in ones at first,
+    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in
+    ones at first,
     then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
     """
 
@@ -95,18 +96,21 @@ class ControlSettings:
 
     @property
     def platform(self) -> Platform:
-        """Its platform resources. It knows no environments, and of sites only order and price."""
+        """Its platform resources. It knows no environments."""
         return Platform(
             tenants=self.rules.tenants,
+            sites=self.rules.sites,
             priority_classes=self.priority_classes,
             volumes=self.volumes,
             node_pools=self.node_pools,
+            roles=self.platform_roles,
             prices=self.prices,
         )
 
     def declare(self, platform: Platform) -> None:
         """Put platform resources in force."""
-        sites = tuple((site.name, site.price_per_gpu_h) for site in platform.sites)
-        self.rules = replace(self.rules, tenants=platform.tenants, sites=sites)
+        where = tuple((volume.name, volume.sites) for volume in platform.volumes if volume.sites)
+        self.rules = replace(self.rules, tenants=platform.tenants, sites=platform.sites, volume_sites=where)
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = platform.volumes, platform.node_pools
+        self.platform_roles = platform.roles

@@ -64,16 +64,6 @@ def may_use(tenant: Tenant, environment: Environment) -> bool:
     return not listed or name in listed or name.rpartition("/")[0] in listed
 
 
-def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[tuple[str, str], ...]:
-    """The labels of a request, restricted to the tenant's sites if it has some. Raises Forbidden for another site."""
-    asked = dict(labels).get("site")
-    if not tenant.sites or (asked is not None and set(asked.split("|")) <= set(tenant.sites)):
-        return labels
-    if asked is not None:
-        raise Forbidden(f"members of {tenant.name} use the sites {', '.join(tenant.sites)}, not {asked!r}")
-    return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))
-
-
 RESOURCES = tuple(field.name for field in fields(Amounts))
 
 

@@ -7,8 +7,7 @@ change to summer time.
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import date, datetime, timedelta, tzinfo
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import parse_duration
@@ -16,27 +15,12 @@ from commonage.domain.requests import parse_duration
 MAX_WINDOWS = 100
 LAST_YEAR = 9000
 _STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
-_OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d)", re.ASCII)
 _CLOCK = re.compile(r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)", re.ASCII)
 _SPAN = re.compile(r"(\d+(\.\d+)?\s*(s|m|h|d|min|sec)\w*\s*)+", re.ASCII | re.IGNORECASE)
 _HOW = "write it like 2026-11-24 14:00, 16:00, or with a zone like 2026-11-24T14:00+01:00"
 
 Window = tuple[float, float]
 """Start and end in unix seconds."""
-
-
-def zone_of(name: str, *, field: str = "time_zone") -> tzinfo:
-    """Find the zone called `Europe/Berlin`, `UTC` or `+01:00`. Raises InvalidInput."""
-    offset = _OFFSET.fullmatch(name)
-    try:
-        if offset is not None:
-            away = timedelta(hours=int(offset["hours"]), minutes=int(offset["minutes"]))
-            return timezone(-away if offset["sign"] == "-" else away)
-        return UTC if name.upper() == "UTC" else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidInput(
-            f"the time zone {name[:40]!r} is not known here; write it like Europe/Berlin, UTC or +01:00", field=field
-        ) from None
 
 
 def window_of(starts: str | float, ends: str | float, zone: tzinfo, now: float) -> tuple[datetime, datetime]:

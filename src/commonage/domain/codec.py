@@ -1,7 +1,8 @@
 """Converts dataclasses to JSON and back, from their annotations. Strict: a value of the wrong type is refused.
 
 Used on the link, in the store, and for files that agents write: it needs no library. A missing field takes its default,
-so that an older side is understood; an unknown field is refused by name, unless the caller ignores those.
+so that an older side is understood; an unknown field is refused by name, unless the caller ignores those. Then an
+unknown reason is read as `NewerReason`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any, TypeVar
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import REASONS, Reason
+from commonage.domain.reasons.notes import NewerReason
 
 T = TypeVar("T")
 Json = Any  # the values that the module `json` reads and writes
+_MAX_CODE = 100
 
 
 class Unreadable(InvalidInput):
@@ -55,7 +58,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def from_json(kind: type[T], data: Json, *, ignore_unknown: bool = False) -> T:
-    """The value of type `kind`; with `ignore_unknown`, unknown fields are skipped. Raises Unreadable."""
+    """The value of type `kind`; with `ignore_unknown`, the writer may be newer. Raises Unreadable."""
     hashable: Any = kind
     try:
         made: T = _reader(hashable, ignore_unknown)(data)
@@ -149,6 +152,8 @@ def _read_reason(data: Json, ignore_unknown: bool) -> Reason:
     if not isinstance(data, dict) or data.keys() != {"code", "params"}:
         raise _Wrong(f"should be a reason, and is {_shown(data)}")
     kind = REASONS.get(data["code"]) if isinstance(data["code"], str) else None
+    if kind is None and ignore_unknown and isinstance(data["code"], str):
+        return NewerReason(reason=data["code"][:_MAX_CODE])
     if kind is None:
         raise _Wrong(f"has the code {_shown(data['code'])}, which is not known here")
     try:

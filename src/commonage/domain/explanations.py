@@ -60,6 +60,19 @@ class JobsAhead:
     nearest: tuple[Ahead, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SiteChoice:
+    """One site, and why the workload does not start there; `is_candidate`: it may start there at some time.
+
+    `free_at`: when time limits leave room there, in unix seconds; None if unknown.
+    """
+
+    site: str
+    reason: Reason
+    is_candidate: bool = True
+    free_at: float | None = None
+
+
 class Confidence(StrEnum):
     """The confidence in an expected start.
 
@@ -83,7 +96,8 @@ class Explanation:
     `fits_now` is a smaller request that would start now, as text, `fits_now_request` the same to submit;
     `fits_now_gpus` is its text for `--gpus` if nothing else differs. `expected_start_at` is unix seconds, None if
     unknown; `basis` is its evidence, or why there is none. `earliest_start_at` and `latest_start_at` are set if past
-    durations give a range. `at` is when it was made. `quotas`: of a dry run, what the quotas leave.
+    durations give a range. `sites`: all sites, the candidates first, if there are several. `at` is when it was made.
+    `quotas`: of a dry run, what the quotas leave.
     """
 
     workload_id: str | None
@@ -93,6 +107,7 @@ class Explanation:
     position: int | None = None
     is_queued: bool = True
     site: str | None = None
+    sites: tuple[SiteChoice, ...] = ()
     queue_length: int = 0
     jobs_ahead: tuple[JobsAhead, ...] = ()
     pending_node: Reason | None = None

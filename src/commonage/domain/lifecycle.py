@@ -17,6 +17,7 @@ from commonage.domain.workloads import (
     Attempt,
     EventKind,
     Kind,
+    Spec,
     State,
     StopCause,
     StopRequest,
@@ -69,6 +70,14 @@ class TimeLimitNear:
     left_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """It gets another owner or tenant, while it waits. `spec` differs in nothing else, except for the client key."""
+
+    spec: Spec
+    reason: Reason
+
+
 Trigger = (
     PreconditionsMet
     | PreconditionMissing
@@ -78,6 +87,7 @@ Trigger = (
     | AttemptLost
     | StopRequested
     | TimeLimitNear
+    | Reassigned
 )
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
@@ -132,6 +142,8 @@ def step(workload: Workload, trigger: Trigger, now: float) -> Step:
             return _stop_asked(workload, stop, now)
         case TimeLimitNear(left_s):
             return _time_limit_near(workload, left_s)
+        case Reassigned(spec, reason):
+            return _reassigned(workload, spec, reason)
     assert_never(trigger)
 
 
@@ -154,7 +166,7 @@ def _allocated(workload: Workload, allocation: Allocation, now: float) -> Step:
     if workload.state is not State.QUEUED or allocation.attempt_id != attempt_id(workload.id, number):
         return Step(workload)
     attempt = Attempt(allocation.attempt_id, workload.id, number, State.STARTING, allocation)
-    reason = attempts.Starting(node=allocation.node)
+    reason = attempts.Starting(node=allocation.node_key.label)
     after = replace(workload, state=State.STARTING, since=now, reason=reason, attempt=attempt, warned=False)
     return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
@@ -179,10 +191,12 @@ def _status_reported(workload: Workload, status: Status, now: float) -> Step:
 def _progressed(workload: Workload, attempt: Attempt, status: Status) -> Step:
     if attempt.state is not State.STARTING or workload.stop is not None:
         return Step(workload)
-    if status.reason is None or status.reason == workload.reason:
+    reason = status.reason
+    if isinstance(reason, attempts.Starting):  # an engine knows the node, but not the site
+        reason = attempts.Starting(node=attempt.allocation.node_key.label)
+    if reason is None or reason == workload.reason:
         return Step(workload)
-    after = replace(workload, reason=status.reason)
-    return Step(after, (Record(EventKind.PROGRESS, status.reason),))
+    return Step(replace(workload, reason=reason), (Record(EventKind.PROGRESS, reason),))
 
 
 def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
@@ -192,7 +206,7 @@ def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> S
     if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
-    reason = attempts.Running(node=attempt.allocation.node)
+    reason = attempts.Running(node=attempt.allocation.node_key.label)
     after = replace(workload, state=State.RUNNING, since=now, reason=reason, attempt=running)
     return Step(after, (Record(EventKind.RUNNING, reason),))
 
@@ -204,13 +218,22 @@ def _warned(workload: Workload, status: Status) -> Step:
 
 
 def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
-    code, ended = status.exit_code, status.at
-    started = attempt.started_at or status.started_at
-    attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
+    """Its start is recorded, too, if it was not reported before: it ran while the site was unreachable, or briefly."""
+    if attempt.started_at is None and status.started_at is not None:
+        begun = _runs(workload, attempt, replace(status, at=status.started_at, reason=None, url=None), now)
+        assert begun.workload.attempt is not None
+        ended = _ended_now(begun.workload, begun.workload.attempt, status, now)
+        return Step(ended.workload, (*begun.effects, *ended.effects))
+    return _ended_now(workload, attempt, status, now)
+
+
+def _ended_now(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
+    code = status.exit_code
+    attempt = replace(attempt, ended_at=max(status.at, attempt.started_at or 0.0), exit_code=code, url=None)
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
-        lost = status.reason or attempts.NodeLost(node=attempt.allocation.node)
+        lost = status.reason or attempts.NodeLost(node=attempt.allocation.node_key.label)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
@@ -325,6 +348,12 @@ def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
     stopping = attempts.Stopping(cause=_reason_of(stop))
     after = replace(workload, stop=stop, reason=stopping)
     return Step(after, (Record(EventKind.STOPPING, stopping), StopRun(attempt.id, workload.spec.grace_s)))
+
+
+def _reassigned(workload: Workload, spec: Spec, reason: Reason) -> Step:
+    if not workload.state.waits or (workload.spec.owner, workload.spec.tenant) == (spec.owner, spec.tenant):
+        return Step(workload)
+    return Step(replace(workload, spec=spec), (Record(EventKind.AUDIT, reason),))
 
 
 def _time_limit_near(workload: Workload, left_s: float) -> Step:

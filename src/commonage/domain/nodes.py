@@ -197,6 +197,11 @@ class Node:
     def drain(self) -> bool:
         return bool(self.drained_by)
 
+    @property
+    def may_return(self) -> bool:
+        """Whether requests that only this node could run may wait for it: not if it is lost for good."""
+        return self.state is not NodeState.LOST or self.report.awaits_admin is not None
+
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", re.ASCII)
 _NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)

@@ -17,6 +17,7 @@ from fractions import Fraction
 from commonage import units
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
+from commonage.domain.sites import SiteSet
 from commonage.units import quoted
 
 _CPUS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<milli>m?)", re.ASCII)
@@ -147,6 +148,7 @@ class Request:
 
     `labels` are those that its node must carry (`node` and `site` name the node and the site themselves); with
     `one_numa` several GPUs must be on the same NUMA node. `on_full_disk`: it may start where a disk is nearly full.
+    `sites`: its candidate sites, None: all; the scheduler sets them, because they follow from resources.
     """
 
     cpus_milli: int = 1000
@@ -155,6 +157,7 @@ class Request:
     labels: tuple[tuple[str, str], ...] = ()
     one_numa: bool = False
     on_full_disk: bool = False
+    sites: SiteSet | None = None
 
     def __str__(self) -> str:
         cpus = f"{format_cpus(self.cpus_milli)} CPU{'' if self.cpus_milli == 1000 else 's'}"

@@ -13,6 +13,8 @@ from typing import Any
 
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodePoolPolicy
+from commonage.domain.permissions import RoleBinding
+from commonage.domain.sites import Site
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Tenant
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
@@ -52,16 +54,6 @@ class StoredResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """`order`: sites with a lower one are preferred. `price_per_gpu_h` is compared by the site policy `cheapest`."""
-
-    name: str
-    title: str = ""
-    price_per_gpu_h: float = 0.0
-    order: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class NodePool:
     """A node pool, and what it asks a cloud for: see `clouds.Rental`. Credentials are never declared."""
 
@@ -84,6 +76,7 @@ class Platform:
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
     sites: tuple[Site, ...] = ()
+    roles: tuple[RoleBinding, ...] = ()
     prices: Prices = field(default_factory=Prices)
 
 

@@ -13,6 +13,7 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.permissions import RoleBinding
 from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request, format_cpus, format_memory
+from commonage.domain.sites import Site, SitePolicy, SiteSet, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Tenant:
 
     `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
     members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
-    may be used. `max_workloads` replaces the general limit on live jobs and services.
+    may be used. `site_policy` None: the general one. `max_workloads` replaces the general limit on live jobs and
+    services.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Tenant:
     environments: tuple[str, ...] = ()
     max_workloads: int | None = None
     members: tuple[RoleBinding, ...] = ()
+    site_policy: SitePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,9 @@ class Rules:
     `half_life_s`: the time in which past usage decays by half. `entry_penalty_s`: each start is charged for this time
     at once. `age_credit`: the part of the whole cluster, held for an hour, that equals an hour of waiting.
     `guaranteed_s`: no attempt is preempted before it ran this long. `head_of_queue_timeout_s`: how long the head of the
-    queue may wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference,
-    each with the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
-    `time_zone`: where the months of GPU-hours begin.
+    queue may wait without a start estimate before a node is reserved for it. `sites`: the declared ones, in the order
+    of preference; `site_policy`: the choice among several sites that could start something, if the tenant has none.
+    `volume_sites`: by volume, the sites where it is; none: all. `time_zone`: where the months of GPU-hours begin.
     """
 
     tenants: tuple[Tenant, ...] = ()
@@ -182,10 +185,16 @@ class Rules:
     age_credit: float = 0.01
     guaranteed_s: float = 600.0
     head_of_queue_timeout_s: float = 600.0
-    sites: tuple[tuple[str, float], ...] = ()
-    site_policy: str = "first-free"
+    sites: tuple[Site, ...] = ()
+    site_policy: SitePolicy = SitePolicy.FIRST_FREE
+    volume_sites: tuple[tuple[str, tuple[str, ...]], ...] = ()
     time_zone: str = "UTC"
 
     def tenant(self, name: str) -> Tenant:
         """The tenant of that name; one without bounds if none was declared."""
         return next((tenant for tenant in self.tenants if tenant.name == name), Tenant(name))
+
+    def sites_of(self, tenant: str) -> SiteSet:
+        """The sites that a tenant may use: its own list, without the sites of other tenants."""
+        others = sorted(site.name for site in self.sites if not site.is_for(tenant))
+        return only(self.tenant(tenant).sites) & SiteSet(tuple(others), inverted=True)

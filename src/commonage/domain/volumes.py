@@ -26,6 +26,9 @@ def folder_name(user: str) -> str:
     return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+OWNERS = frozenset({"{tenant}", "{user}"})
+"""Parts of a source that stand for the workload's."""
+
 ROOT = "/volumes"  # the default place of a volume in a container: `/volumes/NAME`
 
 MAX = 32  # the maximum number of volumes of one workload
@@ -69,6 +72,7 @@ class Volume:
     requested as `rw`. `tenants`, if not empty, are those whose members may use it. `size_mib` bounds a Docker volume or
     scratch space where that can be enforced. `memory`: scratch space in memory, which counts as the workload's.
     `always`: every workload with access gets it without a request, at `target` if that is not the default place.
+    `sites`, if not empty, are those where it is: workloads that use it run there.
     """
 
     name: str
@@ -83,9 +87,18 @@ class Volume:
     memory: bool = False
     always: bool = False
     target: str = ""
+    sites: tuple[str, ...] = ()
 
     def is_for(self, tenant: str) -> bool:
         return not self.tenants or tenant in self.tenants
+
+    def is_at(self, site: str) -> bool:
+        return not self.sites or site in self.sites
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its folders belong to tenants or users who may write to them, and count as their storage."""
+        return self.writable and bool(OWNERS & set(self.source.split("/")))
 
     @property
     def place(self) -> str:
@@ -157,12 +170,7 @@ def allowed(requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenan
     offered = {volume.name: volume for volume in volumes if volume.is_for(tenant)}
     granted = []
     for request in requested:
-        name, volume = request.name, offered.get(request.name)
-        if volume is None:
-            names = ", ".join(sorted(offered)) or "none"
-            # One of another tenant is not told apart from one that does not exist.
-            message = f"there is no volume {name!r} for members of {tenant}; there are: {names}"
-            raise InvalidInput(message, field="volumes", code="unknown-volume")
+        name, volume = request.name, _offered(request.name, volumes, tenant, "volumes")
         if request.writable and not volume.writable:
             raise Forbidden(f"the volume {name} is read-only; ask for {name}:ro", code="volume-read-only")
         # Read-only scratch space would be useless.
@@ -181,17 +189,46 @@ def _check_places_are_apart(places: Sequence[tuple[str, str]]) -> None:
                 raise _wrong(name, f"would be at {target} and {other} at {taken}; keep them apart, with {name}@/path")
 
 
+def volume_near(name: str, volumes: Sequence[Volume], tenant: str) -> str:
+    """The name of a volume whose data a workload of the tenant runs near. Raises InvalidInput."""
+    volume = _offered(name, volumes, tenant, "near")
+    if volume.kind is VolumeKind.SCRATCH:
+        raise InvalidInput(
+            f"the volume {name} is scratch space, without data to be near; name another volume, or leave it out",
+            field="near",
+            code="invalid-volume",
+        )
+    return name
+
+
+def _offered(name: str, volumes: Sequence[Volume], tenant: str, field: str) -> Volume:
+    """Raises InvalidInput. A volume of another tenant is not told apart from one that does not exist."""
+    offered = {volume.name: volume for volume in volumes if volume.is_for(tenant)}
+    if name in offered:
+        return offered[name]
+    names = ", ".join(sorted(offered)) or "none"
+    message = f"there is no volume {name[:80]!r} for members of {tenant}; there are: {names}"
+    raise InvalidInput(message, field=field, code="unknown-volume")
+
+
 def mounts_of(
-    requested: Sequence[VolumeRequest], volumes: Sequence[Volume], owner: str, tenant: str
+    requested: Sequence[VolumeRequest],
+    volumes: Sequence[Volume],
+    owner: str,
+    tenant: str,
+    site: str | None = None,
 ) -> tuple[Mount, ...]:
     """The mounts of an attempt of this owner: the requested volumes, and the `always` volumes that do not collide.
+
+    With `site`, only `always` volumes of this site.
 
     Access is checked again, as volumes may have changed since the request. Raises InvalidInput, Forbidden.
     """
     known = {volume.name: volume for volume in volumes}
     granted = list(allowed(requested, volumes, tenant))
     for volume in volumes:
-        if volume.always and volume.is_for(tenant) and all(request.name != volume.name for request in granted):
+        is_here = volume.is_for(tenant) and (site is None or volume.is_at(site))
+        if volume.always and is_here and all(request.name != volume.name for request in granted):
             granted.append(VolumeRequest(volume.name, volume.writable))
     mounts: list[Mount] = []
     for request in granted:
@@ -224,8 +261,12 @@ def _source(volume: Volume, owner: str, tenant: str) -> str:
         return volume.name
     # By digest: a name built from the parts could collide with that of others.
     key = "\0".join((volume.name, *whose)).encode("utf-8", "surrogatepass")
-    readable = re.sub(r"[^a-z0-9]+", "-", whose[-1].lower()).strip("-")[:24] or "x"
-    return f"{volume.name}.{readable}.{hashlib.sha256(key).hexdigest()[:16]}"
+    return f"{docker_volume(volume.name, whose[-1])}{hashlib.sha256(key).hexdigest()[:16]}"
+
+
+def docker_volume(volume: str, whose: str) -> str:
+    """The beginning of the names of the Docker volumes of one user or tenant."""
+    return f"{volume}.{re.sub(r'[^a-z0-9]+', '-', whose.lower()).strip('-')[:24] or 'x'}."
 
 
 def check_volume(volume: Volume) -> Volume:

@@ -18,9 +18,10 @@ _TAIL = 32**4
 WORKLOAD_ID_LENGTH = 13
 
 
-def _encode(number: int, length: int) -> str:
+def encode_id(number: int) -> str:
+    """A workload id of this number: milliseconds since 1970 times 32**4, and the part that makes them differ."""
     digits = []
-    for _ in range(length):
+    for _ in range(WORKLOAD_ID_LENGTH):
         number, digit = divmod(number, 32)
         digits.append(_ALPHABET[digit])
     return "".join(reversed(digits))
@@ -44,7 +45,7 @@ class IdSequence:
         """A new id at `now` (unix seconds). `chance` is any integer that differs between processes."""
         fresh = int(now * 1000) * _TAIL + chance % (_TAIL // 2)
         self._last = max(fresh, self._last + 1)
-        return _encode(self._last, WORKLOAD_ID_LENGTH)
+        return encode_id(self._last)
 
 
 def _decode(identifier: str) -> int:
@@ -172,7 +173,10 @@ class Spec:
     preemptible: bool = False  # others may evict it; it is then requeued
     volumes: tuple[VolumeRequest, ...] = ()
     gang: bool = False  # the members of its array start together, on different nodes, or not at all
+    near: str = ""  # a volume: it runs at a site that has it
     requeue: bool = False  # if its node is lost or drained: jobs and services are requeued, sessions restart
+    cron_job: str | None = None  # it is a run of this cron job
+    due_at: float | None = None  # the time of the schedule that it runs for; None if a user triggered it
 
     @property
     def secret_names(self) -> tuple[str, ...]:

@@ -18,11 +18,17 @@ from commonage.hub import scopes
 from commonage.hub.accounts import end_earlier_sign_ins_of_new_admins, refuse_tokens_made_with_tokens
 from commonage.hub.proxy import GuardedProxy, guards
 from commonage.hub.spawner import CommonageSpawner
-from commonage.wire.hub import API_PATH, CALLBACK_PATH, OAUTH_CLIENT_ID, PORTAL_PATH, SERVICE_NAME, HubSettings
+from commonage.wire.hub import (
+    API_PATH,
+    CALLBACK_PATH,
+    OAUTH_CLIENT_ID,
+    PORTAL_PATH,
+    SERVICE_NAME,
+    USER_NAME,
+    HubSettings,
+)
 from commonage.wire.origins import label_of, session_domain
 
-# User names become names of folders and parts of addresses.
-_USERNAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 _DAY_S = 24 * 3600
 # A page that was opened or fetched by another page is out of reach of the other page's scripts.
 _HEADERS = {
@@ -121,7 +127,7 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
 
 def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.authenticator_class = settings.authenticator_class
-    c.Authenticator.username_pattern = _USERNAME
+    c.Authenticator.username_pattern = USER_NAME
     if settings.authenticator_class == "shared-password":
         c.Authenticator.admin_users = set(settings.admin_users)
         c.Authenticator.allow_all = True
@@ -143,8 +149,8 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
     c.JupyterHub.token_expires_in_max_seconds = settings.token_lifetime_s
     end_earlier_sign_ins_of_new_admins()
     refuse_tokens_made_with_tokens()
-    _extend_admin_role()
-    c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}]
+    _adapt_admin_role()
+    c.JupyterHub.load_roles = [{"name": "user", "scopes": scopes.USER_SCOPES}, scopes.VISITS_ROLE]
     c.JupyterHub.services = [
         {
             "name": SERVICE_NAME,
@@ -163,8 +169,10 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
     ]
 
 
-def _extend_admin_role() -> None:
-    """Give Commonage's admin scope to every admin, however they became one.
+def _adapt_admin_role() -> None:
+    """Give Commonage's admin scope to every admin, however they became one, and no way past it into sessions.
+
+    Commonage's roles decide who opens the session of somebody else (see `scopes.VISITS_ROLE`).
 
     JupyterHub refuses another definition of the role `admin`, and a role of Commonage would have to list its
     members, who are known only to the authenticator. So the default that it compares with is extended.
@@ -173,7 +181,7 @@ def _extend_admin_role() -> None:
 
     def extended() -> list[dict[str, Any]]:
         return [
-            {**role, "scopes": [*role["scopes"], *scopes.ADMIN_SCOPES]} if role["name"] == "admin" else role
+            {**role, "scopes": scopes.of_admins(role["scopes"])} if role["name"] == "admin" else role
             for role in original()
         ]
 

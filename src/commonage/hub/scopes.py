@@ -6,6 +6,7 @@ The names are `commonage.domain.principals.Scope`; a test keeps the two equal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from commonage.wire.hub import SERVICE_NAME
@@ -32,6 +33,22 @@ _REACH_PORTAL = f"access:services!service={SERVICE_NAME}"
 # Scopes of every user, and those added to JupyterHub's own admin role.
 USER_SCOPES = ["self", _REACH_PORTAL, MANAGE, SUBMIT, READ, TOKENS]
 ADMIN_SCOPES = [ADMIN, MANAGE, SUBMIT, READ]
+
+_ALL_SESSIONS = "access:servers"
+# The control plane lets a user into a session of another, by a share of the hub. A share needs its scope in the hands
+# of the one who makes it.
+VISITS_ROLE = {
+    "name": "commonage-visits",
+    "description": "Lets the control plane admit users to sessions of others, as their roles permit.",
+    "scopes": [_ALL_SESSIONS, "shares"],
+    "services": [SERVICE_NAME],
+}
+
+
+def of_admins(given: Sequence[str]) -> list[str]:
+    """The scopes of admins, from JupyterHub's own: they too enter sessions of others by the control plane only."""
+    return [*(one for one in given if one != _ALL_SESSIONS), *ADMIN_SCOPES]
+
 
 # Scopes of the portal's token of a signed-in user. Without TOKENS: a stolen sign-in must not outlive itself.
 PORTAL_SCOPES = [_REACH_PORTAL, ADMIN, MANAGE, SUBMIT, READ]

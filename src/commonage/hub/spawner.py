@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
 from commonage.units import UnitError, with_units_in_names
 from commonage.wire.hub import SERVICE_NAME
+from commonage.wire.visits import VisitorIn
 from commonage.wire.workloads import TERMINAL_STATES, SubmitIn, WorkloadOut
 
 _LIVE = ("held", "queued", "starting", "running")
@@ -98,6 +99,7 @@ class CommonageSpawner(Spawner):
         try:
             ask = self._submission()
             await self._stop_leftovers()
+            self._end_visits()
             # The hub stores the key before the control plane knows it: if the hub is killed at any time, it finds the
             # session again.
             self.key = ask.key or ""
@@ -143,6 +145,7 @@ class CommonageSpawner(Spawner):
         if workload is None:
             return 0
         if workload.state not in TERMINAL_STATES:
+            await self._check_visitors(workload.id)
             return None
         self.log.info("The session %s of %s ended: %s", workload.id, self._log_name, workload.reason.message)
         return workload.exit_code if workload.exit_code is not None else int(workload.state != "succeeded")
@@ -154,13 +157,49 @@ class CommonageSpawner(Spawner):
             await self._end(workload.id, "stopped from the hub")
 
     def run_post_stop_hook(self) -> Any:
-        """Revoke the session's token. After a restart the hub no longer has it at hand and would leave it valid."""
+        """Revoke the session's token, and end visits.
+
+        After a restart the hub no longer has the token at hand and would leave it valid.
+        """
         note = f"Server at {url_path_join(self.user.base_url, url_escape_path(self.name), '/')}"
         for token in self.user.orm_user.api_tokens:
             if token.note == note:
                 self.db.delete(token)
-        self.db.commit()
+        self._end_visits()
         return super().run_post_stop_hook()
+
+    # --- visitors: users whom the control plane let into this session of another user ------------------------------
+
+    async def _check_visitors(self, workload_id: str) -> None:
+        """End the visits of those who may no longer stay. Without an answer they stay until the next poll."""
+        visitors = {
+            share.user.name: VisitorIn(
+                name=share.user.name, admin=share.user.admin, groups=[group.name for group in share.user.groups]
+            )
+            for share in self.orm_spawner.shares
+            if share.user is not None
+        }
+        if not visitors:
+            return
+        try:
+            async with asyncio.timeout(_POLL_S):
+                staying = (await self._client.check_visitors(workload_id, list(visitors.values()))).names
+        except (ApiError, TimeoutError) as error:
+            self.log.warning("Cannot ask about the visitors of %s: %s", self._log_name, error)
+            return
+        self._end_visits(visitors.keys() - set(staying))
+
+    def _end_visits(self, names: Collection[str] | None = None) -> None:
+        """End the visits of these users, by default of all, and end their sign-ins to this session."""
+        shares = [
+            share for share in self.orm_spawner.shares if names is None or getattr(share.user, "name", "") in names
+        ]
+        for share in shares:
+            for token in () if share.user is None else share.user.api_tokens:
+                if token.client_id == self.oauth_client_id:
+                    self.db.delete(token)
+            self.db.delete(share)
+        self.db.commit()
 
     # --- requests ------------------------------------------------------------------------------------------------
 

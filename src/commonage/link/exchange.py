@@ -206,7 +206,7 @@ class Exchange(ABC):
         if pending is None or pending.result.done():
             return
         if "progress" in frame:
-            pending.on_progress(*_progress_of(frame["progress"]))
+            pending.on_progress(*_progress_of(frame["progress"], ignore_unknown=self.ignore_unknown))
         elif "error" in frame:
             pending.result.set_exception(decode_failure(frame["error"]))
         else:
@@ -238,10 +238,10 @@ def _number(frame: Mapping[str, Any], key: str) -> int:
     return number
 
 
-def _progress_of(progress: Json) -> tuple[Reason, float | None]:
+def _progress_of(progress: Json, *, ignore_unknown: bool) -> tuple[Reason, float | None]:
     match progress:
         case [reason, (int() | float() | None) as fraction]:
-            return from_json(Reason, reason), fraction
+            return from_json(Reason, reason, ignore_unknown=ignore_unknown), fraction
         case _:
             raise Unreadable("the progress of a request cannot be read")
 

@@ -11,10 +11,24 @@ from collections.abc import Iterable
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
-from commonage.messages import attempts, devices, engines, nodes, notes, permissions, refusals, resources, waiting
+from commonage.messages import (
+    attempts,
+    cron_jobs,
+    devices,
+    engines,
+    nodes,
+    notes,
+    offboarding,
+    permissions,
+    refusals,
+    resources,
+    waiting,
+)
 from commonage.messages.template import Params, Texts
 
-_FAMILIES = (waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources)
+_FAMILIES = (
+    waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, offboarding, cron_jobs
+)  # fmt: skip
 TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 
 

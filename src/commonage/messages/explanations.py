@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
+from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence, SiteChoice
 from commonage.domain.requests import format_duration
 from commonage.messages import text
+from commonage.messages.template import moment
 from commonage.messages.waiting import resources
 
 _AHEAD = {
@@ -31,7 +32,7 @@ def summary(found: Explanation) -> str:
     if found.holders:
         one = found.holders[0]
         whose = "Another tenant" if one.is_anonymous else f"A {one.kind} of {one.owner}"
-        parts.append(f"{whose} holds {resources(one.holds)}.")
+        parts.append(f"{whose} holds {resources(one.holds)}{_until(one)}.")
     if found.expected_start_at is not None:
         parts.append(_STARTS[found.confidence].format(format_duration(found.expected_start_at - found.at)))
     if found.pending_node is not None:
@@ -39,10 +40,20 @@ def summary(found: Explanation) -> str:
     return " ".join(parts)
 
 
+def site_choice(found: SiteChoice) -> str:
+    """`east: Not enough GPU memory: … Room expected at 14:00.`"""
+    room = "" if found.free_at is None else f" Room at {moment(found.free_at)} at the latest."
+    return f"{found.site}: {text(found.reason)}{room}"
+
+
 def holder(found: Holder) -> str:
-    """`job of ann, 8 GiB of GPU memory`; for a total of other tenants `another tenant, 8 GiB of GPU memory`."""
+    """`job of ann, 8 GiB of GPU memory until 2026-11-23 14:05 UTC`; for a total of others `another tenant, …`."""
     whose = "another tenant" if found.is_anonymous else f"{found.kind} of {found.owner}"
-    return f"{whose}, {resources(found.holds)}"
+    return f"{whose}, {resources(found.holds)}{_until(found)}"
+
+
+def _until(found: Holder) -> str:
+    return "" if found.ends_at is None else f" until {moment(found.ends_at)}"
 
 
 def request_ahead(one: Ahead) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commonage.domain.reasons import notes as r
+from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, moment
 from commonage.messages.waiting import amount, number, scoped
@@ -18,6 +19,10 @@ _AT_DEADLINE = {
     r.Fate.SESSION_ENDS: "Then the session ends. Save your work, and start it again elsewhere.",
     r.Fate.REQUEUED: "Then it queues again and starts elsewhere.",
     r.Fate.ENDS: "Then it is stopped, as it was submitted without requeue.",
+}
+STORAGE_GAPS = {
+    r.StorageGap.NO_PROJECT_QUOTAS: "the file system has no project quotas, or is mounted without them",
+    r.StorageGap.NOT_PERMITTED: "the server may not set them, because it does not run as root",
 }
 _SAVE = "Results computed there may be wrong: save what you can."
 
@@ -43,10 +48,17 @@ def _home(reason: r.HomeUsed, _say: Say) -> str:
     used = f"Your home uses {format_memory(reason.used_mib)}"
     if reason.quota_mib is None:
         return f"{used}."
-    limit = f"the limit is {format_memory(reason.quota_mib)} (measured, not enforced)"
+    how = "enforced by the file system" if reason.is_enforced else "measured, not enforced"
+    limit = f"the limit is {format_memory(reason.quota_mib)} ({how})"
     if reason.used_mib > reason.quota_mib:
         return f"{used}, {limit}. Delete files that you do not need."
     return f"{used}; {limit}."
+
+
+def _not_enforced(reason: r.StorageNotEnforced, _say: Say) -> str:
+    return (
+        f"Storage quotas are not enforced on its disk: {STORAGE_GAPS[reason.gap]}. Above a quota, new work is refused."
+    )
 
 
 def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
@@ -67,6 +79,8 @@ def _node_state(reason: r.NodeStateChanged, say: Say) -> str:
 
 
 def _undecided(reason: r.NodeUndecided, say: Say) -> str:
+    if isinstance(reason.cause, SiteUnreachable):
+        return say(reason.cause)
     since = "" if reason.silent_s is None else f" for {format_duration(reason.silent_s)}"
     runs = "" if reason.workloads is None else f" and may still run {count(reason.workloads, 'workload')}"
     return f"Node {reason.node} has not answered{since}{runs}. {say(reason.cause)}"
@@ -126,9 +140,14 @@ TEXTS: Texts = {
     r.CommandStarted: lambda reason, _: (
         f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
     ),
+    r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.OverGpuShareWarning: _over_share,
     r.HomeUsed: _home,
+    r.StorageNotEnforced: _not_enforced,
     r.QuotaUse: _quota,
+    r.NewerReason: lambda reason, _: (
+        f"{reason.reason}: a site agent of a newer version reports this. Upgrade the server to read it."
+    ),
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (
@@ -187,11 +206,18 @@ TEXTS: Texts = {
     r.ReservationRemoved: lambda reason, _: (
         f"{reason.by} removed reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
     ),
+    r.ReservationReassigned: lambda reason, _: (
+        f"{reason.by} handed over reservation {reason.reservation.id}: {_reservation(reason.reservation)}."
+    ),
     r.ReservationOver: lambda reason, _: (
         f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
     ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
+    ),
+    r.ImageReassigned: lambda reason, _: (
+        f"{reason.by} handed over image {reason.image} to {reason.owner}"
+        f"{f' in tenant {reason.tenant}' if reason.tenant else ''}."
     ),
     r.ImageUnregistered: "{by} removed image {image}.",
 }

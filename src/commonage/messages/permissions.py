@@ -15,8 +15,11 @@ ACTIONS = {
     _P.SUBMIT: "submit workloads and upload files that are charged to the tenant, and push images under its name",
     _P.SEE_WORKLOADS: "see everybody's workloads: owner, state, request, node, usage, metrics, events and explanation",
     _P.READ_OUTPUT: "read the output, the command and the variables of everybody's workloads",
-    _P.STOP_WORKLOADS: "stop everybody's workloads",
-    _P.ENTER_WORKLOADS: "run commands in everybody's workloads",
+    _P.STOP_WORKLOADS: "stop everybody's workloads, and suspend, resume and remove everybody's cron jobs",
+    _P.ENTER_WORKLOADS: (
+        "run commands in everybody's workloads, open everybody's sessions in the browser, and trigger everybody's cron "
+        "jobs"
+    ),
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
     _P.SEE_PLATFORM: "see all nodes with their faults, node pools, homes, metrics and events of the platform",
     _P.DRAIN_NODES: "drain and resume nodes, and clear remembered faults",

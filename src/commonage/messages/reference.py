@@ -10,16 +10,18 @@ from commonage.domain.reasons import (
     REASONS,
     Reason,
     attempts,
+    cron_jobs,
     devices,
     engines,
     nodes,
     notes,
+    offboarding,
     refusals,
     resources,
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs)
 
 
 def reference() -> str:
@@ -35,7 +37,7 @@ def reference() -> str:
         "",
     ]
     for family in _FAMILIES:
-        title = family.__name__.rpartition(".")[2].capitalize()
+        title = family.__name__.rpartition(".")[2].replace("_", " ").capitalize()
         about = (family.__doc__ or "").strip()
         parts += [f"## {title}", "", about, "", "| code | parameters | meaning |", "|---|---|---|"]
         parts += [_row(kind) for kind in _codes_of(family.__name__)] + [""]

@@ -96,6 +96,14 @@ TEXTS: Texts = {
         f"Request too large: {reason.request}. With everything free: "
         f"{' '.join(say(one) for one in reason.shortfalls)} Request less."
     ),
+    r.SiteNotFound: "No site {site} has nodes for members of {tenant}. Choose one of {sites}.",
+    r.VolumeAtNoSite: lambda reason, _: (
+        f"No site has the volume{'s' if len(reason.volumes) > 1 else ''} {', '.join(reason.volumes)}, of those that "
+        f"were requested and that members of {reason.tenant} may use. Choose another volume or site."
+    ),
+    r.NoSiteForTenant: (
+        "No site with nodes is open to members of {tenant}. Ask an admin to open a site to the tenant."
+    ),
     r.TooFewNodes: (
         "Too few nodes: {requested} requested at once, and {nodes} could run {request}. Request fewer nodes."
     ),

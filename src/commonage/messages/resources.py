@@ -33,6 +33,7 @@ TEXTS: Texts = {
     ),
     r.TenantGone: ("Tenant {tenant} is deleted. Its workloads continue without a quota, and nobody can submit to it."),
     r.RolesDiffer: "Roles in tenant {tenant} change.",
+    r.PlatformRoleDiffers: "Other users have the role {role} on the platform.",
     r.SiteNotAllowed: "Tenant {tenant} may no longer use site {site}. Workloads that run there continue.",
     r.EnvironmentNotAllowed: (
         "Tenant {tenant} may no longer use environment {environment}. Submitted workloads continue."

@@ -146,6 +146,12 @@ def _not_ready(state: str) -> Text:
     return said
 
 
+def _excluded(reason: r.SiteExcluded, _say: Say) -> str:
+    if reason.nodes == 1:
+        return f"Node {reason.node} is at a site where the workload may not run."
+    return f"{reason.nodes} of {reason.total} nodes are at sites where the workload may not run."
+
+
 def _disk(reason: r.InsufficientDisk, say: Say) -> str:
     return f"Disk nearly full{_on(reason)}, as on {reason.node}. {say(reason.cause)}"
 
@@ -280,6 +286,17 @@ TEXTS: Texts = {
         f"{reason.size} members start together, and {count(reason.nodes, 'node')} "
         f"{'has' if reason.nodes == 1 else 'have'} room for one."
     ),
+    r.NoCandidateSite: (
+        "No site is open to this workload: none has nodes, was requested, has its volumes and may be used by members "
+        "of {tenant}."
+    ),
+    r.SiteHasRoom: "Room now.",
+    r.SiteUnavailable: "The site cannot be reached.",
+    r.SiteWithoutNodes: "No node has reported yet.",
+    r.SiteNotRequested: "Not requested.",
+    r.VolumeNotAtSite: "The volume {volume} is not there.",
+    r.SiteOfOtherTenants: "Not open to members of {tenant}.",
+    r.SiteExcluded: _excluded,
     r.InsufficientNodesAtSite: "{size} members start together at one site, and no site has {size} free nodes.",
     r.NodeRequested: _coming,
     r.UserQuotaExceeded: _user_quota,

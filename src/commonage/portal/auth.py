@@ -11,6 +11,7 @@ import base64
 import hmac
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -56,11 +57,19 @@ class PortalAuth:
     `secret` is any text that only this installation knows and that outlives a restart; the key is derived from it.
     `host_cookies` is for HTTPS where users' servers have names below the portal's: they may set cookies for the
     portal's name as well, but none with the prefix `__Host-`. Such a cookie has no path, so it cannot be used if
-    users' servers share the portal's own name.
+    users' servers share the portal's own name. `admit` raises Forbidden for a user whose name was given up.
     """
 
-    def __init__(self, identity: Identity, clock: Clock, secret: str, *, host_cookies: bool = False) -> None:
-        self._identity = identity
+    def __init__(
+        self,
+        identity: Identity,
+        clock: Clock,
+        secret: str,
+        *,
+        host_cookies: bool = False,
+        admit: Callable[[Principal], None] = lambda _principal: None,
+    ) -> None:
+        self._identity, self._admit = identity, admit
         self._clock = clock
         self._prefix, self._path = ("__Host-", "/") if host_cookies else ("", HOME)
         derive = HKDF(hashes.SHA256(), length=64, salt=None, info=b"commonage portal 1").derive(secret.encode())
@@ -75,6 +84,7 @@ class PortalAuth:
         principal = await self._identity.whois(session["token"])
         if principal is None:
             raise SignInNeeded("The sign-in has expired. Sign in again.")
+        self._admit(principal)
         return Visitor(principal, self._csrf(session["nonce"]), request.client.host if request.client else "")
 
     def to_sign_in(self, request: Request, back_to: str) -> Response:

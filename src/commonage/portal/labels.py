@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
+from commonage.control.access import Access
 from commonage.control.settings import ControlSettings
 from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
+from commonage.domain.permissions import Permission, RoleBinding, SubjectKind
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
+from commonage.ports.sites import SiteState
 from commonage.wire.origins import session_url
 
 
@@ -43,6 +46,13 @@ NODES: dict[NodeState, Sign] = {
     NodeState.LOST: Sign("Lost", "question", "bad"),
 }
 
+
+SITES: dict[SiteState, Sign] = {
+    SiteState.INVITED: Sign("Invited", "clock", "wait"),
+    SiteState.CONNECTED: Sign("Connected", "check", "good"),
+    SiteState.DISCONNECTED: Sign("Disconnected", "question", "bad"),
+    SiteState.REVOKED: Sign("Revoked", "cross", "quiet"),
+}
 
 ENVIRONMENTS: dict[EnvironmentState, Sign] = {
     EnvironmentState.ABSENT: Sign("Built on first use", "clock", "quiet"),
@@ -98,6 +108,24 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
         return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)
     address = service_address(workload)
     return address if address is not None and reaches(visitor, address, settings) else None
+
+
+def may_visit(workload: Workload, visitor: Visitor, access: Access) -> bool:
+    """True for a running session of somebody else that the visitor may open, if it has an origin of its own."""
+    spec = workload.spec
+    return (
+        spec.kind is Kind.SESSION
+        and workload.state is State.RUNNING
+        and workload.stop is None
+        and spec.owner != visitor.principal.name
+        and bool(access.settings.session_origin)
+        and access.may(Permission.ENTER_WORKLOADS, spec.tenant)
+    )
+
+
+def binding_text(binding: RoleBinding) -> str:
+    group = "group " if binding.kind is SubjectKind.GROUP else ""
+    return f"{group}{binding.subject} ({binding.role})"
 
 
 def service_address(workload: Workload) -> str | None:

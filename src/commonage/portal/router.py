@@ -6,33 +6,53 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
-from commonage.portal.site import Site
+from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
-from commonage.portal.views import launch, nodes, overview, platform, reservations, usage, workload, workloads
+from commonage.portal.views import (
+    cron_jobs,
+    launch,
+    nodes,
+    offboarding,
+    overview,
+    platform,
+    reservations,
+    sites,
+    usage,
+    workload,
+    workloads,
+)
+from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-# An intermediate page: the answer to a form may not redirect to another host, and the hub's sign-out may do so.
-_SIGNED_OUT = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
-    '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Continue</a></p></html>'
-)
 
 
-def create_router(control: Control, auth: PortalAuth) -> APIRouter:
-    """All pages, below `/services/commonage/`."""
+def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None = None) -> APIRouter:
+    """All pages, below `/services/commonage/`. `other_sites` is None where no site can join."""
     site = Site(control, auth)
     pages = [
         page
-        for view in (overview, launch, workloads, workload, nodes, reservations, usage, platform)
+        for view in (
+            overview,
+            launch,
+            workloads,
+            workload,
+            cron_jobs,
+            nodes,
+            reservations,
+            usage,
+            platform,
+            offboarding,
+        )  # fmt: skip
         for page in view.routes(site)
     ]
+    pages += sites.routes(site, other_sites)
     router = APIRouter(include_in_schema=False)
     for route in [*pages, *_common_routes(site)]:
         methods = sorted(route.methods or {"GET"})
@@ -48,7 +68,7 @@ def _common_routes(site: Site) -> list[Route]:
         return await site.auth.callback(request)
 
     async def sign_out(request: Request, visitor: Visitor) -> Response:
-        return site.auth.forget(HTMLResponse(_SIGNED_OUT))
+        return site.auth.forget(continue_at("/hub/logout"))
 
     async def refused(request: Request) -> Response:
         path = request.headers.get("x-replaced-path", "")[:200]  # the original path, from the proxy

@@ -5,6 +5,7 @@ A view is `async (request, visitor) -> Response`; `Site.page` makes an endpoint 
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import math
@@ -30,6 +31,7 @@ from commonage.portal.static_files import Assets
 from commonage.portal.templating import make_templates
 
 log = logging.getLogger(__name__)
+_MOST_FIELDS = 30_000  # of one form: a resource may have a list of ten thousand users
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Request, Visitor], Awaitable[Response]]
@@ -112,7 +114,7 @@ class Site:
     def render(
         self, request: Request, visitor: Visitor | None, template: str, values: Mapping[str, Any], status: int = 200
     ) -> HTMLResponse:
-        html = self._templates.get_template(template).render(
+        text = self._templates.get_template(template).render(
             home=HOME,
             site_name=self.control.settings.name,
             visitor=visitor,
@@ -124,7 +126,7 @@ class Site:
             prices=self.control.settings.prices,
             **values,
         )
-        return HTMLResponse(html, status_code=status)
+        return HTMLResponse(text, status_code=status)
 
     def access(self, visitor: Visitor) -> Access:
         return access_of(visitor.principal, self.control.settings)
@@ -245,9 +247,18 @@ def _guarded(response: Response) -> Response:
     return response
 
 
+def continue_at(address: str) -> HTMLResponse:
+    """An intermediate page: the answer to a form may not redirect to another host."""
+    target = html.escape(address)
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Continue</title>'
+        f'<meta http-equiv="refresh" content="0; url={target}"><p><a href="{target}">Continue</a></p></html>'
+    )
+
+
 async def _form(request: Request) -> FormData:
     try:
-        return await request.form()
+        return await request.form(max_fields=_MOST_FIELDS)
     except HTTPException as error:
         raise errors.InvalidInput(f"The form cannot be read: {error.detail} Load the page again.") from error
 

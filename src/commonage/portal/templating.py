@@ -71,6 +71,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         sign_of=labels.sign_of,
         title_of=labels.title_of,
         link_to=partial(labels.link_to, settings=settings),
+        may_visit=labels.may_visit,
         reasons_for=reasons_for,
         service_address=labels.service_address,
         reaches=partial(labels.reaches, settings=settings),

@@ -1,11 +1,15 @@
-"""Disk usage of homes and of folder volumes. Implemented in `commonage.storage`, used by `control.usage.homes`."""
+"""Homes and folder volumes: their disk usage and limits on it, and the folders of one user or tenant.
+
+Implemented in `commonage.storage`, used by `control.usage.homes` and `control.offboarding`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from commonage.domain.reasons.notes import StorageGap
 from commonage.domain.volumes import Volume
 
 
@@ -17,6 +21,23 @@ class FolderSize:
     tenant: str | None
     user: str | None
     used_mib: int
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Why the file systems enforce no limits: of homes, and by the name of a volume. None, or absent: they do."""
+
+    homes: StorageGap | None = None
+    volumes: Mapping[str, StorageGap] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedFolder:
+    """The home (`volume` empty) or a folder of a volume that belongs to one user or tenant. `path` is absolute."""
+
+    volume: str
+    path: str
 
 
 class Homes(Protocol):
@@ -29,3 +50,41 @@ class Homes(Protocol):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         """Disk usage of each folder of these volumes that this machine sees. May take minutes. Raises Unavailable."""
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement:
+        """Have the file system limit homes and `folders` of `volumes`, each in MiB; None: no limit.
+
+        The first limit of a folder may take minutes. Raises Unavailable.
+        """
+
+    async def folders_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[OwnedFolder]:
+        """The folders of this user or tenant that this machine sees, the home first. Raises Unavailable."""
+
+    def place(self, folder: OwnedFolder, name: str, within: str | None = None) -> str:
+        """The path that this folder would have for another user or tenant; `within`: below that one, as this name."""
+
+    async def is_free(self, path: str) -> bool:
+        """True if there is nothing at this path."""
+
+    async def move(self, folder: OwnedFolder, to: str) -> None:
+        """Move it to a path of `place`. A folder that is missing is no error. Raises Unavailable, Conflict."""
+
+    @property
+    def archives(self) -> str:
+        """The path of the folder with all archives."""
+
+    async def archive(self, folder: OwnedFolder, name: str) -> None:
+        """Pack it into a new archive `NAME.tar`, then delete it. Repeating it goes on. Raises Unavailable.
+
+        An archive that is complete is not written again: a name must be used for one folder and one removal.
+        """
+
+    async def delete(self, folder: OwnedFolder) -> None:
+        """Delete it with its content. A folder that is missing is no error. Raises Unavailable."""

@@ -18,6 +18,17 @@ class IssuedToken:
     expires_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the hub. `tokens` counts the API tokens that it made, `sessions` are the names of its servers."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    admin: bool = False
+    tokens: int = 0
+    sessions: tuple[str, ...] = ()
+
+
 class Identity(Protocol):
     """Sign-in, tokens and the hub's session servers. Raises Unavailable while the hub does not answer."""
 
@@ -39,6 +50,9 @@ class Identity(Protocol):
     async def stop_session(self, user: str, name: str) -> None:
         """Have the hub stop that server and remove its route. An unknown server is no error."""
 
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        """Let `visitor` open that running session, until it ends or the visitor may no longer. Raises NotFound."""
+
     async def expires_at(self, token: str) -> float | None:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated for an unknown token."""
 
@@ -50,3 +64,27 @@ class Identity(Protocol):
 
     async def ensure_user(self, user: str) -> None:
         """Create this user in the hub if necessary."""
+
+    async def account(self, user: str) -> Account | None:
+        """The hub's user of this name, with its tokens counted; None if there is none."""
+
+    async def accounts(self) -> Sequence[Account]:
+        """All users of the hub by name, without their tokens."""
+
+    async def revoke_tokens(self, user: str) -> None:
+        """Revoke all API tokens of a user, those of sign-ins included. An unknown user is no error."""
+
+    async def rename_user(self, user: str, to: str) -> None:
+        """Rename the hub's user. Repeating it is no error. Raises Conflict if `to` is another user, InvalidInput."""
+
+    async def remove_user(self, user: str) -> None:
+        """Remove the hub's user and its tokens. An unknown user is no error. Raises Conflict while a server stops."""
+
+    async def group(self, name: str) -> Sequence[str] | None:
+        """The users in the hub's group of this name; None if there is no such group."""
+
+    async def rename_group(self, name: str, to: str) -> None:
+        """Put all members of a group into a group of another name, and remove it. An unknown group is no error."""
+
+    async def remove_group(self, name: str) -> None:
+        """Remove a group of the hub, not its users. An unknown group is no error."""

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
+
+from commonage.domain.node_usage import NodeUsage
+
+NODE_USAGE = tuple(one.name for one in fields(NodeUsage) if one.name != "disk_total_mib")
+"""Metrics of a node, of the same names as the figures: that total hardly changes."""
+MEASURED: Mapping[str, Sequence[str]] = {
+    "attempt": ("cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation"),
+    "device": ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c"),
+    "node": ("disk_free_mib", *NODE_USAGE),
+}
+"""The metrics that are measured where the subject is, by its type. All others are the control plane's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.offboarding import Offboarding, Subject
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
@@ -26,9 +28,13 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
-    replaced by (site, name), `reservations` by their id, `images` by their name, `quota_notices` by their bound;
-    `departed` names nodes and `unreserved` reservations to delete. `resources` carry the version they were read with
-    plus one, like `updates`; a new one has version 1.
+    replaced by (site, name), `reservations` and `cron_jobs` by their id, `images` by their name, `quota_notices` by
+    their bound; `departed` names nodes, `unreserved` reservations and `removed_cron_jobs` cron jobs to delete.
+    `resources` carry the version they were read with plus one, like `updates`; a new one has version 1. `offboardings`
+    are inserted or replaced by their id.
+
+    `reassigned` are those of `updates` whose owner or tenant changed. Their earlier attempts, and the newest one, stay
+    with the owner and tenant that they ran for. One without a client key gives up the key that it had.
 
     Members of an array that share a client key come in one batch; the first one has it. The secrets of a spec are
     deleted when its workload has ended.
@@ -45,17 +51,22 @@ class Batch:
     usage_reports: list[UsageReport] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
+    cron_jobs: list[CronJob] = field(default_factory=list)
+    removed_cron_jobs: list[str] = field(default_factory=list)
     departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
     resources: list[StoredResource] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
     expired_events: list[int] = field(default_factory=list)
     quota_notices: list[QuotaNotice] = field(default_factory=list)
+    reassigned: list[Workload] = field(default_factory=list)
+    offboardings: list[Offboarding] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
-        return bool(work or rest or self.quota_notices or self.resources)
+        cron_jobs = self.cron_jobs or self.removed_cron_jobs
+        return bool(work or rest or cron_jobs or self.quota_notices or self.resources or self.offboardings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class Filter:
     site: str | None = None
     node: str | None = None
     array_id: str | None = None
+    cron_job: str | None = None
     environment: str | None = None
     text: str | None = None
     submitted_after: float | None = None
@@ -189,6 +201,9 @@ class Store(Protocol):
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Those whose window ends after that time, ordered by start."""
 
+    async def cron_jobs(self) -> Sequence[CronJob]:
+        """All cron jobs, by id."""
+
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         """The newest notice about each bound whose period began at `since` or later, by tenant, scope and name."""
 
@@ -197,3 +212,13 @@ class Store(Protocol):
 
     async def resources(self) -> Sequence[StoredResource]:
         """All platform resources, including deleted ones, by kind and name."""
+
+    async def offboardings(self) -> Sequence[Offboarding]:
+        """All renamings and removals of users and tenants, by id."""
+
+    async def rename(self, subject: Subject, name: str, to: str, *, limit: int) -> bool:
+        """Give ended workloads with their attempts and usage reports, events, totals and past reservations a new name.
+
+        At most `limit` workloads or events, in one transaction. True if more may be left. Live workloads stay: see
+        `Batch.reassigned`.
+        """

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.resources.fields import Form
-from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, SiteEntry, TenantEntry
+from commonage.resources.scheduling import (
+    PlatformRoleEntry,
+    PricesEntry,
+    PriorityClassEntry,
+    SiteEntry,
+    TenantEntry,
+)
 from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
 
 
@@ -24,6 +30,7 @@ class ResourceKind:
 KINDS = {
     one.name: one
     for one in (
+        ResourceKind("PlatformRole", PlatformRoleEntry, "Roles on the platform", "platform_roles"),
         ResourceKind("Site", SiteEntry, "Sites"),
         ResourceKind("Prices", PricesEntry, "Prices", "prices"),
         ResourceKind("PriorityClass", PriorityClassEntry, "Priority classes", "priority_classes"),

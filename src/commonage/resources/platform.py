@@ -9,11 +9,19 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.resources import Platform
 from commonage.resources.documents import Forms
 from commonage.resources.fields import Form
-from commonage.resources.scheduling import PricesEntry, PriorityClassEntry, SiteEntry, TenantEntry
+from commonage.resources.scheduling import (
+    PlatformRoleEntry,
+    PricesEntry,
+    PriorityClassEntry,
+    SiteEntry,
+    TenantEntry,
+)
 from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
 
 F = TypeVar("F", bound=Form)
 T = TypeVar("T")
+
+_UNKNOWN_SITE = " Let it join first (`commonage site token NAME`), or declare a resource of kind Site."
 
 
 def platform_of(forms: Forms, builtin: Platform) -> Platform:
@@ -28,6 +36,7 @@ def platform_of(forms: Forms, builtin: Platform) -> Platform:
         volumes=_over(builtin.volumes, (one.volume() for one in _all(forms, VolumeEntry))),
         node_pools=_over(builtin.node_pools, (one.node_pool() for one in _all(forms, NodePoolEntry)), _pool_name),
         sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
+        roles=(*builtin.roles, *(bound for one in _all(forms, PlatformRoleEntry) for bound in one.bindings())),
         prices=prices[0] if prices else builtin.prices,
     )
 
@@ -43,16 +52,30 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
         _check(f"the tenant {tenant.name}: environments", fixed, environments)
         bounded = [name for name in tenant.per_environment if "/" not in name]
         _check(f"the tenant {tenant.name}: per_environment", bounded, environments)
-        _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites)
+        _check(f"the tenant {tenant.name}: sites", tenant.sites, known_sites, _UNKNOWN_SITE)
+        _check_open(tenant, platform)
+    for site in _all(forms, SiteEntry):
+        _check(f"the site {site.name}: tenants", site.tenants, tenants)
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
+        _check(f"the volume {volume.name}: sites", volume.sites, known_sites, _UNKNOWN_SITE)
 
 
-def _check(what: str, names: Iterable[str], known: Collection[str]) -> None:
+def _check_open(tenant: TenantEntry, platform: Platform) -> None:
+    closed = [site.name for site in platform.sites if site.name in tenant.sites and not site.is_for(tenant.name)]
+    if closed:
+        raise InvalidInput(
+            f"the tenant {tenant.name}: sites: {closed[0]!r} is a site of other tenants. Add {tenant.name} to the "
+            "tenants of the site, or remove the site from the tenant.",
+            code="unknown-reference",
+        )
+
+
+def _check(what: str, names: Iterable[str], known: Collection[str], remedy: str = "") -> None:
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         there = ", ".join(sorted(known)) or "none"
-        raise InvalidInput(f"{what}: {missing!r} does not exist. Known: {there}.", code="unknown-reference")
+        raise InvalidInput(f"{what}: {missing!r} does not exist. Known: {there}.{remedy}", code="unknown-reference")
 
 
 def _all(forms: Forms, kind: type[F]) -> list[F]:

@@ -1,4 +1,4 @@
-"""The forms of tenants, priority classes, sites and prices."""
+"""The forms of tenants, roles on the platform, priority classes, sites and prices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from commonage.domain.permissions import Role, RoleBinding, SubjectKind
-from commonage.domain.resources import Site
+from commonage.domain.sites import Site, SitePolicy
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
 from commonage.resources.fields import DevicesMilli, Entry, Form, MibOrZero, MilliOrZero, NotNegative
@@ -88,7 +88,12 @@ class TenantEntry(Form):
     per_model: BoundsByName = Field(
         default_factory=dict, max_length=1000, description="Most that all members may use of a GPU model, by name."
     )
-    sites: tuple[str, ...] = Field((), description="Sites that its members may use. Empty: all.")
+    sites: tuple[str, ...] = Field(
+        (), description="Sites that its members may use. Empty: all, except those of other tenants."
+    )
+    site_policy: SitePolicy | None = Field(
+        None, description="Chooses among several sites that could start a workload. Default: the setting `site_policy`."
+    )
     environments: tuple[str, ...] = Field((), description="Environments that its members may use. Empty: all.")
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most live jobs and services. Missing: the general limit."
@@ -129,7 +134,30 @@ class TenantEntry(Form):
         )
         members = tuple(entry.binding() for entry in self.members)
         return Tenant(
-            self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads, members
+            self.name,
+            self.title,
+            self.weight,
+            quota,
+            self.sites,
+            self.environments,
+            self.max_workloads,
+            members,
+            self.site_policy,
+        )
+
+
+class PlatformRoleEntry(Form):
+    """A role in all tenants and on the platform. Admins of JupyterHub are admins without it."""
+
+    name: Annotated[str, Field(pattern="^(operator|admin)$")] = Field(description="The role: `operator` or `admin`.")
+    users: tuple[SubjectName, ...] = Field((), max_length=10_000, description="Users that have it.")
+    groups: tuple[SubjectName, ...] = Field((), max_length=10_000, description="Groups of JupyterHub that have it.")
+
+    def bindings(self) -> tuple[RoleBinding, ...]:
+        role = Role(self.name)
+        return (
+            *(RoleBinding(SubjectKind.USER, one, role) for one in self.users),
+            *(RoleBinding(SubjectKind.GROUP, one, role) for one in self.groups),
         )
 
 
@@ -156,11 +184,14 @@ class SiteEntry(Form):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = Field(description="Name of the site.")
     title: Annotated[str, Field(max_length=128)] = Field("", description="Name as it is shown.")
-    price_per_gpu_h: NotNegative = Field(0.0, description="Price of a GPU hour, compared by `site_policy = cheapest`.")
+    price_per_gpu_h: NotNegative = Field(
+        0.0, description="Price of a GPU hour, compared by the site policy `cheapest`."
+    )
     order: Annotated[int, Field(ge=-1000, le=1000)] = Field(0, description="Sites with a lower number are preferred.")
+    tenants: tuple[str, ...] = Field((), description="Tenants whose members may use it. Empty: all, it is shared.")
 
     def site(self) -> Site:
-        return Site(self.name, self.title, self.price_per_gpu_h, self.order)
+        return Site(self.name, self.title, self.price_per_gpu_h, self.order, self.tenants)
 
 
 class PricesEntry(Form):

@@ -56,6 +56,7 @@ class VolumeEntry(Form):
     memory: bool = Field(False, description="Whether scratch space is in memory.")
     always: bool = Field(False, description="Whether every workload with access gets it without a request.")
     path: str = Field("", description="Where it is mounted in containers. Default: /volumes/NAME.")
+    sites: tuple[str, ...] = Field((), description="Sites where it is: workloads that use it run there. Empty: all.")
 
     @model_validator(mode="after")
     def _check(self) -> VolumeEntry:
@@ -76,6 +77,7 @@ class VolumeEntry(Form):
             memory=self.memory,
             always=self.always,
             target=self.path,
+            sites=self.sites,
         )
 
 

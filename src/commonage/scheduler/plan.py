@@ -21,7 +21,7 @@ import numpy as np
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
-from commonage.scheduler.backfill.backfill import MAX_PROMISES, ROUNDING_S, Backfill, Promise
+from commonage.scheduler.backfill.backfill import MAX_PROMISES, ROUNDING_S, Backfill, PossibleStart, Promise
 from commonage.scheduler.fit.fit_table import choose_nodes
 from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.preemption.preemption import Preemption
@@ -209,7 +209,7 @@ class SchedulingPass:
         starts = self.quota_decision(queued_requests).starts
         self._promise_attempts += starts
         within = self._within_quota(queued_requests[0], shape)
-        when = self.backfill.earliest_start(queued_requests, shape, within) if starts else None
+        when = self._earliest_start(queued_requests, shape, within) if starts else None
         if when is None or when[0] > self.now + SOON_S:
             promise = self._evict(queued_requests, shape)
         if promise is None and when is not None:
@@ -218,7 +218,11 @@ class SchedulingPass:
         if promise is None and starts and self._may_reserve_node and not is_within_timeout:
             could = self.snapshot.fits.empty[request_class]
             could = could if within is None else could & within
-            promise = self.backfill.reserve_node(queued_requests, shape, could)
+            promises = (
+                self.backfill.reserve_node(queued_requests, shape, could & site)
+                for site in self._sites_for(queued_requests[0], shape)
+            )
+            promise = next((one for one in promises if one is not None), None)
             self._may_reserve_node = promise is None
         if promise is not None:
             self.promises[queued_requests[0].workload_id] = promise
@@ -226,6 +230,27 @@ class SchedulingPass:
             account = self.order.accounts[index]
             same = np.flatnonzero((self.order.accounts == account) & (self.order.request_classes == request_class))
             self._settled[same[self._in_same_environment(same, queued_requests[0])]] = True
+
+    def _earliest_start(
+        self, queued_requests: Sequence[QueuedRequest], shape: Shape, within: Bools | None
+    ) -> PossibleStart | None:
+        """As `Backfill.earliest_start`; all members of a gang at one site."""
+        if len(queued_requests) < 2:
+            return self.backfill.earliest_start(queued_requests, shape, within)
+        starts = (
+            self.backfill.earliest_start(queued_requests, shape, site if within is None else within & site)
+            for site in self._sites_for(queued_requests[0], shape)
+        )
+        return min((start for start in starts if start is not None), key=lambda start: start[0], default=None)
+
+    def _sites_for(self, queued: QueuedRequest, shape: Shape) -> Iterator[Bools]:
+        """[N]: the nodes on which all members of a gang may start, for each site that is large enough."""
+        snapshot, nodes = self.snapshot, np.arange(len(self.snapshot.grid.nodes))
+        if queued.gang_size < 2 or len(snapshot.sites.names) < 2:
+            yield np.ones(len(nodes), np.bool_)
+            return
+        for name in snapshot.sites.with_room(snapshot.grid.fits_empty(shape, nodes), queued.gang_size):
+            yield snapshot.sites.at(name)
 
     def _reclaim(self, index: int) -> None:
         """The quota refuses the request; it may still reclaim what others borrowed."""
@@ -248,7 +273,11 @@ class SchedulingPass:
             | snapshot.reserved.counted
         )
         rules = Preemption(snapshot.grid, snapshot.allocations, snapshot.quotas, snapshot.rules.guaranteed_s, exempt)
-        proposal = rules.victims(queued, shape, self.now, self.backfill.preemptible_nodes(queued, shape))
+        preemptible = self.backfill.preemptible_nodes(queued, shape)
+        proposals = (
+            rules.victims(queued, shape, self.now, preemptible & site) for site in self._sites_for(queued, shape)
+        )
+        proposal = next((one for one in proposals if one is not None), None)
         if proposal is None or not proposal.victims:
             self._failed_searches.add(search_key)
             return None
@@ -293,7 +322,8 @@ class SchedulingPass:
             return -np.inf
         shape = snapshot.fits.shape(request_class)
         fit = self._fit(queued, request_class, shape)
-        allowed = snapshot.sites.choose(self.backfill.startable_nodes(queued, shape, fit), len(queued_requests))
+        startable = self.backfill.startable_nodes(queued, shape, fit)
+        allowed = snapshot.sites.choose(startable, len(queued_requests), queued.tenant)
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)

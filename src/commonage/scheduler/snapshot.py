@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from commonage.scheduler.model.shapes import AllocatedRequest, Floats, Ints, Que
 from commonage.scheduler.policies import Policy
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
+from commonage.scheduler.queue.candidates import CandidateSites
 from commonage.scheduler.queue.durations import Durations
 from commonage.scheduler.queue.fair_share import Capacity, Usage
 from commonage.scheduler.queue.gpu_time import GpuTimes
@@ -43,7 +45,8 @@ class Snapshot:
         mix: WorkloadMix | None = None,
         policies: Mapping[str, Maker] = POLICIES,
     ) -> None:
-        self.rules = rules or Rules()
+        self.candidates = CandidateSites(rules or Rules())
+        self.rules = self._with_candidates(rules or Rules())
         self.grid = Grid(nodes)
         self.queue = Queue()
         self.allocated: dict[str, AllocatedRequest] = {}
@@ -65,9 +68,12 @@ class Snapshot:
 
     def set_rules(self, rules: Rules) -> None:
         """Replace the rules. Drops past usage if the half-life or the entry penalty changes."""
-        before, self.rules = self.rules, rules
-        if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
-            self.sites = Sites(self.grid, rules)
+        basis, self.candidates = self.candidates.basis, CandidateSites(rules)
+        before, self.rules = self.rules, self._with_candidates(rules)
+        self.sites.set_rules(rules)
+        if self.candidates.basis != basis:
+            for queued in [one for one in self.queue if self.restricted(one) is not one]:
+                self.enqueue(queued)
         if rules.policy != before.policy:
             self.policy = self._make_policy()
         if (rules.half_life_s, rules.entry_penalty_s) != (self.usage.half_life_s, self.usage.entry_penalty_s):
@@ -96,7 +102,16 @@ class Snapshot:
         self.usage.begin(past.attempt_id, past.tenant, past.owner, share, past.began_at)
         self.usage.end(past.attempt_id, past.ended_at)
 
+    def restricted(self, queued: QueuedRequest) -> QueuedRequest:
+        """The request with its present candidate sites."""
+        return self.candidates.restricted(queued)
+
+    def _with_candidates(self, rules: Rules) -> Rules:
+        reservations = tuple(self.candidates.reserved(one) for one in rules.reservations)
+        return replace(rules, reservations=reservations) if reservations else rules
+
     def enqueue(self, queued: QueuedRequest) -> None:
+        queued = self.restricted(queued)
         request_class = self.queue.enqueue(queued, self.usage.account(queued.tenant, queued.owner))
         self.fits.put(request_class, queued.request)
 
@@ -128,6 +143,11 @@ class Snapshot:
                 self.durations.ended(
                     allocated.kind, allocated.environment, allocated.owner, at - allocated.allocation.at
                 )
+
+    def rename(self, tenant: tuple[str, str] | None = None, owner: tuple[str, str] | None = None) -> None:
+        """Give the accounts of a tenant or an owner, (before, after), their new name. None of it may run now."""
+        self.usage.rename(tenant, owner)
+        self.gpu_times.rename(tenant, owner)
 
     def load_gpu_time(self, sums: Iterable[GpuTime], now: float) -> None:
         """Count the GPU time of attempts that ended this month."""

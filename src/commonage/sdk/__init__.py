@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commonage.sdk.asynchronous import AsyncClient
     from commonage.sdk.errors import ApiError, Unreachable
     from commonage.sdk.synchronous import Client
+    from commonage.wire.cron_jobs import CronJobIn, TriggerIn
     from commonage.wire.tenants import ReservationIn
     from commonage.wire.workloads import DependencyIn, SubmitIn
 
@@ -27,13 +28,25 @@ _HOMES = {
     "ApiError": "commonage.sdk.errors",
     "AsyncClient": "commonage.sdk.asynchronous",
     "Client": "commonage.sdk.synchronous",
+    "CronJobIn": "commonage.wire.cron_jobs",
     "DependencyIn": "commonage.wire.workloads",
     "ReservationIn": "commonage.wire.tenants",
     "SubmitIn": "commonage.wire.workloads",
+    "TriggerIn": "commonage.wire.cron_jobs",
     "Unreachable": "commonage.sdk.errors",
 }
 
-__all__ = ["ApiError", "AsyncClient", "Client", "DependencyIn", "ReservationIn", "SubmitIn", "Unreachable"]
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "CronJobIn",
+    "DependencyIn",
+    "ReservationIn",
+    "SubmitIn",
+    "TriggerIn",
+    "Unreachable",
+]
 
 
 def __getattr__(name: str) -> object:

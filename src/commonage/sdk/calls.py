@@ -29,6 +29,7 @@ class WorkloadFilter(TypedDict, total=False):
     node: str
     environment: str
     array: str
+    cron_job: str
     text: str
 
 

@@ -28,6 +28,7 @@ from commonage.sdk.calls import (
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
+from commonage.wire.cron_jobs import CronJobIn, CronJobList, CronJobOut, TriggeredOut, TriggerIn
 from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, VolumeList
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.images import (
@@ -51,6 +52,15 @@ from commonage.wire.nodes import (
     NodeOut,
     NodePoolList,
     NodePoolOut,
+)
+from commonage.wire.offboarding import (
+    OffboardingIn,
+    OffboardingList,
+    OffboardingOut,
+    OffboardingPlanIn,
+    OffboardingPlanOut,
+    UserList,
+    UserOut,
 )
 from commonage.wire.resources import (
     ApplyIn,
@@ -76,6 +86,7 @@ from commonage.wire.tenants import (
     TenantOut,
 )
 from commonage.wire.usage import UsageOut
+from commonage.wire.visits import OpenedOut, VisitorIn, VisitorsIn, VisitorsOut
 from commonage.wire.workloads import (
     AttemptList,
     AttemptOut,
@@ -154,6 +165,15 @@ class Client:
         return self._call(
             Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
         )
+
+    def open_session(self, workload_id: str) -> OpenedOut:
+        """Be let into a running session of somebody else, who is told; its address."""
+        return self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
+
+    def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
+        """Which of these visitors may stay in a session. For JupyterHub and admins."""
+        body = VisitorsIn(visitors=list(visitors))
+        return self._call(Call("POST", workload_path(workload_id, "visitors"), VisitorsOut, body=body))
 
     def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
         """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""
@@ -362,6 +382,35 @@ class Client:
         """All declared platform resources as documents. For admins."""
         return self._get("/export", ExportOut)
 
+    def users(self) -> Sequence[UserOut]:
+        """Users of JupyterHub, and others who own work or whose names are retired. For admins."""
+        return self._get("/users", UserList).items
+
+    def user(self, name: str) -> UserOut:
+        """One user, with groups, roles and the size of the home. For admins."""
+        return self._get(f"/users/{quote(name, safe='')}", UserOut)
+
+    def plan_offboarding(self, ask: OffboardingPlanIn) -> OffboardingPlanOut:
+        """What the renaming or removal of a user or tenant would do. Changes nothing. For admins."""
+        return self._call(Call("POST", "/offboardings/plan", OffboardingPlanOut, body=ask))
+
+    def begin_offboarding(self, ask: OffboardingIn) -> OffboardingOut:
+        """Begin a renaming or removal as planned. The same request again returns the first. For admins."""
+        return self._call(Call("POST", "/offboardings", OffboardingOut, body=ask))
+
+    def offboardings(self) -> Sequence[OffboardingOut]:
+        """Renamings and removals of users and tenants, newest first. For admins."""
+        return self._get("/offboardings", OffboardingList).items
+
+    def offboarding(self, offboarding_id: str) -> OffboardingOut:
+        """A renaming or removal, with its finished steps and its last error. For admins."""
+        return self._get(f"/offboardings/{quote(offboarding_id, safe='')}", OffboardingOut)
+
+    def release_name(self, offboarding_id: str) -> OffboardingOut:
+        """Permit others to take the name that a renaming or removal gave up. For admins."""
+        path = f"/offboardings/{quote(offboarding_id, safe='')}/release"
+        return self._call(Call("POST", path, OffboardingOut))
+
     def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
         """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
         return self._get("/quotas", QuotaList, tenant=tenant, user=user).items
@@ -369,6 +418,36 @@ class Client:
     def node_pools(self) -> Sequence[NodePoolOut]:
         """The node pools: nodes rented while work waits for them, and their cost. For admins."""
         return self._get("/node-pools", NodePoolList).items
+
+    def cron_jobs(self) -> Sequence[CronJobOut]:
+        """The user's cron jobs, and those of others whose runs the user may see."""
+        return self._get("/cron-jobs", CronJobList).items
+
+    def cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._get(f"/cron-jobs/{quote(cron_job_id, safe='')}", CronJobOut)
+
+    def create_cron_job(self, ask: CronJobIn) -> CronJobOut:
+        """Create a job that repeats. A second one of the same name is refused."""
+        return self._call(Call("POST", "/cron-jobs", CronJobOut, body=ask, repeatable=False))
+
+    def dry_run_cron_job(self, ask: CronJobIn) -> CronJobOut:
+        """The same checks as `create_cron_job`, and the next five times. Creates nothing."""
+        return self._call(Call("POST", "/cron-jobs/dry-run", CronJobOut, body=ask))
+
+    def suspend_cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._call(Call("POST", f"/cron-jobs/{quote(cron_job_id, safe='')}/suspend", CronJobOut))
+
+    def resume_cron_job(self, cron_job_id: str) -> CronJobOut:
+        return self._call(Call("POST", f"/cron-jobs/{quote(cron_job_id, safe='')}/resume", CronJobOut))
+
+    def trigger_cron_job(self, cron_job_id: str, ask: TriggerIn) -> TriggeredOut:
+        """Run it now. With a key in `ask`, a repeated call returns the same run."""
+        path = f"/cron-jobs/{quote(cron_job_id, safe='')}/trigger"
+        return self._call(Call("POST", path, TriggeredOut, body=ask, repeatable=ask.key is not None))
+
+    def remove_cron_job(self, cron_job_id: str) -> CronJobOut:
+        """Remove it. Its runs stay."""
+        return self._call(Call("DELETE", f"/cron-jobs/{quote(cron_job_id, safe='')}", CronJobOut, repeatable=False))
 
     def reservations(self) -> Sequence[ReservationOut]:
         """The reservations of the user's tenants, with their times; for admins all."""

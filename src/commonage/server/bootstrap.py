@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import time
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
+from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
@@ -28,6 +30,7 @@ from commonage.metrics.prometheus import metrics_router
 from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
+from commonage.ports.agents import RemoteDevices
 from commonage.server.configure import (
     EnginePlace,
     agents_of,
@@ -51,7 +54,7 @@ from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
-from commonage.storage import HomeFolders
+from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
@@ -142,9 +145,12 @@ async def assemble(
     store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     joining, engines = None, Engines([engine])
+    elsewhere: ChainMap[str, RemoteDevices] = ChainMap({} if agents is None else {LOCAL_SITE: agents})
     if address := settings.site_address:
         authority = authority_of(data.path)
-        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, metrics.write, access, engines)
+        kept = SiteSamples(store, metrics, clock)
+        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, kept.write, access, engines)
+        elsewhere.maps.append(remote.engines.devices)  # sites come and go
         site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
         joining = Joining(settings, site, authority, data.path, clock, remote)
     join_service = None if joining is None else joining.join_service
@@ -155,14 +161,14 @@ async def assemble(
         identity=identity,
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
         devices=devices.devices,
-        elsewhere={LOCAL_SITE: agents} if agents is not None else {},
+        elsewhere=elsewhere,
         engines=engines,
         environments=builtin_of(settings),
         chance=random.SystemRandom().randrange,
         support=LocalSupport(settings),
         declared=declared_of(settings),
         joining=join_service,
-        homes=HomeFolders(homes_dir(settings, data.path)),
+        homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
@@ -171,13 +177,16 @@ async def assemble(
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()
     has_host_cookies = bool(origins.sessions) and (origins.hub or "").startswith("https:")
-    portal_auth = PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies)
+    portal_auth = PortalAuth(
+        identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
+    )
+    sites = None if joining is None else joining.site_service
     app = create_app(
         control,
-        Auth(identity, secrets.spawner_token, secrets.operator_token),
-        create_router(control, portal_auth),
+        Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
+        create_router(control, portal_auth, sites),
         metrics_router(control, meter).routes,
-        Services(join_service, registry, None if joining is None else joining.site_service),
+        Services(join_service, registry, sites),
     )
     web = meter.around(app)
     return Components(

@@ -163,7 +163,7 @@ def rules_of(settings: Settings) -> Rules:
     """The planner's rules, without platform resources."""
     return Rules(
         policy=settings.policy,
-        site_policy=settings.site_policy.value,
+        site_policy=settings.site_policy,
         half_life_s=float(settings.half_life),
         entry_penalty_s=float(settings.entry_penalty),
         age_credit=settings.age_credit,

@@ -28,12 +28,13 @@ from commonage.domain.errors import (
     Unavailable,
 )
 from commonage.domain.principals import Principal, Scope
-from commonage.ports.identity import IssuedToken
+from commonage.ports.identity import Account, IssuedToken
 from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
 _KNOWN_S = 30.0  # a revoked token works for up to this long
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
 _MAX_CACHED = 10_000
+_PAGE = 200
 _SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
 _SCOPES = frozenset(scope.value for scope in Scope)
 
@@ -134,6 +135,13 @@ class HubIdentity:
         response = await self._call("DELETE", _server_path(user, name))
         _check(response, httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST)
 
+    async def share_session(self, user: str, name: str, visitor: str) -> None:
+        """Let `visitor` open that session. The hub's spawner ends it. Raises NotFound."""
+        response = await self._call("POST", f"shares/{_quoted(user)}/{_quoted(name)}", json={"user": visitor})
+        if response.status_code in (httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST):
+            raise NotFound(f"Session or user not found in JupyterHub: {_message(response)}", code="user-not-found")
+        _check(response)
+
     async def expires_at(self, token: str) -> float | None:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is not valid."""
         response = await self._send("GET", "user", token=token)
@@ -193,6 +201,83 @@ class HubIdentity:
             )
         _check(response, httpx2.codes.CONFLICT)
 
+    async def account(self, user: str) -> Account | None:
+        response = await self._call("GET", f"users/{_quoted(user)}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return None
+        _check(response)
+        return _account(response.json(), len(await self._tokens(user)))
+
+    async def accounts(self) -> Sequence[Account]:
+        found: list[Account] = []
+        while True:
+            query = urlencode({"offset": len(found), "limit": _PAGE})
+            response = await self._call("GET", f"users?{query}")
+            _check(response)
+            page = response.json()
+            found += (_account(model) for model in page)
+            if len(page) < _PAGE:
+                return sorted(found, key=lambda one: one.name)
+
+    async def _tokens(self, user: str) -> Sequence[str]:
+        """The ids of all its tokens: of sessions and sign-ins, too."""
+        response = await self._call("GET", f"users/{_quoted(user)}/tokens")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return []
+        _check(response)
+        models = response.json()
+        return [str(one["id"]) for kind in ("api_tokens", "oauth_tokens") for one in models.get(kind, ())]
+
+    async def revoke_tokens(self, user: str) -> None:
+        for token_id in await self._tokens(user):
+            await self.revoke_token(user, token_id)
+        self._forget_user(user)
+
+    def _forget_user(self, user: str) -> None:
+        """Ask the hub again about the tokens of this user, which it may know no longer, or under another name."""
+        known = [key for key, (_, principal) in self._cache.items() if principal is not None and principal.name == user]
+        for key in known:
+            del self._cache[key]
+
+    async def rename_user(self, user: str, to: str) -> None:
+        before = await self._call("GET", f"users/{_quoted(user)}")
+        if before.status_code == httpx2.codes.NOT_FOUND:
+            return
+        _check(before)
+        response = await self._call("PATCH", f"users/{_quoted(user)}", json={"name": to})
+        if response.status_code == httpx2.codes.BAD_REQUEST and "already exists" in _message(response):
+            raise Conflict(f"JupyterHub has another user {to[:60]!r}. Remove that user, or give it another name.")
+        _check(response)
+        self._forget_user(user)
+
+    async def remove_user(self, user: str) -> None:
+        response = await self._call("DELETE", f"users/{_quoted(user)}")
+        if response.status_code == httpx2.codes.BAD_REQUEST:
+            raise Conflict(f"JupyterHub cannot remove the user {user[:60]!r} now: {_message(response)}")
+        _check(response, httpx2.codes.NOT_FOUND)
+        self._forget_user(user)
+
+    async def group(self, name: str) -> Sequence[str] | None:
+        response = await self._call("GET", f"groups/{_quoted(name)}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return None
+        _check(response)
+        return [str(user) for user in response.json().get("users", ())]
+
+    async def rename_group(self, name: str, to: str) -> None:
+        members = await self.group(name)
+        if members is None:
+            return
+        _check(await self._call("POST", f"groups/{_quoted(to)}"), httpx2.codes.CONFLICT)
+        if members:
+            _check(await self._call("POST", f"groups/{_quoted(to)}/users", json={"users": list(members)}))
+        await self.remove_group(name)
+        for user in members:
+            self._forget_user(user)
+
+    async def remove_group(self, name: str) -> None:
+        _check(await self._call("DELETE", f"groups/{_quoted(name)}"), httpx2.codes.NOT_FOUND)
+
     async def _fetch_owner(self, token: str, digest: bytes) -> Principal | None:
         response = await self._send("GET", "user", token=token)
         if await self._is_unknown_token(response):
@@ -235,6 +320,16 @@ class HubIdentity:
 def _server_path(user: str, name: str) -> str:
     base = f"users/{_quoted(user)}"
     return f"{base}/servers/{_quoted(name)}" if name else f"{base}/server"
+
+
+def _account(model: Mapping[str, Any], tokens: int = 0) -> Account:
+    return Account(
+        name=str(model["name"]),
+        groups=tuple(sorted(model.get("groups") or ())),
+        admin=bool(model.get("admin")),
+        tokens=tokens,
+        sessions=tuple(sorted(model.get("servers") or ())),
+    )
 
 
 def _quoted(name: str) -> str:

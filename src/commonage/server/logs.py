@@ -27,12 +27,12 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 _QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn")
 
 
-def set_up(logs: Path, level: str, form: str) -> None:
+def set_up(logs: Path, level: str, form: str, terminal_level: int = logging.WARNING) -> None:
     """Configure logging. Raises OSError if the file cannot be written."""
     file = RotatingFileHandler(logs / "server.log", maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, encoding="utf-8")
     file.setFormatter(JsonLines() if form == "json" else TextLines())
     terminal = logging.StreamHandler(sys.stderr)
-    terminal.setLevel(logging.WARNING)
+    terminal.setLevel(terminal_level)
     terminal.setFormatter(JsonLines() if form == "json" else Short())
     root = logging.getLogger()
     for old in root.handlers[:]:

@@ -32,7 +32,7 @@ from commonage.domain.iterations import Loop
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
-from commonage.engines.process.processes import raise_file_limit
+from commonage.engines.process.processes import keep_children_within_quotas, raise_file_limit
 from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of
@@ -75,6 +75,8 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             secrets = load_secrets(data.path, settings.password_file)
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
             raise_file_limit()  # for sessions, and for connections of containers
+            if settings.engine == "process":
+                keep_children_within_quotas()
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(server.run())
     except (ServerError, CommonageError) as error:

@@ -17,8 +17,9 @@ from commonage.engines.settings import parse_mount
 from commonage.ports.clouds import Cloud
 from commonage.ports.platform import PlatformSupport
 from commonage.resources.documents import Forms, body_of, form_of
+from commonage.resources.fields import Form
 from commonage.resources.platform import check_references, platform_of
-from commonage.resources.scheduling import PricesEntry
+from commonage.resources.scheduling import PlatformRoleEntry, PricesEntry
 from commonage.server.settings.nodes import rental_of
 from commonage.server.settings.settings import Settings
 
@@ -78,7 +79,8 @@ def builtin_of(settings: Settings) -> list[Environment]:
 
 def _forms(settings: Settings) -> Forms:
     prices = [settings.prices] if settings.prices != PricesEntry() else []
-    tables = {
+    tables: dict[str, Sequence[Form]] = {
+        "PlatformRole": _platform_roles(settings),
         "Prices": prices,
         "PriorityClass": settings.priority_classes,
         "Environment": settings.environments,
@@ -87,6 +89,16 @@ def _forms(settings: Settings) -> Forms:
         "NodePool": settings.node_pools,
     }
     return {(kind, one.name): one for kind, entries in tables.items() for one in entries}
+
+
+def _platform_roles(settings: Settings) -> list[PlatformRoleEntry]:
+    """One resource for each role. In the settings file, each table is one user or group."""
+    found = []
+    for role in dict.fromkeys(one.role for one in settings.platform_roles):
+        bound = [one for one in settings.platform_roles if one.role == role]
+        users, groups = [one.user for one in bound if one.user], [one.group for one in bound if one.group]
+        found.append(PlatformRoleEntry(name=role, users=tuple(users), groups=tuple(groups)))
+    return found
 
 
 def declared_platform(settings: Settings) -> Platform:

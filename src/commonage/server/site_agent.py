@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
+from commonage.domain.errors import EngineFailure
 from commonage.gpu.detect import share_devices
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
@@ -26,6 +27,7 @@ from commonage.server.data_dir import DataDir
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
 from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 
 _log = logging.getLogger(__name__)
@@ -69,9 +71,12 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         access = WorkloadAccess(network.ports, gateway.port)
         engine = make_engine(settings, EnginePlace(site, data.path), opened.devices, access, agents=agents)
         own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
-        agent = SiteAgent(engine, gateway, folder, clock, own)
+        agent = SiteAgent(engine, gateway, folder, clock, own, SiteDevices(opened.devices, agents))
         closing.push_async_callback(agent.close)
-        await agent.open()
+        try:
+            await agent.open()
+        except EngineFailure as error:
+            raise EngineFailure(f"the {settings.engine} engine of this site cannot be used: {error}") from error
         _log.info("site %s: %s engine is open", site, settings.engine)
 
         async def use(connection: SiteConnection, _welcome: SiteWelcome) -> None:

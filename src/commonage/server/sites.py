@@ -10,7 +10,7 @@ from commonage.engines.remote.engine import RemoteEngine, StoreSamples
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.sites.links import SiteLinks
+from commonage.link.sites.links import SiteEvents, SiteLinks
 from commonage.link.sites.registry import SiteRegistry
 from commonage.ports.clock import Clock
 from commonage.server.workload_gateway import WorkloadAccess
@@ -43,11 +43,17 @@ def remote_sites(
         await engine.open()
         all_engines.add(engine)
 
+    async def removed(engine: RemoteEngine) -> None:
+        all_engines.remove(engine.site)
+        await engine.close()
+        await engine.delete_records()
+
     registry = SiteRegistry(data_dir.absolute() / "authority" / "sites.json", clock.now)
     names = [one.name for one in registry.sites() if one.joined_at is not None]
     settings = RemoteSettings(data_dir.absolute() / FOLDER, access.gateway_port, access.ports)
-    engines = Sites(names, settings, clock, store_samples, added)
+    engines = Sites(names, settings, clock, store_samples, added, removed)
     for engine in engines.engines():
         all_engines.add(engine)
-    links = SiteLinks(authority, registry, engines.handlers, on_connected=engines.on_connected, now=clock.now)
+    events = SiteEvents(engines.on_connected, engines.on_joined, engines.on_removed)
+    links = SiteLinks(authority, registry, engines.handlers, events, now=clock.now)
     return RemoteSites(registry, links, engines)

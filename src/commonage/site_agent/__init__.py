@@ -8,6 +8,7 @@
 | logs, commands and connections as streams | `streams.py` |
 | files of jobs | `bundles.py` |
 | samples of an outage | `samples.py` |
+| GPUs of the site, and warnings about them | `devices.py` |
 | how workloads reach the hub and the control plane | `gateway.py` |
 | joining as a site | `join.py` |
 

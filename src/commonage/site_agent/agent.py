@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.errors import CommonageError
-from commonage.domain.statuses import Capabilities, Measurement
+from commonage.domain.statuses import Capabilities
 from commonage.link.exchange import ConnectionLost
-from commonage.link.messages import Measured, Nothing
+from commonage.link.messages import RESUME, Device, Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.engine_messages import (
     ATTACH,
@@ -27,10 +27,12 @@ from commonage.link.sites.engine_messages import (
     STATUSES,
     STOP,
     STORE_SAMPLES,
+    STORE_WARNINGS,
     TUNNEL,
     AttemptId,
     Prepare,
     Samples,
+    SiteMeasured,
     SiteNetwork,
     SiteReport,
     SiteStatuses,
@@ -41,9 +43,10 @@ from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
-from commonage.site_agent import attempts, samples
+from commonage.site_agent import attempts, devices, samples
 from commonage.site_agent.attempts import Attempts
 from commonage.site_agent.bundles import SiteBundles
+from commonage.site_agent.devices import KeptWarnings, SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.site_agent.samples import KeptSamples
 from commonage.site_agent.statuses import StatusTracker
@@ -68,18 +71,29 @@ class SiteSettings:
 class SiteAgent:
     """`open()`, then `run()` until cancelled; meanwhile `serve` each connection to the control plane, one at a time.
 
-    `gateway` is open: the engine may need its port. `folder` holds the agent's own files.
+    `gateway` is open: the engine may need its port. `folder` holds the agent's own files. `gpus`: None if the site has
+    none.
     """
 
     def __init__(
-        self, engine: Engine, gateway: SiteGateway, folder: Path, clock: Clock, settings: SiteSettings | None = None
+        self,
+        engine: Engine,
+        gateway: SiteGateway,
+        folder: Path,
+        clock: Clock,
+        settings: SiteSettings | None = None,
+        gpus: SiteDevices | None = None,
     ) -> None:
         self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
-        self._file = SqliteFile(folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA))
+        self._devices = gpus or SiteDevices()
+        self._file = SqliteFile(
+            folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA, *devices.SCHEMA), samples.ON_FULL
+        )
         self._bundles = SiteBundles(folder / "bundles")
         self._statuses = StatusTracker(engine, self._on_statuses)
-        self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock.now)
+        self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock, self._devices.prepared)
         self._samples = KeptSamples(self._file, self._settings.samples_max_mib * 1024 * 1024)
+        self._warnings = KeptWarnings(self._file, clock.now)
         self._streams = EngineStreams(engine, self._statuses)
         self._connection: SiteConnection | None = None
         self._report = SiteReport(Capabilities("remote"))
@@ -91,6 +105,7 @@ class SiteAgent:
         await self._file.open()
         await asyncio.to_thread(self._bundles.open)
         await self._engine.open()
+        await self._statuses.refresh()  # before a link can report that these are all
         await self._attempts.open()
         await self._refresh()
 
@@ -112,7 +127,8 @@ class SiteAgent:
                 START: self._start,
                 STOP: self._stop,
                 FORGET: self._forget,
-                MEASURE: self._measure,
+                MEASURE: self._on_measure,
+                RESUME: self._resume,
                 PREPARE: self._prepare,
                 ATTACH: self._on_attach,
             },
@@ -158,8 +174,20 @@ class SiteAgent:
     async def _forget(self, wanted: AttemptId, _: OnProgress) -> Nothing:
         return await self._done(self._attempts.forget(wanted.attempt_id))
 
-    async def _measure(self, _nothing: Nothing, _: OnProgress) -> Measured:
-        return Measured(tuple(await self._engine.measure()))
+    async def _on_measure(self, _nothing: Nothing, _: OnProgress) -> SiteMeasured:
+        return await self._measure()
+
+    async def _measure(self) -> SiteMeasured:
+        nodes, running = self._report.nodes, self._attempts.running()
+        measured, found = await asyncio.gather(
+            self._engine.measure(), self._devices.measure(self._engine, nodes, running, self._clock)
+        )
+        return SiteMeasured(tuple(measured), found)
+
+    async def _resume(self, device: Device, _: OnProgress) -> Nothing:
+        await self._devices.resume(device.uuid)
+        await self._refresh()  # the control plane knows the fault is gone before it gets the answer
+        return Nothing()
 
     async def _prepare(self, wanted: Prepare, on_progress: OnProgress) -> Nothing:
         try:
@@ -216,12 +244,26 @@ class SiteAgent:
         while True:
             await self._clock.sleep(self._settings.sample_every_s)
             try:
-                measured: list[Measurement] = list(await self._engine.measure())
-                round_ = self._samples.of(measured, self._clock.now())
                 if self._connection is None:
-                    await self._samples.keep(round_)
+                    await self._samples.keep(self._sample(await self._measure()))
+                else:  # for the rates of the first round without a link
+                    self._sample(SiteMeasured(tuple(await self._engine.measure())))
             except CommonageError as error:
                 _log.warning("this round of samples is lost: %s", error)
+            try:
+                await self._warn()
+            except CommonageError as error:
+                _log.warning("warnings about GPUs are not sent yet: %s", error)
+
+    def _sample(self, measured: SiteMeasured) -> Samples:
+        nodes = () if self._report.failure else self._report.nodes
+        return self._samples.of(measured, self._attempts.running(), nodes, self._clock.now())
+
+    async def _warn(self) -> None:
+        """Keep the new warnings of the GPUs, and send all that are kept if the link is up."""
+        await self._warnings.keep(await self._devices.take_warnings(self._report.nodes))
+        if (connection := self._connection) is not None:
+            await self._warnings.deliver(lambda kept: connection.request(STORE_WARNINGS, kept))
 
     async def _deliver_samples(self, connection: SiteConnection) -> None:
         async def store(kept: Samples) -> None:

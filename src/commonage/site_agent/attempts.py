@@ -13,35 +13,55 @@ from dataclasses import replace
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import CommonageError, start_failure
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.link.sites.engine_messages import Start
 from commonage.link.sites.sqlite_file import SqliteFile
+from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.site_agent.bundles import SiteBundles
 from commonage.site_agent.statuses import StatusTracker
 
 _log = logging.getLogger(__name__)
-SCHEMA = ("CREATE TABLE IF NOT EXISTS attempts (id TEXT PRIMARY KEY, start TEXT, bundle TEXT NOT NULL, refusal TEXT)",)
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS attempts "
+    "(id TEXT PRIMARY KEY, start TEXT, bundle TEXT NOT NULL, refusal TEXT, allocation TEXT NOT NULL)",
+)
 """`start` is null once the engine has the request: it keeps its own copy. `refusal` is the end of one it refused."""
 
 
 class Attempts:
+    """`prepare` completes a request by what only this site knows."""
+
     def __init__(
         self,
         engine: Engine,
         file: SqliteFile,
         bundles: SiteBundles,
         statuses: StatusTracker,
-        now: Callable[[], float],
+        clock: Clock,
+        prepare: Callable[[StartRequest], StartRequest],
     ) -> None:
         self._engine, self._file, self._bundles = engine, file, bundles
-        self._statuses, self._now = statuses, now
+        self._statuses, self._now, self._prepare = statuses, clock.now, prepare
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._allocations: dict[str, Allocation] = {}
 
     async def open(self) -> None:
         for _, refusal in await self._file.read("SELECT id, refusal FROM attempts WHERE refusal IS NOT NULL"):
             self._statuses.refuse(from_json(Status, json.loads(refusal), ignore_unknown=True))
+        for attempt_id, allocation in await self._file.read("SELECT id, allocation FROM attempts"):
+            self._allocations[attempt_id] = from_json(Allocation, json.loads(allocation), ignore_unknown=True)
         await self.retry()
+
+    def running(self) -> list[Allocation]:
+        """The allocations of attempts whose program runs; `at` is its start."""
+        known = ((one, self._statuses.get(attempt_id)) for attempt_id, one in self._allocations.items())
+        return [
+            replace(allocation, at=status.started_at)
+            for allocation, status in known
+            if status is not None and status.phase is Phase.RUNNING and status.started_at is not None
+        ]
 
     async def start(self, wanted: Start) -> None:
         """Goes on if the caller is cancelled. Raises EngineFailure if the engine refuses it; then it is not kept."""
@@ -58,15 +78,16 @@ class Attempts:
             _log.warning("attempt %s does not start: %s", attempt_id, error)
 
     async def _start(self, wanted: Start) -> None:
-        attempt_id = wanted.request.attempt_id
+        attempt_id, allocation = wanted.request.attempt_id, wanted.request.allocation
         if self._statuses.get(attempt_id) is not None:
             return
         await self._file.write(
             (
-                "INSERT INTO attempts (id, start, bundle) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                (attempt_id, json.dumps(to_json(wanted)), wanted.bundle),
+                "INSERT INTO attempts (id, start, bundle, allocation) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                (attempt_id, json.dumps(to_json(wanted)), wanted.bundle, json.dumps(to_json(allocation))),
             )
         )
+        self._allocations[attempt_id] = allocation
         self._bundles.started(wanted.bundle)
         try:
             await self._begin(wanted)
@@ -91,7 +112,7 @@ class Attempts:
         request = wanted.request
         if wanted.bundle:
             request = replace(request, bundle_path=str(self._bundles.path(wanted.bundle)))
-        await self._engine.start(request)
+        await self._engine.start(self._prepare(request))
         await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (request.attempt_id,)))
         await self._statuses.refresh()
 
@@ -122,5 +143,6 @@ class Attempts:
 
     async def _drop(self, attempt_id: str) -> None:
         await self._file.write(("DELETE FROM attempts WHERE id = ?", (attempt_id,)))
+        self._allocations.pop(attempt_id, None)
         used = {bundle for (bundle,) in await self._file.read("SELECT DISTINCT bundle FROM attempts")}
         await self._bundles.remove_except(used)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 
+from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
+from commonage.control.usage.samples import AttemptSamples, of_attempts_on_devices, of_devices, of_node
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.statuses import Measurement
-from commonage.link.sites.engine_messages import Samples
+from commonage.domain.nodes import Allocation, NodeKey, NodeReport
+from commonage.link.sites.engine_messages import Samples, SiteMeasured
 from commonage.link.sites.sqlite_file import SqliteFile
-from commonage.ports.metrics import Sample
 
+ON_FULL = "DELETE FROM samples WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM samples)"
+"""The oldest half: on a full disk, start requests, ends and newer samples need the space."""
 _log = logging.getLogger(__name__)
+_THIS_SITE = ""  # the control plane adds the name
 SCHEMA = ("CREATE TABLE IF NOT EXISTS samples (id INTEGER PRIMARY KEY AUTOINCREMENT, round TEXT, size INTEGER)",)
 
 
@@ -21,18 +27,21 @@ class KeptSamples:
 
     def __init__(self, file: SqliteFile, max_bytes: int) -> None:
         self._file, self._max_bytes = file, max_bytes
-        self._before: dict[str, tuple[float, float]] = {}
+        self._of_attempts = AttemptSamples()
         self.dropped = 0
 
-    def of(self, measurements: Sequence[Measurement], now: float) -> Samples:
-        """The samples of attempts, as the control plane makes them. The first CPU measurement of each gives none."""
-        found = []
-        for one in measurements:
-            subject, before = f"attempt:{one.attempt_id}", self._before.get(one.attempt_id)
-            if before is not None and now > before[0]:
-                found.append(Sample("cpu_cores", subject, now, max(0.0, (one.cpu_s - before[1]) / (now - before[0]))))
-            found.append(Sample("memory_mib", subject, now, float(one.memory_mib)))
-        self._before = {one.attempt_id: (now, one.cpu_s) for one in measurements}
+    def of(
+        self, measured: SiteMeasured, allocated: Iterable[Allocation], nodes: Collection[NodeReport], now: float
+    ) -> Samples:
+        """The samples of attempts, devices and nodes, as the control plane makes them."""
+        round_ = MeasurementRound(now)
+        for one in measured.devices:
+            round_ = merge_rounds(round_, attribute(_THIS_SITE, one.samples, one.owners, math.inf))
+        here = [replace(one, site=_THIS_SITE) for one in allocated]
+        found = self._of_attempts.of(measured.measurements, now)
+        found += of_devices(round_, now) + of_attempts_on_devices(round_, here, now)
+        for node in nodes:
+            found += of_node(NodeKey(_THIS_SITE, node.name), node, now, is_measured=not node.gone)
         return Samples(tuple(found))
 
     async def keep(self, round_: Samples) -> None:

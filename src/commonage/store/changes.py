@@ -9,9 +9,11 @@ from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store.rows import (
+    CRON_JOB,
     EVENT,
     IMAGE,
     NODE,
+    OFFBOARDING,
     QUOTA_NOTICE,
     RESERVATION,
     RESOURCE,
@@ -51,11 +53,15 @@ class Changes:
         self.departed = [{"of_site": clean(site), "of_name": clean(name)} for site, name in batch.departed]
         self.reservations = _last_rows(RESERVATION, batch.reservations, lambda reservation: reservation.id)
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
+        self.cron_jobs = _last_rows(CRON_JOB, batch.cron_jobs, lambda cron_job: cron_job.id)
+        self.removed_cron_jobs = [{"of_id": clean(cron_job_id)} for cron_job_id in batch.removed_cron_jobs]
         self.quota_notices = _last_rows(
             QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
         )
         self.images = _last_rows(IMAGE, batch.images, lambda image: image.name)
         self.resources = [{**RESOURCE.row(one), "before": one.version - 1} for one in batch.resources]
+        self.offboardings = _last_rows(OFFBOARDING, batch.offboardings, lambda one: one.id)
+        self.reassigned = [_reassigned(newest[one.id]) for one in batch.reassigned]
         self.expired = [clean(workload_id) for workload_id in batch.expired]
         self.expired_events = [{"of_seq": seq} for seq in batch.expired_events]
         self.usage_reports = _last_rows(USAGE_REPORT, batch.usage_reports, lambda report: report.attempt_id)
@@ -94,6 +100,16 @@ class Changes:
                 body = secrets_of.get(id(spec)) or secrets_to_json(spec.secrets)
                 secrets_of[id(spec)] = body
                 self.new_secrets.append({"workload_id": workload.id, "body": body})
+
+
+def _reassigned(workload: Workload) -> Row:
+    spec = workload.spec
+    return {
+        "of_id": workload.id,
+        "owner": clean(spec.owner),
+        "tenant": clean(spec.tenant),
+        "keeps_key": spec.key is not None,
+    }
 
 
 def _last_rows(stored: Stored[T], values: Iterable[T], key: Callable[[T], Any]) -> list[Row]:

@@ -25,6 +25,7 @@ def conditions_of(which: Filter, dialect: Dialect, *, with_states: bool) -> list
         columns.site: which.site,
         columns.node: which.node,
         columns.array_id: which.array_id,
+        columns.cron_job: which.cron_job,
         columns.environment: which.environment,
     }
     terms: list[ColumnElement[bool]] = [column == clean(value) for column, value in equal.items() if value is not None]
@@ -71,8 +72,8 @@ def _walk(limit: int, *demands: ColumnElement[bool]) -> Select[tuple[str]]:
 
 
 def _lanes(which: Filter) -> list[list[ColumnElement[bool]]] | None:
-    """The index walks to merge; None if a single walk over ids, a site, a node or an array is best."""
-    if which.site is not None or which.node is not None or which.array_id is not None:
+    """The index walks to merge; None if a single walk over ids, a site, a node, an array or a cron job is best."""
+    if any(value is not None for value in (which.site, which.node, which.array_id, which.cron_job)):
         return None
     states = sorted(State if which.states is None else set(which.states))
     by_state = [[workloads.c.state == state.value] for state in states]

@@ -19,8 +19,10 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Select, Table, select
 
 from commonage.domain.codec import from_json, to_json
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node, Share
+from commonage.domain.offboarding import Offboarding
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
 from commonage.domain.usage import UsageReport
@@ -145,9 +147,11 @@ EVENT = Stored(Event, tables.events)
 NODE = Stored(Node, tables.nodes)
 USAGE_REPORT = Stored(UsageReport, tables.usage_reports)
 RESERVATION = Stored(Reservation, tables.reservations)
+CRON_JOB = Stored(CronJob, tables.cron_jobs)
 IMAGE = Stored(Image, tables.images)
 RESOURCE = Stored(StoredResource, tables.resources)
 QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)
+OFFBOARDING = Stored(Offboarding, tables.offboardings)
 
 ATTEMPT_COLUMNS = (*ATTEMPT.columns, *ALLOCATION.columns)
 
@@ -177,6 +181,7 @@ def workload_row(workload: Workload, spec_id: str, key: str | None) -> Row:
         **_charged_to(spec),
         "kind": spec.kind.value,
         "array_id": spec.array_id,
+        "cron_job": spec.cron_job,
         "key": None if key is None else clean(key),
         "name_folded": clean(spec.name).casefold(),
         "spec_id": spec_id,

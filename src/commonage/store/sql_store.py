@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
+from commonage.domain.offboarding import Offboarding, Subject
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import GpuTime, PastAllocation, Usage, UsageReport
@@ -24,11 +26,14 @@ from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect
 from commonage.store.expiry import expired
+from commonage.store.renaming import Renaming
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
+    CRON_JOB,
     EVENT,
     IMAGE,
     NODE,
+    OFFBOARDING,
     QUOTA_NOTICE,
     RESERVATION,
     RESOURCE,
@@ -38,7 +43,17 @@ from commonage.store.rows import (
     clean,
     shares_from_text,
 )
-from commonage.store.tables import attempts, events, images, quota_notices, reservations, resources, usage_reports
+from commonage.store.tables import (
+    attempts,
+    cron_jobs,
+    events,
+    images,
+    offboardings,
+    quota_notices,
+    reservations,
+    resources,
+    usage_reports,
+)
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
 from commonage.store.usage import SUBJECTS, usage_of, usage_statement
@@ -202,6 +217,9 @@ class SqlStore:
         ending_later = RESERVATION.select().where(reservations.c.ends_at > after)
         return await self._read(RESERVATION, ending_later.order_by(reservations.c.starts_at, reservations.c.id))
 
+    async def cron_jobs(self) -> Sequence[CronJob]:
+        return await self._read(CRON_JOB, CRON_JOB.select().order_by(cron_jobs.c.id))
+
     async def images(self) -> Sequence[Image]:
         return await self._read(IMAGE, IMAGE.select().order_by(images.c.name))
 
@@ -213,6 +231,13 @@ class SqlStore:
         return sorted(
             await self._read(QUOTA_NOTICE, later), key=lambda one: (one.tenant, one.scope, one.name, one.resource)
         )
+
+    async def offboardings(self) -> Sequence[Offboarding]:
+        return await self._read(OFFBOARDING, OFFBOARDING.select().order_by(offboardings.c.id))
+
+    async def rename(self, subject: Subject, name: str, to: str, *, limit: int) -> bool:
+        renaming = Renaming(subject, clean(name), clean(to), limit)
+        return await self._parts.database.write(renaming.run)
 
     async def _read(self, stored: Stored[T], statement: Select[Any]) -> list[T]:
         return [stored.value(row) for row in await self._rows(statement)]

@@ -48,7 +48,8 @@ def _where(condition: str) -> dict[str, Any]:
 # The states of ended workloads, as the partial index has them: it is used by statements with the same text.
 ENDED = f"state IN ({', '.join(repr(state.value) for state in State if state.is_terminal)})"
 
-# The submitted spec: one for all members of an array, and never changed.
+# The submitted spec: one for all members of an array, and never changed. Only owner and tenant may change: those of
+# `workloads` count.
 specs = Table(
     "specs",
     metadata,
@@ -58,7 +59,8 @@ specs = Table(
 )
 
 # `key` is the client's; of an array only the first member has it, so that it can be unique.
-# `attempt_id`, `site` and `node` are of the newest attempt, `name_folded` is for case-insensitive search.
+# `attempt_id`, `site` and `node` are of the newest attempt, `name_folded` is for case-insensitive search. `cron_job` is
+# the id of the cron job that it is a run of.
 workloads = Table(
     "workloads",
     metadata,
@@ -85,6 +87,7 @@ workloads = Table(
     Column("warned", Boolean, nullable=False),
     Column("retried", Integer, nullable=False),
     Column("losses", Integer, nullable=False),
+    Column("cron_job", Id),
     sqlite_with_rowid=False,
 )
 
@@ -97,6 +100,7 @@ Index(None, workloads.c.environment, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.kind, workloads.c.state, workloads.c.id)
 Index(None, workloads.c.site, workloads.c.node, workloads.c.id, **_where("site IS NOT NULL"))
 Index(None, workloads.c.array_id, workloads.c.id, **_where("array_id IS NOT NULL"))
+Index(None, workloads.c.cron_job, workloads.c.id, **_where("cron_job IS NOT NULL"))
 # Retention looks for the oldest ends, and for other members of an array with the same spec.
 Index(None, workloads.c.since, workloads.c.id, **_where(ENDED))
 Index(None, workloads.c.spec_id)
@@ -220,6 +224,15 @@ reservations = Table(
 )
 Index(None, reservations.c.ends_at)
 
+# Cron jobs, with the values of their secrets, which each of their runs needs.
+cron_jobs = Table(
+    "cron_jobs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Platform resources. A deleted one stays without a body, so that its versions go on growing.
 resources = Table(
     "resources",
@@ -231,6 +244,16 @@ resources = Table(
     Column("managed_by", Text, nullable=False),
     Column("changed_by", Text, nullable=False),
     Column("changed_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Renamings and removals of users and tenants. They stay: they say which names are retired.
+offboardings = Table(
+    "offboardings",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 

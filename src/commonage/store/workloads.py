@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Select, func, select
@@ -19,13 +20,18 @@ from commonage.store.tables import attempts, secrets, specs, workloads
 
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
-_OWN_END: Final = 3 + len(WORKLOAD.columns)
+_OWN_BEGIN: Final = 5
+_OWN_END: Final = _OWN_BEGIN + len(WORKLOAD.columns)
+
+_SpecKey = tuple[str, str, str]  # spec id, owner, tenant
 
 _WHOLE = (
     select(
         workloads.c.spec_id,
         specs.c.body.label("spec"),
         secrets.c.body.label("secrets"),
+        workloads.c.owner,
+        workloads.c.tenant,
         *(workloads.c[name] for name in WORKLOAD.columns),
         *(attempts.c[name].label(f"attempt_{name}") for name in ATTEMPT_COLUMNS),
     )
@@ -38,8 +44,8 @@ _WHOLE = (
 class Workloads:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Specs never change and pages are read often, so each is decoded once.
-        self._specs: OrderedDict[str, Spec] = OrderedDict()
+        # Specs change only their owner and tenant, and pages are read often, so each is decoded once.
+        self._specs: OrderedDict[_SpecKey, Spec] = OrderedDict()
 
     async def live(self) -> list[Workload]:
         """All workloads that have not ended, oldest first."""
@@ -77,26 +83,37 @@ class Workloads:
 
     async def _read(self, statement: Select[Any]) -> list[Workload]:
         rows = await self._database.read(statement)
-        with_secrets: dict[tuple[str, str], Spec] = {}
+        with_secrets: dict[tuple[_SpecKey, str], Spec] = {}
         return [self._decode(row, with_secrets) for row in rows]
 
-    def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[str, str], Spec]) -> Workload:
-        spec_id, body, secret = row[:3]
+    def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[_SpecKey, str], Spec]) -> Workload:
+        spec_id, body, secret, *charged = row[:_OWN_BEGIN]
+        key: _SpecKey = (spec_id, *charged)
         if secret is None:
-            spec = self._spec(spec_id, body)
+            spec = self._spec(key, body)
         else:  # members of an array share one, also after a restart
-            spec = with_secrets.get((spec_id, secret)) or spec_from_json(body, secret)
-            with_secrets[spec_id, secret] = spec
+            spec = with_secrets.get((key, secret)) or _charged(spec_from_json(body, secret), key)
+            with_secrets[key, secret] = spec
         attempt = row[_OWN_END:]
         newest = attempt_from_row(attempt) if attempt[0] is not None else None
-        return WORKLOAD.value(row[3:_OWN_END], spec=spec, attempt=newest)
+        return WORKLOAD.value(row[_OWN_BEGIN:_OWN_END], spec=spec, attempt=newest)
 
-    def _spec(self, spec_id: str, body: str) -> Spec:
-        spec = self._specs.get(spec_id)
+    def _spec(self, key: _SpecKey, body: str) -> Spec:
+        spec = self._specs.get(key)
         if spec is None:
-            spec = self._specs[spec_id] = spec_from_json(body)
+            spec = self._specs[key] = _charged(spec_from_json(body), key)
             if len(self._specs) > _SPECS_KEPT:
                 self._specs.popitem(last=False)
         else:
-            self._specs.move_to_end(spec_id)
+            self._specs.move_to_end(key)
         return spec
+
+
+def _charged(spec: Spec, key: _SpecKey) -> Spec:
+    """The spec with the owner and tenant of the workload's row."""
+    _, owner, tenant = key
+    return (
+        spec
+        if (clean(spec.owner), clean(spec.tenant)) == (owner, tenant)
+        else replace(spec, owner=owner, tenant=tenant)
+    )

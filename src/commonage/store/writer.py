@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import Table, bindparam, delete, insert, select, update
+from sqlalchemy import Boolean, Table, bindparam, case, delete, insert, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -19,9 +19,11 @@ from commonage.store.many import is_among, many_in_one
 from commonage.store.rows import WORKLOAD, Row
 from commonage.store.tables import (
     attempts,
+    cron_jobs,
     events,
     images,
     nodes,
+    offboardings,
     quota_notices,
     reservations,
     resources,
@@ -32,6 +34,7 @@ from commonage.store.tables import (
 )
 
 _FIXED: Final = frozenset({"id", "submitted_at", "array_index"})
+_CHARGED: Final = frozenset({"owner", "tenant", "environment"})
 
 
 class Writer:
@@ -59,7 +62,18 @@ class Writer:
             .values({name: bindparam(name) for name in progress})
         )
         self._delete_secrets = prepared(delete(secrets).where(is_among(secrets.c.workload_id, "ids", dialect)))
-        self._upsert_attempts = upsert(attempts)
+        # An attempt stays with the owner and tenant that it ran for, even if its workload is handed over.
+        self._upsert_attempts = prepared(_upsert(attempts, dialect, fixed=_CHARGED))
+        keeps_key = bindparam("keeps_key", type_=Boolean)
+        self._reassign = prepared(
+            update(workloads)
+            .where(workloads.c.id == bindparam("of_id"))
+            .values(
+                owner=bindparam("owner"),
+                tenant=bindparam("tenant"),
+                key=case((keeps_key, workloads.c.key), else_=null()),
+            )
+        )
         self._insert_events = prepared(insert(events))
         self._delete_events = prepared(delete(events).where(events.c.seq == bindparam("of_seq")))
         self._upsert_nodes = upsert(nodes)
@@ -69,11 +83,14 @@ class Writer:
         self._upsert_usage_reports = upsert(usage_reports)
         self._upsert_reservations = upsert(reservations)
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
+        self._upsert_cron_jobs = upsert(cron_jobs)
+        self._delete_cron_jobs = prepared(delete(cron_jobs).where(cron_jobs.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
         resource_key = (resources.c.kind == bindparam("kind"), resources.c.name == bindparam("name"))
         self._resource_version = prepared(select(resources.c.version).where(*resource_key).with_for_update())
         self._upsert_resources = upsert(resources)
         self._upsert_quota_notices = upsert(quota_notices)
+        self._upsert_offboardings = upsert(offboardings)
 
     def write(self, connection: Connection, changes: Changes) -> None:
         """Raises StaleVersion unless each updated workload has the version that its update follows."""
@@ -82,6 +99,7 @@ class Writer:
         self._insert_workloads.many(connection, changes.new)
         self._insert_secrets.many(connection, changes.new_secrets)
         self._update_workloads.many(connection, changes.changed)
+        self._reassign.many(connection, changes.reassigned)
         if changes.ended:
             self._delete_secrets.one(connection, {"ids": many_in_one(changes.ended, self._dialect)})
         self._upsert_attempts.many(connection, changes.attempts.values())
@@ -91,6 +109,8 @@ class Writer:
         self._upsert_usage_reports.many(connection, changes.usage_reports)
         self._upsert_reservations.many(connection, changes.reservations)
         self._delete_reservations.many(connection, changes.unreserved)
+        self._upsert_cron_jobs.many(connection, changes.cron_jobs)
+        self._delete_cron_jobs.many(connection, changes.removed_cron_jobs)
         self._upsert_images.many(connection, changes.images)
         for row in changes.resources:
             self._check_resource(connection, row)
@@ -99,6 +119,7 @@ class Writer:
             delete_workloads(connection, changes.expired)
         self._delete_events.many(connection, changes.expired_events)
         self._upsert_quota_notices.many(connection, changes.quota_notices)
+        self._upsert_offboardings.many(connection, changes.offboardings)
 
     def _check_versions(self, connection: Connection, expected: dict[str, int]) -> None:
         if not expected:
@@ -141,9 +162,10 @@ class _Prepared:
         return connection.exec_driver_sql(self._sql, self._values(row))
 
 
-def _upsert(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
-    """Insert whole rows; a row with an existing primary key replaces the old one."""
+def _upsert(table: Table, dialect: Dialect, fixed: Collection[str] = frozenset()) -> postgresql.Insert | sqlite.Insert:
+    """Insert whole rows; a row with an existing primary key replaces the old one, except for its `fixed` columns."""
     statement = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
     keys = [column.name for column in table.primary_key]
-    rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in keys}
+    kept = {*keys, *fixed}
+    rest = {column.name: statement.excluded[column.name] for column in table.columns if column.name not in kept}
     return statement.on_conflict_do_update(index_elements=keys, set_=rest)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
+from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.images import Environment, Image, Kernel, Provenance
 from commonage.domain.nodes import (
     LOCAL_SITE,
@@ -87,10 +88,10 @@ def node(
     **fields: Any,
 ) -> Node:
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
-    `faults`, `disk_pressure`, `disk_free_mib` and `usage`.
+    `faults`, `disk_pressure`, `disk_free_mib`, `usage`, `gone` and `awaits_admin`.
     """
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
-    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage")
+    names = ("labels", "faults", "disk_pressure", "disk_free_mib", "usage", "gone", "awaits_admin")
     of_report = {key: fields.pop(key) for key in names if key in fields}
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)
@@ -229,6 +230,14 @@ def reservation(starts_at: float = NOW + 3600, ends_at: float = NOW + 7200, **fi
     """A reservation in an hour, for an hour, for one request of a tenant; `fields` are those of Reservation."""
     base = Reservation(f"r{workload_id()}", "course", starts_at, ends_at, request(gpus="4GiB"))
     return replace(base, **fields)
+
+
+def cron_job(schedule: str = "0 7 * * *", time_zone: str = "UTC", **fields: Any) -> CronJob:
+    """Ann's cron job, which was made NOW; `fields` are those of CronJob, CronRule or `spec()`."""
+    rule = {key: fields.pop(key) for key in list(fields) if key in CronRule.__dataclass_fields__}
+    own = {key: fields.pop(key) for key in list(fields) if key in CronJob.__dataclass_fields__}
+    base = CronJob(f"c{workload_id()}", spec(**fields), CronRule(schedule, time_zone, **rule), NOW, NOW)
+    return replace(base, **own)
 
 
 def image(name: str = "lab/torch", tenant: str | None = "lab", **fields: Any) -> Image:

@@ -15,7 +15,7 @@ class Faults:
 
     `delay_s` is added to each piece of up to 16 KiB; `bytes_per_s` limits each direction of a connection. `silent`: the
     line takes bytes and delivers none, and tells neither side. `corrupt_in`: after this many more bytes one bit is
-    inverted, once. `cut_in`: after this many more bytes all connections break.
+    inverted, once. `cut_in`: after this many more bytes all connections break. `refuses`: new connections end at once.
     """
 
     delay_s: float = 0.0
@@ -23,21 +23,22 @@ class Faults:
     silent: bool = False
     corrupt_in: int | None = None
     cut_in: int | None = None
+    refuses: bool = False
 
 
 class FaultProxy:
-    """Forwards connections to 127.0.0.1 and the port `target`. `accepted` counts them."""
+    """Forwards connections to `host` to 127.0.0.1 and the port `target`. `accepted` counts them."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
+        self.target, self._host = target, host
         self.faults = Faults()
         self.accepted = self.port = 0
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
 
     async def open(self) -> None:
-        """Listen on a free port of the loopback: `port`."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_CHUNK)
+        """Listen on a free port: `port`."""
+        self._server = await asyncio.start_server(self._accept, self._host, 0, limit=_CHUNK)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -54,6 +55,9 @@ class FaultProxy:
             task.cancel()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.faults.refuses:
+            writer.transport.abort()
+            return
         self.accepted += 1
         task = asyncio.create_task(self._forward(reader, writer))
         self._connections[task] = [writer]

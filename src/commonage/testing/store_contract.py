@@ -20,6 +20,7 @@ from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
+from commonage.testing.store_offboarding_contract import StoreOffboardingContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
 from commonage.testing.store_reservations_contract import StoreReservationsContract
 from commonage.testing.store_resources_contract import StoreResourcesContract
@@ -51,6 +52,7 @@ class StoreContract(
     StoreResourcesContract,
     StoreImagesContract,
     StoreRetentionContract,
+    StoreOffboardingContract,
 ):
     """Writing is atomic, durable, and loses no concurrent change."""
 

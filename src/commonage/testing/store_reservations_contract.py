@@ -1,4 +1,4 @@
-"""Contract tests for reservations and notices of quotas in a store. Part of `store_contract`."""
+"""Contract tests for reservations, cron jobs and notices of quotas in a store. Part of `store_contract`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from commonage.domain.cron_jobs import Overlap
+from commonage.domain.errors import Conflict
+from commonage.domain.reasons.cron_jobs import PreviousRunActive
 from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.requests import Request
 from commonage.domain.tenants import QuotaNotice, Reservation
-from commonage.ports.store import Batch, Store
+from commonage.domain.workloads import State
+from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_reading_contract import some_examples
@@ -27,6 +31,33 @@ class StoreReservationsContract:
         await store.commit(Batch(reservations=[written]))
         assert await store.reservations(after=make.NOW) == [written]
         await store.commit(Batch(unreserved=[written.id]))
+
+    async def test_cron_jobs_are_read_as_they_were_written_and_removed_by_id(self, store: Store) -> None:
+        secret = make.cron_job(secrets=(("TOKEN", "s3cret"),), overlap=Overlap.REPLACE, succeeded_kept=3)
+        other = make.cron_job(last_refused=PreviousRunActive(workload_id="w1"), suspended=True, groups=("lab",))
+        await store.commit(Batch(cron_jobs=[secret, other]))
+        assert await store.cron_jobs() == [secret, other]
+        moved_on = replace(secret, decided_until=make.NOW + 60)
+        await store.commit(Batch(cron_jobs=[moved_on], removed_cron_jobs=[other.id, "never-there"]))
+        assert await store.cron_jobs() == [moved_on]
+
+    async def test_runs_are_found_by_their_cron_job(self, store: Store) -> None:
+        runs = [make.workload(cron_job="c1", due_at=make.NOW), make.workload(State.FAILED, cron_job="c1")]
+        await store.commit(Batch(inserts=[*runs, make.workload(cron_job="c2"), make.workload()]))
+        found = await store.workloads(Filter(cron_job="c1"), limit=10)
+        assert list(found.items) == runs[::-1]
+        assert (await store.workloads(Filter(cron_job="c1", states=[State.FAILED]), limit=10)).items == [runs[1]]
+        assert await store.count(Filter(cron_job="c2")) == {State.QUEUED: 1}
+
+    async def test_a_run_and_the_progress_of_its_cron_job_are_written_together_or_not_at_all(
+        self, store: Store
+    ) -> None:
+        cron_job, run = make.cron_job(), make.workload(key="c1:60")
+        await store.commit(Batch(cron_jobs=[cron_job], inserts=[run]))
+        again = Batch(cron_jobs=[replace(cron_job, decided_until=60.0)], inserts=[make.workload(key="c1:60")])
+        with pytest.raises(Conflict):
+            await store.commit(again)
+        assert await store.cron_jobs() == [cron_job]
 
     async def test_reservations_come_in_the_order_in_which_they_begin(self, store: Store) -> None:
         windows = [(50.0, 60.0), (10.0, 99.0), (10.0, 20.0)]

@@ -53,6 +53,9 @@ class VolumeOut(BaseModel):
         default_factory=list, description="Nodes that enforce its size; empty if it has no size limit."
     )
     unbounded_on: list[str] = Field(default_factory=list, description="Nodes that do not enforce its size.")
+    sites: list[str] | None = Field(
+        None, description="Sites where it is, of those that you may see; null: all. Workloads that use it run there."
+    )
     notes: list[ReasonOut] = Field(description="Limitations on this installation.")
 
 
@@ -62,6 +65,7 @@ class HomeOut(BaseModel):
     used_mib: int
     quota_mib: int | None = Field(description="Quota; null for none.")
     over: bool = Field(description="It exceeds its quota.")
+    enforced: bool = Field(description="Whether the file system enforces the quota.")
     measured_at: float
     text: str
 

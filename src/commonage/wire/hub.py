@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 # The control plane is the hub's service of this name; all its paths at the proxy are below this one.
 SERVICE_NAME = "commonage"
+# User names become names of folders and parts of addresses.
+USER_NAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 PORTAL_PATH = f"/services/{SERVICE_NAME}/"
 API_PATH = f"{PORTAL_PATH}api/v1"
 # The page that the proxy shows instead of one that it refuses.

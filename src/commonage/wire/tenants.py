@@ -43,6 +43,9 @@ class TenantOut(BaseModel):
     weight: float = Field(description="Its fair share of a full cluster, relative to the weights of other tenants.")
     member: bool = Field(description="Whether you are one of its members.")
     sites: list[str] = Field(description="Sites that its members may use; all if empty.")
+    site_policy: str | None = Field(
+        None, description="Chooses among several free sites; null: the setting `site_policy`."
+    )
     environments: list[str] = Field(description="Environments that its members may use; all if empty.")
     nominal: BoundsOut = Field(
         description="Its nominal quota: workloads within it are not preempted for other tenants."

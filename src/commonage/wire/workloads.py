@@ -79,6 +79,9 @@ class SubmitIn(Strict):
         description="Labels that its node must have; `node` and `site` select a node or site by name.",
         examples=[{"zone": "basement"}],
     )
+    near: Annotated[PlainText, Field(max_length=128)] | None = Field(
+        None, description="A volume: it runs at a site that has it, whether it mounts it or not.", examples=["datasets"]
+    )
     one_numa: bool = Field(False, description="All its GPUs must be on the same NUMA node.")
     grace_s: Seconds | None = Field(None, description="Seconds between SIGTERM and SIGKILL.", examples=[30])
     retries: int = Field(0, ge=0, le=100)
@@ -207,11 +210,16 @@ class WorkloadOut(BaseModel):
     losses: int = Field(0, description="Number of requeues because its node was lost.")
     gang: bool = Field(False, description="The members of its array start together, on different nodes.")
     volumes: list[str] = Field(default_factory=list, description="Requested volumes with their modes.")
+    near: str = Field("", description="The volume at whose sites it runs; empty: any site.")
     variables: dict[str, str]
     stopping: bool
     url: str | None
     bundle: str | None
     key: str | None
+    cron_job: str | None = Field(None, description="The cron job that it is a run of.")
+    due_at: float | None = Field(
+        None, description="The time of the schedule that it runs for; null if it was triggered."
+    )
     usage_report: UsageReportOut | None = Field(
         None, description="Used resources; only for a single workload, not in lists. Null if never measured."
     )
@@ -274,6 +282,16 @@ class JobsAheadOut(BaseModel):
     text: str
 
 
+class SiteChoiceOut(BaseModel):
+    """A site, and why the workload does not start there."""
+
+    site: str
+    is_candidate: bool = Field(description="It may start there at some time.")
+    reason: ReasonOut = Field(description="`SiteHasRoom` if nothing there is in its way now.")
+    free_at: float | None = Field(description="When time limits leave room there; null if unknown.")
+    text: str
+
+
 class ExplanationOut(BaseModel):
     """Why a workload waits, and when it is expected to start. Instants are unix seconds."""
 
@@ -288,6 +306,10 @@ class ExplanationOut(BaseModel):
         description="Missing resources, one reason of each kind; for the node that lacks the least first."
     )
     pending_node: ReasonOut | None = Field(None, description="A requested node that could run it.")
+    site: str | None = Field(None, description="The site in whose queue it is shown, if there are several.")
+    sites: list[SiteChoiceOut] = Field(
+        [], description="Each site that you may see, the candidates first; empty if there is only one."
+    )
     holders: list[HolderOut]
     fits_now: str | None = Field(description="A smaller request that would start now, as text.")
     fits_now_gpus: str | None = Field(description="The same as a value of `gpus`, if nothing else differs.")
@@ -330,6 +352,7 @@ class WorkloadsQuery(Strict):
     node: Name | None = Field(None, description="The node that it runs on.")
     environment: Name | None = None
     array: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Members of this array.")
+    cron_job: Annotated[PlainText, Field(max_length=64)] | None = Field(None, description="Runs of this cron job.")
     text: Annotated[PlainText, Field(max_length=200)] | None = Field(
         None, description="Part of the name, or the start of the id."
     )

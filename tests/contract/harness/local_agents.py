@@ -19,6 +19,7 @@ from commonage.agent.containers.mounts import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.ports.agents import AgentReport, Agents, OnProgress
@@ -131,7 +132,7 @@ class LocalAgents(Agents):
             try:
                 daemon.ask("GET", f"/images/{quote(image)}/json")
             except RuntimeError:
-                on_progress("0 of 1 MB", 0.5)
+                on_progress(PullingImage(image=image), 0.5)
                 answer = daemon.ask("POST", f"/images/create?fromImage={quote(image)}")
                 raise EngineFailure(f"the image {image} cannot be fetched: {json.dumps(str(answer))}") from None
 

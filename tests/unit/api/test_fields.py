@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
+from commonage.control.offboarding.offboardings import UserView
+from commonage.control.offboarding.plans import OffboardingPlan
 from commonage.control.queries.launch import GpuChoice, LaunchView, VolumeView
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.workloads import StateDetails
@@ -20,10 +22,12 @@ from commonage.control.tenants import TenantView
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
-from commonage.domain.explanations import Explanation, Holder, JobsAhead
+from commonage.domain.cron_jobs import CronJob, CronRule
+from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
+from commonage.domain.offboarding import Offboarding, Wanted
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
@@ -38,7 +42,20 @@ from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
 from commonage.ports.sites import SiteToken, SiteView
-from commonage.wire import environments, events, images, nodes, reasons, resources, sites, tenants, usage, workloads
+from commonage.wire import (
+    cron_jobs,
+    environments,
+    events,
+    images,
+    nodes,
+    offboarding,
+    reasons,
+    resources,
+    sites,
+    tenants,
+    usage,
+    workloads,
+)
 
 MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
 
@@ -53,12 +70,22 @@ class Description:
 
 
 DESCRIPTIONS: dict[type[BaseModel], Description] = {
+    cron_jobs.CronJobOut: Description(
+        (CronJob, Spec, CronRule),
+        own="next_times reason active",
+        hidden="spec rule decided_until last_refused groups of_admin kind variables secrets dropped_secrets priority "
+        "time_limit_s grace_s retry depends_on bundle array_id array_size key preemptible volumes gang requeue "
+        "cron_job due_at",
+    ),
+    cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
         (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib site"
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
-    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads members"),
+    environments.TenantChoice: Description(
+        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy"
+    ),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
     events.PointOut: Description((Point,)),
@@ -97,6 +124,10 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     resources.GitSourceOut: Description((GitSource,)),
     resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
     resources.ResourceOut: Description((StoredResource,), hidden="body"),
+    offboarding.OffboardingOut: Description((Offboarding,)),
+    offboarding.OffboardingPlanOut: Description((OffboardingPlan,)),
+    offboarding.UserOut: Description((UserView,)),
+    offboarding.WantedOut: Description((Wanted,)),
     sites.SiteOut: Description((SiteView,)),
     sites.SiteTokenOut: Description((SiteToken,)),
     tenants.AmountsOut: Description((Amounts,)),
@@ -121,10 +152,11 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     workloads.AttemptOut: Description(
         (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
     ),
-    workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
+    workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued"),
     workloads.HolderOut: Description((Holder,), own="text", hidden="tenant"),
     workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
-    workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk"),
+    workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk sites"),
+    workloads.SiteChoiceOut: Description((SiteChoice,), own="text"),
     workloads.ShareOut: Description((Share,), own="device index", hidden="device_uuid device_index device_memory_mib"),
     workloads.SubmitIn: Description(
         (Submission,),
@@ -140,12 +172,13 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
-    "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "ExportOut",
-    "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut",
-    "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
+    "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
+    "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
+    "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",
+    "OffboardingPlanIn", "PeerOut", "PlanIn", "PlanOut", "PoolNodeOut",
     "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut", "ReservationIn", "ReservedOut",
     "ResourceIn", "SeriesOut", "SiteTokenIn", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
-    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
+    "TerminalIn", "ToCommand", "TriggerIn", "TriggeredOut", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
 }  # fmt: skip
 
 

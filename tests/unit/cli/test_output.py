@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.cli import output, tenant
+from commonage.wire.workloads import ExplanationOut
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,24 @@ def test_memory(mib: int, text: str) -> None:
 @pytest.mark.parametrize(("milli", "text"), [(500, "0.5"), (1000, "1"), (2500, "2.5")])
 def test_cpus(milli: int, text: str) -> None:
     assert output.cpus(milli) == text
+
+
+def test_explanation_lists_each_site() -> None:
+    reason = {"code": "NodeDraining", "params": {}, "message": "Node n is draining."}
+    explained = ExplanationOut.model_validate(
+        {
+            "workload_id": None, "state": None, "summary": "Position 1.", "startable_now": False, "position": 1,
+            "queue_length": 1, "reasons": [reason], "holders": [], "fits_now": None, "fits_now_gpus": None,
+            "expected_start_at": None, "basis": None,
+            "sites": [
+                {"site": "north", "is_candidate": True, "reason": reason, "free_at": None, "text": ""},
+                {"site": "south", "is_candidate": True, "reason": reason, "free_at": 0.0, "text": ""},
+            ],
+        }
+    )  # fmt: skip
+    lines = output.explanation(explained)
+    assert lines[:3] == ["Position 1.", "Sites:", "  north: Node n is draining."]
+    assert lines[3] == f"  south: Node n is draining. Room: {output.clock(0.0)} at the latest."
 
 
 def test_states_have_colors() -> None:

@@ -9,6 +9,7 @@ import pytest
 from commonage.control.request_limits import Connection, Connections, RateLimit, requests_of_users
 from commonage.control.settings import Limits
 from commonage.domain.errors import Forbidden, TooMany, Unavailable
+from commonage.domain.permissions import Role
 from commonage.domain.principals import Principal, Scope
 from commonage.testing.fakes.clock import FakeClock, settle
 
@@ -74,6 +75,25 @@ async def test_one_ends_when_its_identity_lost_a_right_or_cannot_be_checked(what
     with pytest.raises(Forbidden if what == "less" else Unavailable):
         await asyncio.wait_for(waiting, 5)
     assert all_of_them.count(Connection.STREAM) == 0
+
+
+async def test_one_ends_when_a_role_is_taken_away_but_not_when_one_is_given() -> None:
+    clock, roles = FakeClock(), {("course", Role.TEACHER)}
+    all_of_them = Connections(clock, Limits(recheck_s=10), lambda _: frozenset(roles))
+
+    async def wait() -> None:
+        async with all_of_them.hold(Connection.COMMAND, ANN, same):
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await settle()
+    roles.add(("course", Role.MEMBER))
+    await clock.advance(10)
+    assert not waiting.done()
+    roles.remove(("course", Role.TEACHER))
+    await clock.advance(10)
+    with pytest.raises(Forbidden, match="the rights of ann have changed"):
+        await asyncio.wait_for(waiting, 5)
 
 
 async def test_a_timeout_of_the_block_itself_stays_one() -> None:

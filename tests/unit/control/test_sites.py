@@ -9,6 +9,7 @@ from tests.unit.control.world import FOREVER, Site, job, submit
 
 from commonage.control.engines import Engines
 from commonage.domain.errors import EngineFailure
+from commonage.domain.lifecycle import StopRun
 from commonage.domain.nodes import NodeKey, NodeReport, NodeState
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import Measurement, Phase, Status
@@ -146,6 +147,66 @@ async def test_an_error_of_one_task_ends_all() -> None:
 
     with pytest.raises(RuntimeError, match="a defect"):
         await Engines([FakeEngine("a", [], FakeClock())]).run_each(run)
+
+
+class SlowToOpen(FakeEngine):
+    def __init__(self, site: str) -> None:
+        super().__init__(site, [], FakeClock())
+        self.may_open = asyncio.Event()
+        self.closed = False
+
+    async def open(self) -> None:
+        await self.may_open.wait()
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_site_that_does_not_open_is_left_out_until_it_is_open() -> None:
+    slow, quick = SlowToOpen("slow"), FakeEngine("quick", [], FakeClock())
+    engines = Engines([slow, quick])
+    await engines.open(timeout_s=0.01)
+    assert list(engines) == ["quick"]
+    slow.may_open.set()
+    await settle()
+    assert set(engines) == {"quick", "slow"}
+
+
+async def test_an_engine_that_cannot_be_opened_is_an_error() -> None:
+    class Broken(FakeEngine):
+        async def open(self) -> None:
+            raise EngineFailure("its folder cannot be read")
+
+    with pytest.raises(EngineFailure, match="its folder cannot be read"):
+        await Engines([Broken("broken", [], FakeClock())]).open()
+
+
+async def test_closing_waits_for_no_silent_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonage.control.engines.CLOSE_TIMEOUT_S", 0.01)
+    opening = Engines([SlowToOpen("still opening")])
+    await opening.open(timeout_s=0.01)
+    await opening.close()
+    await Engines([SlowToOpen("silent")]).close()
+
+
+async def test_the_stop_of_an_unknown_attempt_waits_for_no_silent_site(site: Site) -> None:
+    class Stuck(FakeEngine):
+        async def stop(self, attempt_id: str, grace_s: float) -> None:
+            await asyncio.Event().wait()
+
+    stopped: list[str] = []
+
+    class Noting(FakeEngine):
+        async def stop(self, attempt_id: str, grace_s: float) -> None:
+            stopped.append(attempt_id)
+
+    async with site.open() as control:
+        control.engines.add(east(site, Stuck))
+        control.engines.add(Noting("west", [], site.clock))
+        gone = make.workload()
+        control.reconcile.effect(gone.id, StopRun(f"{gone.id}-1", 1))
+        await settle()
+        assert stopped == [f"{gone.id}-1"]
 
 
 def test_labels_of_nodes_elsewhere_name_their_site() -> None:

@@ -5,7 +5,7 @@ import pytest
 from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import tenant_of, within_sites
+from commonage.control.tenants import tenant_of
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.principals import Principal, Scope
@@ -83,12 +83,3 @@ def test_environments_of_a_tenant() -> None:
     assert environment(Kind.SESSION, None) == "notebook"
     with pytest.raises(InvalidInput, match=r"EnvironmentNotOffered\(.*exists=True.*offered=\('torch',\)"):
         environment(Kind.JOB, "base")
-
-
-def test_sites_of_a_tenant() -> None:
-    assert within_sites((), OPTICS) == (("site", "north"),)
-    assert within_sites((), COURSE) == (("site", "|".join(COURSE.sites)),)
-    assert within_sites((("site", "north|south"),), COURSE) == (("site", "north|south"),)
-    assert within_sites((("site", "south"),), COURSE) == (("site", "south"),)
-    with pytest.raises(Forbidden, match="members of optics use the sites north, not 'south'"):
-        within_sites((("site", "south"),), OPTICS)

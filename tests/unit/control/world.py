@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fakes.bundles import MemoryBundles
+from tests.fakes.hub_users import HubUsers
 from tests.fakes.metrics import KeptMetrics
 
 from commonage.control.control import Adapters, Control
@@ -72,10 +73,11 @@ class NoDevices(Devices):
         return taken
 
 
-class FakeHub:
+class FakeHub(HubUsers):
     """The hub: what it is asked to start, the spawner of the test submits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, str, Mapping[str, Any]]] = []
         self.spawn: Callable[[str, str, Mapping[str, Any]], Any] | None = None
 
@@ -115,6 +117,7 @@ class Site:
         self.elsewhere: Any = None
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
+        self.homes: Any = None
         self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
         self.default = FOREVER
@@ -142,6 +145,7 @@ class Site:
             elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
             support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),
             joining=self.joining,
+            homes=self.homes,
             declared=self.declared,
         )
         pools = tuple(NodePool(policy, "fake", "small", "debian") for policy, _ in self.clouds)

@@ -425,6 +425,16 @@ def test_stops_an_attempt_that_appears_after_its_end() -> None:
     assert step(ended, late, NOW).effects == (StopRun(attempt_id(ended.id, 1), 0),)
 
 
+def test_reasons_name_the_node_with_its_site() -> None:
+    queued = factories.workload(State.QUEUED)
+    elsewhere = replace(allocation_for(queued), site="east", node="gpu-1")
+    starting = step(queued, AllocationAssigned(elsewhere), NOW).workload
+    assert starting.reason == attempts.Starting(node="east/gpu-1")
+    told = see(starting, Phase.STARTING, reason=attempts.Starting(node="gpu-1"))
+    assert told == starting, "an engine knows its nodes by their bare names"
+    assert see(starting, Phase.RUNNING).reason == attempts.Running(node="east/gpu-1")
+
+
 def test_repeated_statuses_write_nothing() -> None:
     for name, workloads in situations().items():
         for workload in workloads:

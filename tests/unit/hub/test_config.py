@@ -63,11 +63,13 @@ def test_other_authenticators_admit_nobody_by_default(settings: HubSettings) -> 
     assert c.JupyterHub.public_url == "https://hub.example.org"
 
 
-def test_admin_role_keeps_its_scopes_and_gets_ours(settings: HubSettings) -> None:
+def test_admin_role_gets_our_scopes_and_no_way_past_us_into_sessions(settings: HubSettings) -> None:
     before = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
     configured(settings)
     after = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
-    assert after == before | {"admin": [*before["admin"], *scopes.ADMIN_SCOPES]}
+    assert after == before | {"admin": scopes.of_admins(before["admin"])}
+    assert "access:servers" not in after["admin"]
+    assert {*scopes.ADMIN_SCOPES, "admin:servers"} <= {*after["admin"]}
 
 
 def test_sessions_have_origins_of_their_own_and_services_have_the_hubs(settings: HubSettings) -> None:

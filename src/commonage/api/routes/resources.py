@@ -36,7 +36,7 @@ from commonage.wire.resources import (
 router = APIRouter(route_class=Guarded)
 _ETAG = re.compile(r'(?:W/)?"(\d{1,9})"')
 _TENANT = {"kind": "Tenant", "name": "vision-lab", "weight": 2, "nominal": {"gpus": 4, "memory": "256GiB"}}
-_DOCUMENTS = ("unknown-kind", "unknown-reference", "managed-elsewhere", "invalid-volume")
+_DOCUMENTS = ("unknown-kind", "unknown-reference", "managed-elsewhere", "invalid-volume", "name-not-released")
 _VERSION: dict[str, Any] = {
     "parameters": [
         {

@@ -12,10 +12,10 @@ from commonage.api.fill import fill
 from commonage.api.routes.nodes import find_node
 from commonage.api.routes.workloads import WORKLOAD, check_id
 from commonage.api.routing import QUERY, Guarded, asks, caller, context, problems
-from commonage.control.loops.sample import NODE_USAGE
 from commonage.domain.errors import InvalidInput
 from commonage.domain.permissions import Permission
 from commonage.domain.usage import Prices, Usage
+from commonage.ports.metrics import MEASURED
 from commonage.wire.events import MetricsOut, MetricsQuery, PointOut, SeriesOut
 from commonage.wire.usage import UsageOut, UsageQuery, UsageRow
 
@@ -23,9 +23,7 @@ router = APIRouter(route_class=Guarded)
 
 
 HOUR_S = 3600.0
-_OF_ATTEMPTS = ("cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation")
-_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib", *NODE_USAGE)
-_OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
+_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", *MEASURED["node"])
 _UNITS = {
     "cpu_cores": "cores",
     "memory_mib": "MiB",
@@ -54,7 +52,7 @@ _UNITS = {
 async def workload_metrics(request: Request, workload_id: str, query: Annotated[MetricsQuery, Query()]) -> MetricsOut:
     """CPU, memory, VRAM and GPU utilisation of the newest attempt. Default: the last hour."""
     workload = await context(request).control.queries.workload(caller(request), check_id(workload_id))
-    subjects = {} if workload.attempt is None else {f"attempt:{workload.attempt.id}": _OF_ATTEMPTS}
+    subjects = {} if workload.attempt is None else {f"attempt:{workload.attempt.id}": MEASURED["attempt"]}
     return await _metrics(request, query, subjects)
 
 
@@ -69,7 +67,7 @@ async def node_metrics(request: Request, site: str, name: str, query: Annotated[
     """Default: the last hour. The subjects are `node:SITE/NAME` and `device:SITE/UUID`."""
     caller(request)
     view = find_node(request, site, name)
-    devices = {f"device:{view.node.device_key(one.device)}": _OF_DEVICES for one in view.devices}
+    devices = {f"device:{view.node.device_key(one.device)}": MEASURED["device"] for one in view.devices}
     return await _metrics(request, query, {f"node:{view.node.key}": _OF_NODES, **devices})
 
 

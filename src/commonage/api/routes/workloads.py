@@ -30,7 +30,7 @@ from commonage.control.access import Access
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, Submission
 from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.explanations import Explanation, Holder, JobsAhead
+from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.nodes import Share
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
@@ -53,6 +53,7 @@ from commonage.wire.workloads import (
     JobsAheadOut,
     RequestOut,
     ShareOut,
+    SiteChoiceOut,
     StopIn,
     SubmitIn,
     SubmitOut,
@@ -63,7 +64,7 @@ from commonage.wire.workloads import (
 
 router = APIRouter(route_class=Guarded, tags=["workloads"])
 
-_INVALID = (
+INVALID_SUBMISSION = (
     *BODY,
     "invalid-memory",
     "invalid-cpus",
@@ -81,6 +82,8 @@ _INVALID = (
     "invalid-volume",
     "unknown-volume",
     "volume-read-only",
+    "volume-at-no-site",
+    "unknown-site",
     "invalid-label",
     "forbidden",
     "unschedulable",
@@ -130,7 +133,7 @@ def check_id(workload_id: str) -> str:
     summary="Submit a workload or an array",
     response_model=SubmitOut,
     responses={
-        **problems(*_INVALID, "key-taken", "key-reused", "user-not-found"),
+        **problems(*INVALID_SUBMISSION, "key-taken", "key-reused", "user-not-found"),
         200: {"model": SubmitOut, "description": "An earlier request with this key created it."},
         201: {"description": "Created, and durable."},
     },
@@ -149,7 +152,7 @@ async def submit(request: Request) -> Response:
     ids = [one.id for one in made.workloads]
     if not made.created and first.spec.array_size:
         ids = await _ids_of_array(api, principal, first)
-    shown = _workload_for(api, principal, first)
+    shown = workload_for(api, principal, first)
     return answer(
         SubmitOut(workload=shown, created=made.created, count=len(ids), ids=ids), 201 if made.created else 200
     )
@@ -168,7 +171,7 @@ async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> 
 @router.post(
     "/workloads/dry-run",
     summary="Explain a submission without creating it",
-    responses=problems(*_INVALID),
+    responses=problems(*INVALID_SUBMISSION),
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
 @asks(Permission.SUBMIT)
@@ -194,7 +197,7 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
     wanted = parse_filter(query)
     page = await api.control.queries.workloads(principal, wanted, limit=query.limit, cursor=query.cursor)
     counts = by_state(await api.control.queries.counts(principal, wanted)) if query.counts else {}
-    items = [_workload_for(api, principal, one) for one in page.items]
+    items = [workload_for(api, principal, one) for one in page.items]
     return WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts)
 
 
@@ -204,7 +207,7 @@ async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
     """Its state with the reason, its allocation, and its usage report."""
     api, principal = context(request), caller(request)
     workload = await api.control.queries.workload(principal, check_id(workload_id))
-    found, report = _workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
+    found, report = workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
     if report is not None:
         found = found.model_copy(update={"usage_report": usage_report_out(report)})
     return found
@@ -240,13 +243,13 @@ async def stop(request: Request, workload_id: str) -> WorkloadOut:
     api, principal = context(request), caller(request)
     body = await read_json(request, StopIn, optional=True)
     found = await api.control.workloads.stop(principal, check_id(workload_id), body.reason)
-    return _workload_for(api, principal, found)
+    return workload_for(api, principal, found)
 
 
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
-def _workload_for(api: Context, principal: Principal, workload: Workload) -> WorkloadOut:
+def workload_for(api: Context, principal: Principal, workload: Workload) -> WorkloadOut:
     control = api.control
     details, origin = control.queries.details(workload), control.settings.session_origin
     return workload_out(workload, details, origin, internal=api.auth.is_spawner(principal))
@@ -280,12 +283,12 @@ def workload_out(
         volumes=[volume.text for volume in spec.volumes],
         variables=dict(spec.variables),
         stopping=workload.stop is not None and not ended,
-        url=_session_url(workload, session_origin),
+        url=session_address(workload, session_origin),
         internal_url=attempt.url if attempt and (internal or spec.kind is Kind.SERVICE) else None,
     )
 
 
-def _session_url(workload: Workload, session_origin: str) -> str | None:
+def session_address(workload: Workload, session_origin: str) -> str | None:
     """Where browsers reach a running session; services have no route."""
     if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
         return None
@@ -328,9 +331,14 @@ def explanation_out(found: Explanation, state: State | None, access: Access) -> 
         jobs_ahead=[_jobs_ahead_out(one) for one in found.jobs_ahead],
         reasons=[reason(one) for one in found.reasons],
         quotas=[reason(one) for one in found.quotas],
+        sites=[_site_choice_out(one) for one in found.sites],
         holders=[holder_out(one, access) for one in found.holders],
         fits_now_request=None if found.fits_now_request is None else request_out(found.fits_now_request),
     )
+
+
+def _site_choice_out(found: SiteChoice) -> SiteChoiceOut:
+    return fill(SiteChoiceOut, found, reason=reason(found.reason), text=explanations.site_choice(found))
 
 
 def _jobs_ahead_out(found: JobsAhead) -> JobsAheadOut:
@@ -390,6 +398,7 @@ def parse_submission(body: SubmitIn) -> Submission:
         one_numa=body.one_numa,
         bundle=body.bundle,
         volumes=tuple(parse_volume(one) for one in body.volumes),
+        near=body.near,
         tenant=body.tenant,
         key=body.key,
         owner=body.owner,
@@ -434,6 +443,7 @@ def parse_filter(query: WorkloadsQuery) -> Filter:
         site=query.site,
         node=query.node,
         array_id=query.array,
+        cron_job=query.cron_job,
         environment=query.environment,
         text=query.text or None,
     )

@@ -42,7 +42,7 @@ def usage_table(nodes: Sequence[NodeOut]) -> Table:
     for node in nodes:
         usage = node.usage if node.state != "lost" else None
         table.add_row(
-            output.text(node.name),
+            output.text(output.node_label(node.site, node.name)),
             output.state(node.state),
             f"{_used_cores(usage)} / {output.cpus(node.cpus_milli - node.free_cpus_milli)} / "
             f"{output.cpus(node.cpus_milli)}",
@@ -86,7 +86,7 @@ def device_table(nodes: Sequence[NodeOut]) -> Table:
             used = "?" if device.used_mib is None else output.memory(device.used_mib)
             measured = device.measured.temperature_c if device.measured is not None else None
             table.add_row(
-                output.text(f"{node.name}/{device.label}"),
+                output.text(f"{output.node_label(node.site, node.name)}/{device.label}"),
                 model.partition(": ")[2],
                 f"{used} / {output.memory(device.memory_mib - device.free_mib)} / {output.memory(device.memory_mib)}",
                 busy,
@@ -141,7 +141,7 @@ def _free_vram(device: DeviceOut) -> str:
 def print_node(node: NodeOut) -> None:
     screen = output.console()
     reason = f"  {output.text(output.messages(node.reasons))}" if node.reasons else ""
-    screen.print(f"[bold]{output.text(node.name)}[/]  {output.state(node.state)}{reason}")
+    screen.print(f"[bold]{output.text(output.node_label(node.site, node.name))}[/]  {output.state(node.state)}{reason}")
     screen.print(f"  site {output.text(node.site)}, engine {output.text(node.engine)}, {node.workloads} running")
     screen.print(f"  {_free_cpus(node)} cores and {_free_memory(node)} of memory free")
     if node.usage is not None and node.state != "lost":

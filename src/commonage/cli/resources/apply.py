@@ -81,7 +81,7 @@ def apply(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool,
             return
         if not as_json:
             _show(planned, as_json=False)
-        if not yes and any(one.affected or one.action == "delete" for one in planned.changes):
+        if not yes and any(_needs_consent(one) for one in planned.changes):
             _confirm()
         from commonage.wire.resources import ApplyIn
 
@@ -90,6 +90,10 @@ def apply(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool,
         output.print_json(done)
     else:
         click.echo("Applied.")
+
+
+def _needs_consent(change: ResourceChangeOut) -> bool:
+    return change.action == "delete" or (change.action != "create" and bool(change.affected))
 
 
 def _confirm() -> None:

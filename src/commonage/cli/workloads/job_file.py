@@ -2,6 +2,7 @@
 
 A workload has the fields of the API, with these differences. `time`, `grace`, `backoff` and `memory` are text with a
 unit, in place of `time_limit_s`, `grace_s`, `backoff_s` and `memory_mib`. `command` may be text as in a shell.
+An entry with `schedule` is a cron job: it has the fields of its rule, with `starting_deadline` as text with a unit.
 `depends_on` takes `afterok:ID` with an id or the name of an earlier entry. `files` selects the files to send: `true`
 (the folder of the job file), `false`, or a list of paths in it.
 """
@@ -18,6 +19,8 @@ import click
 from commonage.cli import output
 from commonage.cli.connection import Server, as_json, calls_server, connect
 from commonage.cli.errors import MISUSED, Failure
+from commonage.cli.reservation import time_zone
+from commonage.cli.workloads.cron_job import CRON_FIELDS, print_created, print_next_times
 from commonage.cli.workloads.files import send_files
 from commonage.cli.workloads.request import CONDITIONS, invalid_dependency, new_key, validation_messages
 from commonage.units import TEXT_FIELDS, UnitError, with_units_in_names
@@ -25,7 +28,8 @@ from commonage.units import TEXT_FIELDS, UnitError, with_units_in_names
 if TYPE_CHECKING:
     import yaml
 
-    from commonage.sdk import Client
+    from commonage.sdk import Client, CronJobIn
+    from commonage.wire.cron_jobs import CronJobOut
     from commonage.wire.workloads import SubmitIn, SubmitOut
 
 MAX_BYTES = 1024 * 1024
@@ -40,6 +44,7 @@ class Entry:
     request: SubmitIn
     files: list[str] | bool
     after: list[tuple[str, str]]  # (name of an earlier entry, condition)
+    cron: dict[str, Any] | None = None  # the fields of its cron job, without the job
 
 
 class _LineError(Exception):
@@ -68,6 +73,10 @@ def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: b
         gpus: 6GiB
         time: 2h
         depends_on: afterok:prepare
+      - name: report
+        command: python report.py
+        schedule: "0 7 * * 1-5"
+        time_zone: Europe/Berlin
     and:
       commonage submit train.commonage.yml
     """
@@ -78,18 +87,23 @@ def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: b
             return
         submitted = _submit_all(client, entries, file.absolute().parent, no_files)
     if as_json:
-        output.print_json([each.workload for each in submitted])
+        output.print_json([getattr(each, "workload", each) for each in submitted])
         return
+    from commonage.wire.cron_jobs import CronJobOut
+
     for each in submitted:
+        if isinstance(each, CronJobOut):
+            print_created(each)
+            continue
         name = f"  {each.workload.name}" if each.workload.name else ""
         array = f", an array of {each.count}" if each.count > 1 else ""
         click.echo(f"{each.workload.id}{name}{array}{'' if each.created else ' (it already exists)'}")
 
 
-def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bool) -> list[SubmitOut]:
+def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bool) -> list[SubmitOut | CronJobOut]:
     """Submit in order, and replace names of earlier entries by ids. Workloads submitted before a refusal remain."""
     bundles: dict[tuple[str, ...], str | None] = {}
-    submitted: list[SubmitOut] = []
+    submitted: list[SubmitOut | CronJobOut] = []
     ids: dict[str, str] = {}
     for entry in entries:
         update = _earlier_ids(entry, ids)
@@ -99,6 +113,9 @@ def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bo
                 bundles[key] = send_files(client, folder, key)
             if bundles[key] is not None:
                 update["bundle"] = bundles[key]
+        if entry.cron is not None:
+            submitted.append(client.create_cron_job(_cron_job_of(entry, update)))
+            continue
         if entry.request.key is None:
             update["key"] = new_key()
         answer = client.submit(entry.request.model_copy(update=update))
@@ -115,13 +132,27 @@ def _earlier_ids(entry: Entry, ids: dict[str, str]) -> dict[str, object]:
     return {"depends_on": [*entry.request.depends_on, *earlier]} if earlier else {}
 
 
+def _cron_job_of(entry: Entry, update: dict[str, object]) -> CronJobIn:
+    from commonage.sdk import CronJobIn
+
+    return CronJobIn(**(entry.cron or {}), job=entry.request.model_copy(update=update))
+
+
 def _print_dry_runs(client: Client, entries: list[Entry], as_json: bool) -> None:
-    explanations = [client.dry_run(entry.request) for entry in entries]
+    from commonage.wire.cron_jobs import CronJobOut
+
+    explanations = [
+        client.dry_run(entry.request) if entry.cron is None else client.dry_run_cron_job(_cron_job_of(entry, {}))
+        for entry in entries
+    ]
     if as_json:
         output.print_json(explanations)
         return
     for entry, explanation in zip(entries, explanations, strict=True):
         click.echo(f"{entry.request.name or ' '.join(entry.request.command)}:")
+        if isinstance(explanation, CronJobOut):
+            print_next_times(explanation)
+            continue
         click.echo("\n".join(f"  {line}" for line in output.explanation(explanation)))
 
 
@@ -205,13 +236,26 @@ def _entry(node: yaml.Node, earlier: set[str]) -> Entry:
         if number.keys() & values.keys():
             raise _LineError(lines[name], f"{name} and {', '.join(number)} are the same. Give one of them.")
         values |= number
+    cron = {name: values.pop(name) for name in CRON_FIELDS & values.keys()}
+    if cron and "schedule" not in cron:
+        raise _LineError(lines.get(min(cron), line), f'{min(cron)} is for cron jobs. Add a schedule: "0 7 * * *".')
     values["depends_on"], after = _dependencies(values.get("depends_on", []), earlier, lines.get("depends_on", line))
     try:
-        return Entry(SubmitIn.model_validate({k: v for k, v in values.items() if v not in (None, [])}), files, after)
+        request = SubmitIn.model_validate({k: v for k, v in values.items() if v not in (None, [])})
+        return Entry(request, files, after, _checked(cron, request) if cron else None)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = lines.get(str(first["loc"][0]), line) if first["loc"] else line
         raise _LineError(where, "; ".join(validation_messages(error))) from None
+
+
+def _checked(cron: dict[str, Any], request: SubmitIn) -> dict[str, Any]:
+    """The fields of the cron job, in the user's time zone unless another is given. Raises ValidationError."""
+    from commonage.sdk import CronJobIn
+
+    cron = {"time_zone": time_zone(), **{name: value for name, value in cron.items() if value is not None}}
+    CronJobIn(**cron, job=request)
+    return cron
 
 
 def _plain(node: yaml.MappingNode) -> dict[str, Any]:

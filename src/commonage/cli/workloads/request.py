@@ -29,7 +29,9 @@ _MESSAGES = {
     "string_unicode": "is not valid UTF-8",
     "string_pattern_mismatch": "has characters that are not allowed, or a wrong form",
 }
-_OPTIONS_WITH_UNITS = {"time": "--time", "memory": "--mem", "grace": "--grace"}
+_OPTIONS_WITH_UNITS = {
+    "time": "--time", "memory": "--mem", "grace": "--grace", "starting_deadline": "--starting-deadline",
+}  # fmt: skip
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (
@@ -66,6 +68,7 @@ _REQUEST = (
         help="Only on nodes with this label: zone=a, node=gpu-1. Repeatable.",
     ),
     click.option("--site", metavar="NAME", help="Only at this site. Short for --on site=NAME."),
+    click.option("--near", metavar="VOLUME", help="Only at a site that has this volume, whether it is mounted or not."),
     click.option("--one-numa", is_flag=True, default=None, help="All GPUs must be on the same NUMA node."),
 )
 
@@ -105,7 +108,7 @@ job_options = add_options(_JOB)
 
 def request_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the message for the options of a request, without unset ones. Raises Failure."""
-    names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa")
+    names = ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "near", "one_numa")
     fields = with_units({name: given[name] for name in names if given[name] is not None})
     if given["volumes"]:
         fields["volumes"] = list(given["volumes"])

@@ -11,6 +11,7 @@ import click
 from commonage.cli import output
 from commonage.cli.connection import LIVE, Server, as_json, calls_server, connect
 from commonage.cli.errors import FAILED
+from commonage.cli.workloads.cron_job import create, cron_fields, cron_options
 from commonage.cli.workloads.files import send_files
 from commonage.cli.workloads.follow import INTERRUPTED, StatusLine, follow
 from commonage.cli.workloads.request import (
@@ -52,6 +53,7 @@ _RUN_OPTIONS = (
     click.option("--requeue/--no-requeue", default=None, help="Requeue if the node is lost (default for jobs)."),
     click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, like 30s."),
     click.option("--key", metavar="KEY", help="Idempotency key: a second run with it returns the same job."),
+    *cron_options,
 )
 
 
@@ -75,6 +77,7 @@ def run(
     """Run a command as a job, with the files of this folder, and follow it until it ends.
 
     The files of the current folder are sent with it, at most 64 MiB. In a git work tree, ignored files are left out.
+    With --schedule it repeats: the command creates a cron job, prints its next times, and follows nothing.
     The job runs in its own copy of the folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job.
 
     \b
@@ -83,6 +86,7 @@ def run(
       commonage run --array 100 --mem 2GiB -- python sweep.py
       commonage run --nodes 4 --gpus 8 -- torchrun train.py
       commonage run --detach --json -- sleep 60
+      commonage run --schedule "0 7 * * 1-5" --name report -- python report.py
     """
     if not command:
         raise click.UsageError("a command is needed: commonage run [OPTIONS] -- python train.py")
@@ -92,10 +96,14 @@ def run(
         **{name: options[name] for name in ("array", "nodes", "retries", "requeue")},
         "depends_on": dependencies(options["depends_on"]),
     }
+    cron = cron_fields(options)
     message(values)  # validate before files are sent
     with connect(server, reconnect_timeout_s=120.0 if not detach else 5.0) as client:
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
+        if cron is not None:
+            create(client, {**cron, "job": message({**values, "key": None})}, as_json)
+            return
         hint = _hint(client, message(values))
         if hint is not None:
             StatusLine().print(hint)

@@ -31,7 +31,8 @@ from commonage.domain.images import (
 from commonage.domain.nodes import NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.reasons.notes import ImageRegistered, ImageUnregistered
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import ImageReassigned, ImageRegistered, ImageUnregistered
 from commonage.domain.workloads import Event, EventKind, State
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -168,6 +169,18 @@ class Images:
             one.id for one in self.live_state.in_state(State.HELD, State.QUEUED) if one.spec.environment in names
         ]
         return view, sorted(waiting)
+
+    async def revise(self, by: str, image: Image) -> None:
+        """Give an image another owner or tenant, or remove it: its own is renamed or removed."""
+        reason: Reason
+        if image.removed is not None:
+            reason = ImageUnregistered(by=by, image=image.name)
+        else:
+            reason = ImageReassigned(by=by, image=image.name, owner=image.by, tenant=image.tenant or "")
+        async with self._changing:
+            event = Event(EventKind.AUDIT, self.clock.now(), reason, owner=image.by, tenant=image.tenant)
+            await self.writer.write(events=[event], images=[image])
+            self.catalogue.put([image])
 
     async def prepull(self, principal: Principal, name: str, nodes: Sequence[str]) -> ImageView:
         """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
+from commonage.domain.sites import EVERYWHERE
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 5.0
 FIRST_PAUSE_S = 30.0  # before a node that failed to pull tries again; doubles, up to
 LONGEST_PAUSE_S = 3600.0
-MAX_AT_ONCE = 16
+MAX_AT_ONCE = 16  # pulls at one site
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,16 @@ class Prepulls:
         images = {image.name: image for image in self._catalogue.images()}
         self._forget(images)
         busy = {node for pulls in self._pulls.values() for node, pull in pulls.items() if pull.is_under_way}
+        at_site = Counter(key.site for key in busy)
         for name, image in images.items():
+            sites = EVERYWHERE if image.tenant is None else self._live_state.snapshot.rules.sites_of(image.tenant)
             for node in ready.values():
-                wanted = self._everywhere or (name, node.key) in self._requested
-                if len(busy) < MAX_AT_ONCE and wanted and node.key not in busy and self._is_due(image, node, now):
+                wanted = (self._everywhere and node.site in sites) or (name, node.key) in self._requested
+                can = at_site[node.site] < MAX_AT_ONCE and node.key not in busy
+                if wanted and can and self._is_due(image, node, now):
                     self._start_pull(image, node)
                     busy.add(node.key)
+                    at_site[node.site] += 1
 
     def _forget(self, images: Mapping[str, Image]) -> None:
         """Drop entries of removed or replaced images, and of lost nodes: these may return without the image."""

@@ -22,7 +22,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AttemptLost, Effect, StartRefused, StartRun, StatusReported, StopRun
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
-from commonage.domain.workloads import State, Workload, workload_of
+from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -102,32 +102,23 @@ class Reconcile:
     async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
         workload = self._live_state.get(workload_id)
         engines = [self._engine_of(workload)] if workload else list(self._engines.values())
-        for engine in engines:
-            if engine is None:
-                continue
-            try:
-                await engine.stop(attempt_id, grace_s)
-            except CommonageError as error:
-                log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
+        # All at once: a site that does not answer must not delay another.
+        await asyncio.gather(*(_stop_at(engine, attempt_id, grace_s) for engine in engines if engine is not None))
 
     def report(self, engine: Engine, status: Status) -> None:
-        if not self._may_report(engine, status):
-            log.warning("site %s reports attempt %s of another site: ignored", engine.site, status.attempt_id)
+        """Pass it to the writer. A site may only speak about its own attempts that have an allocation now."""
+        workload = self._live_state.of_attempt(status.attempt_id, engine.site)
+        if workload is None:
+            self._unallocated_attempt(engine, status)
             return
         self._missed.pop(status.attempt_id, None)
         if self._is_old_news(status):
             return
         if status.used is not None:
             self.last_uses.send(status.attempt_id, status.used)
-        written = self._writer.note(workload_of(status.attempt_id), StatusReported(status))
+        written = self._writer.note(workload.id, StatusReported(status))
         if status.phase is Phase.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, status.attempt_id, done))
-
-    def _may_report(self, engine: Engine, status: Status) -> bool:
-        """A site may only speak about itself."""
-        workload = self._live_state.get(workload_of(status.attempt_id))
-        attempt = workload.attempt if workload is not None else None
-        return attempt is None or attempt.id != status.attempt_id or attempt.allocation.site == engine.site
 
     def _is_old_news(self, status: Status) -> bool:
         """True for a status that only has more progress than the one written a moment ago."""
@@ -186,8 +177,8 @@ class Reconcile:
         }
 
     def _unallocated_attempt(self, engine: Engine, status: Status) -> None:
-        workload = self._live_state.get(workload_of(status.attempt_id))
-        if status.attempt_id in self._busy or _is_current_attempt(workload, status.attempt_id):
+        workload = self._live_state.of_attempt(status.attempt_id, engine.site)
+        if status.attempt_id in self._busy or (workload is not None and workload.state.holds_allocation):
             return  # it was allocated after the allocations were read
         if status.phase is Phase.ENDED:
             self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
@@ -245,6 +236,13 @@ def _is_current_attempt(workload: Workload | None, attempt_id: str) -> bool:
         and workload.attempt.id == attempt_id
         and workload.state.holds_allocation
     )
+
+
+async def _stop_at(engine: Engine, attempt_id: str, grace_s: float) -> None:
+    try:
+        await engine.stop(attempt_id, grace_s)
+    except CommonageError as error:
+        log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
 
 async def _after(before: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

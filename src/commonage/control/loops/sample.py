@@ -6,25 +6,17 @@ Each round, with GPU processes attributed to attempts, is passed on to its consu
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from commonage.control.engines import Engines
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
-from commonage.control.usage.attribution import (
-    MeasurementRound,
-    attribute,
-    parts_of,
-    shares_by_device,
-    unknown_pids,
-    utilisation_of,
-)
+from commonage.control.usage.attribution import MeasurementRound, attribute, unknown_pids
+from commonage.control.usage.samples import AttemptSamples, of_attempts_on_devices, of_devices, of_node, vram_of
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
-from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import LOCAL_SITE, Allocation, NodeState
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
@@ -33,8 +25,6 @@ from commonage.ports.metrics import Metrics, Sample
 
 log = logging.getLogger(__name__)
 TIDY_EVERY_S = 60.0
-NODE_USAGE = tuple(one.name for one in fields(NodeUsage) if one.name != "disk_total_mib")
-"""Metrics of a node, of the same names as the figures: that total hardly changes."""
 
 
 @dataclass(slots=True)
@@ -54,7 +44,7 @@ class Sampling:
     on_round: Callable[[MeasurementRound], Awaitable[None]]
     vram: Mapping[str, int] = field(default_factory=dict, init=False)
     iterations: Iterations = field(init=False)
-    _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    _of_attempts: AttemptSamples = field(default_factory=AttemptSamples, init=False)
     _tidied_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -63,22 +53,26 @@ class Sampling:
     async def run(self) -> None:
         """Sample until cancelled. A source that does not answer is left out of the round."""
         while True:
+            began = self.clock.now()
             try:
                 await self.tick()
             except CommonageError as error:
                 log.warning("this round of samples is lost: %s", error)
             with self.iterations.rest():
-                await self.clock.sleep(self.every_s)
+                # A site that does not answer makes rounds longer, not rarer.
+                await self.clock.sleep(max(self.every_s / 2, self.every_s - (self.clock.now() - began)))
 
     async def tick(self) -> None:
         now = self.clock.now()
         answers = await self.engines.ask(lambda engine: engine.measure())
-        measurements = [one for answer in answers.values() for one in answer]
+        known = self.live_state.of_attempt
+        measurements = [one for site, answer in answers.items() for one in answer if known(one.attempt_id, site)]
         round_ = await self._ask_devices(measurements, now)
-        samples = self._of_attempts(measurements, now)
-        samples += self._of_devices(round_, now)
-        samples += self._of_attempts_on_devices(round_, now)
-        samples += self._of_nodes(measurements, now)
+        allocated = {one.allocation.attempt_id: one.allocation for one in self.live_state.allocated()}
+        self.vram = {attempt_id: mib for attempt_id, mib in vram_of(round_).items() if attempt_id in allocated}
+        samples = self._of_attempts.of(measurements, now) + of_devices(round_, now)
+        samples += of_attempts_on_devices(round_, allocated.values(), now)
+        samples += self._of_nodes(now)
         lost: CommonageError | None = None
         try:
             await self.metrics.write(samples)
@@ -90,20 +84,6 @@ class Sampling:
         if now - self._tidied_at >= TIDY_EVERY_S:
             await self.metrics.tidy(now)
             self._tidied_at = now
-
-    def _of_attempts(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
-        samples = []
-        seen = {}
-        for one in measurements:
-            subject = f"attempt:{one.attempt_id}"
-            seen[one.attempt_id] = (now, one.cpu_s)
-            before = self._cpu_before.get(one.attempt_id)
-            if before is not None and now > before[0]:
-                cores = max(0.0, (one.cpu_s - before[1]) / (now - before[0]))
-                samples.append(Sample("cpu_cores", subject, now, cores))
-            samples.append(Sample("memory_mib", subject, now, one.memory_mib))
-        self._cpu_before = seen
-        return samples
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> MeasurementRound:
         await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
@@ -124,39 +104,7 @@ class Sampling:
             if one is not None and one.started_at is not None
         ]
 
-    def _of_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
-        samples = []
-        for device, one in round_.samples.items():
-            subject = f"device:{device}"
-            figures = {
-                "gpu_memory_mib": one.memory_used_mib,
-                "gpu_utilisation": one.utilisation,
-                "power_w": one.power_w,
-                "temperature_c": one.temperature_c,
-            }
-            samples += [Sample(metric, subject, now, value) for metric, value in figures.items() if value is not None]
-        return samples
-
-    def _of_attempts_on_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
-        vram: dict[str, int] = defaultdict(int)
-        for (attempt, _device), use in round_.uses.items():
-            if use.memory_mib is not None:
-                vram[attempt] += use.memory_mib
-        self.vram = dict(vram)
-        samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
-        holders = shares_by_device(one.allocation for one in self.live_state.allocated())
-        busy: dict[str, list[float]] = defaultdict(list)
-        for device in round_.samples:
-            for attempt, part in parts_of(round_, device, holders.get(device, {})).items():
-                used = utilisation_of(round_, device, attempt, part)
-                if used is not None:
-                    busy[attempt].append(used)
-        return samples + [
-            Sample("gpu_utilisation", f"attempt:{attempt}", now, sum(each) / len(each))
-            for attempt, each in busy.items()
-        ]
-
-    def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
+    def _of_nodes(self, now: float) -> list[Sample]:
         samples = []
         for view in self.node_views.all():
             subject, report = f"node:{view.node.key}", view.node.report
@@ -164,11 +112,7 @@ class Sampling:
                 Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)
             )
             samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
-            if report.disk_free_mib is not None:
-                samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
-            if report.usage is not None and view.node.state is not NodeState.LOST:
-                used = asdict(report.usage)
-                samples += [Sample(name, subject, now, used[name]) for name in NODE_USAGE if used[name] is not None]
+            samples += of_node(view.node.key, report, now, is_measured=view.node.state is not NodeState.LOST)
         counts = self.live_state.counts()
         samples.append(Sample("queue_length", "platform", now, self.live_state.queue_length()))
         samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))

@@ -18,7 +18,7 @@ from commonage.domain.lifecycle import PreconditionMissing, PreconditionsMet, St
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
 from commonage.domain.reasons.waiting import Other
-from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import Condition, Dependency, Spec, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -29,7 +29,8 @@ TICK_S = 0.5
 class Timers:
     """Checks held and running workloads twice a second, and dependents as soon as something changed.
 
-    `shortfall` returns why nothing can run in an environment; None if it is present.
+    `shortfall` returns why work with this spec cannot start for now: its environment is missing, or its owner or tenant
+    is being renamed; None if nothing prevents it.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Timers:
         writer: Writer,
         clock: Clock,
         warn_before_s: float,
-        shortfall: Callable[[str], Reason | None],
+        shortfall: Callable[[Spec], Reason | None],
     ) -> None:
         self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._warn_before_s = warn_before_s
@@ -54,12 +55,12 @@ class Timers:
         if workload.state is State.HELD:
             self._to_check[workload.id] = None
         elif workload.state is State.QUEUED:
-            self._check_environment(workload)
+            self._check_queued(workload)
         if self._to_check:
             self._woken.set()
 
     async def run(self) -> None:
-        self.catalogue_changed()
+        self.conditions_changed()
         while True:
             try:
                 await self.tick()
@@ -109,19 +110,19 @@ class Timers:
             self._release(held)
 
     def _release(self, held: Workload) -> None:
-        """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
-        shortfall = self._shortfall(held.spec.environment)
+        """All its conditions are met. If something else prevents its start by now, it is held for that instead."""
+        shortfall = self._shortfall(held.spec)
         self._writer.note(held.id, PreconditionsMet() if shortfall is None else PreconditionMissing(shortfall))
 
-    def catalogue_changed(self) -> None:
-        """Hold queued workloads whose environment was removed, and check all held ones again."""
+    def conditions_changed(self) -> None:
+        """Hold queued workloads that may not start any more, and check all held ones again."""
         for workload in self._live_state.in_state(State.QUEUED):
-            self._check_environment(workload)
+            self._check_queued(workload)
         self._to_check.update((workload.id, None) for workload in self._live_state.in_state(State.HELD))
         self._woken.set()
 
-    def _check_environment(self, queued: Workload) -> None:
-        shortfall = self._shortfall(queued.spec.environment)
+    def _check_queued(self, queued: Workload) -> None:
+        shortfall = self._shortfall(queued.spec)
         if shortfall is not None:
             self._writer.note(queued.id, PreconditionMissing(shortfall))
 

@@ -17,6 +17,7 @@ from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
+from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import LOCAL_SITE, Allocation, DeviceKey, NodeKey
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.statuses import ProcessOwner
@@ -112,7 +113,10 @@ class DeviceWarnings:
         self._left = []
 
     def _event(self, attempt_id: str, words: str) -> Event | None:
-        workload = self._live_state.get(workload_of(attempt_id))
+        try:
+            workload = self._live_state.get(workload_of(attempt_id))
+        except InvalidInput:  # an agent may say anything
+            return None
         if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
             return None
         log.warning("attempt %s: %s", attempt_id, words)

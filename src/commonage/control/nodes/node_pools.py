@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.access import access_of
 from commonage.control.nodes.drains import Drains
 from commonage.control.settings import ControlSettings
-from commonage.control.state.live_state import LiveState, queued_request_of
+from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.iterations import Iterations
@@ -246,8 +246,8 @@ class NodePools:
         """Queued requests that more nodes would help, in the order of the queue."""
         snapshot, found = self._live_state.snapshot, []
         for workload in self._live_state.in_state(State.QUEUED):
-            ask = queued_request_of(workload)
-            if over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is None:
+            ask = self._live_state.queued(workload.id)
+            if ask is not None and over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is None:
                 found.append(PendingRequest(ask.request, workload.since))
         return found
 

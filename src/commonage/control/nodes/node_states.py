@@ -12,7 +12,7 @@ from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
+from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting, SiteUnreachable
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered, NodeUndecided
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.scheduler.model.shapes import AllocatedRequest
@@ -35,6 +35,8 @@ def reasons_for(node: Node, access: Access) -> tuple[Reason, ...]:
         return node.reasons
     if node.state is NodeState.DRAINING:
         return (DrainedBy(by=node.drained_by),)
+    if isinstance(node.report.awaits_admin, SiteUnreachable):
+        return (node.report.awaits_admin,)
     return (NeedsRepair() if node.state is NodeState.FAULTY else NotReporting(),)
 
 

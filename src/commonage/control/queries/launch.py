@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.control.access import access_of
+from commonage.control.access import access_of, tenants
 from commonage.control.catalogue.catalogue import Environments, EnvironmentView
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
+from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
+from commonage.domain.reasons.notes import StorageGap, StorageNotEnforced
 from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.statuses import Capabilities
@@ -35,7 +37,8 @@ _MAX_NAMED = 4
 class VolumeView:
     """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
-    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not.
+    If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not. `sites` are those where
+    it is that the user may know; None: it is at all sites.
     """
 
     volume: Volume
@@ -44,12 +47,14 @@ class VolumeView:
     notes: tuple[Reason, ...] = ()
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
+    sites: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
     node_views: NodeViews
     settings: ControlSettings
+    homes: HomeWatch
 
     def offered(self, principal: Principal) -> Sequence[VolumeView]:
         """Volumes of the tenants that the caller may see, in the order of the settings."""
@@ -60,15 +65,29 @@ class Volumes:
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
-            tenants = tuple(one for one in mine if volume.is_for(one))
-            if tenants or access.may(Permission.SEE_TENANT):
+            through = tuple(one for one in mine if volume.is_for(one))
+            if through or access.may(Permission.SEE_TENANT):
                 bounded, unbounded = _nodes(volume, engines)
                 is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
                 notes: list[Reason] = [VolumeIsLink()] if is_readonly_link else []
                 if unbounded:
                     notes.append(VolumeSizeNotEnforced(nodes=unbounded, enforced_on=bounded))
-                found.append(VolumeView(volume, tenants, _place(volume, mounted), tuple(notes), bounded, unbounded))
+                gap = self._storage_gap(volume)
+                if gap is not None:
+                    notes.append(StorageNotEnforced(gap=gap))
+                sites = tuple(one for one in volume.sites if access.sees_site(one)) if volume.sites else None
+                place = _place(volume, mounted)
+                found.append(VolumeView(volume, through, place, tuple(notes), bounded, unbounded, sites))
         return found
+
+    def _storage_gap(self, volume: Volume) -> StorageGap | None:
+        """Why a quota of storage that counts the volume is not enforced there; None if it is, or if there is none."""
+        enforcement = self.homes.enforcement
+        if enforcement is None or not volume.is_measured:
+            return None
+        quotas = [one.quota for one in tenants(self.settings) if volume.is_for(one.name)]
+        bounds = [bounds.storage_mib for quota in quotas for bounds in (quota.nominal, quota.per_user)]
+        return enforcement.volumes.get(volume.name) if any(one is not None for one in bounds) else None
 
     def warnings(self) -> Sequence[str]:
         engines = self.node_views.capabilities()

@@ -14,7 +14,7 @@ from commonage.domain.explanations import Ahead, Explanation, Holder
 from commonage.domain.nodes import Node
 from commonage.domain.permissions import Permission
 from commonage.domain.reasons.waiting import FreeButKept, InQueue, NodeShortfall, Resources
-from commonage.domain.workloads import Workload, name_of_command
+from commonage.domain.workloads import Spec, Workload, name_of_command
 
 
 def visible_nodes(views: Sequence[NodeView], access: Access) -> list[NodeView]:
@@ -55,17 +55,30 @@ def visible_explanation(found: Explanation, access: Access, nodes: Iterable[Node
         for group in found.jobs_ahead
     )
     holders = visible_holders([one for one in found.holders if one.node not in hidden], access)
-    return replace(found, reasons=reasons or (InQueue(),), jobs_ahead=groups, holders=holders)
+    sites = tuple(one for one in found.sites if access.sees_site(one.site))
+    return replace(
+        found,
+        reasons=reasons or (InQueue(),),
+        jobs_ahead=groups,
+        holders=holders,
+        sites=sites if len(sites) > 1 else (),
+    )
 
 
 def visible_workload(found: Workload, access: Access) -> Workload:
     """The workload, without its content if the reader may only know about it."""
-    spec, attempt = found.spec, found.attempt
-    if access.may_on(Permission.READ_OUTPUT, spec.owner, spec.tenant):
+    spec, attempt = visible_spec(found.spec, access), found.attempt
+    if spec is found.spec:
         return found
-    name = "" if spec.name == name_of_command(spec.command) else spec.name
-    spec = replace(spec, name=name, command=(), variables=(), secrets=(), dropped_secrets=())
     return replace(found, spec=spec, attempt=None if attempt is None else replace(attempt, url=None))
+
+
+def visible_spec(spec: Spec, access: Access) -> Spec:
+    """The spec, without its content if the reader may only know about the workload."""
+    if access.may_on(Permission.READ_OUTPUT, spec.owner, spec.tenant):
+        return spec
+    name = "" if spec.name == name_of_command(spec.command) else spec.name
+    return replace(spec, name=name, command=(), variables=(), secrets=(), dropped_secrets=())
 
 
 def _is_known(owner: str, tenant: str, access: Access) -> bool:

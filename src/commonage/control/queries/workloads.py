@@ -282,12 +282,12 @@ def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | 
     if silent:
         silent_s = now - node.observed_at
         if node.report.awaits_admin is not None:
-            return NodeUndecided(node=node.name, cause=node.report.awaits_admin, silent_s=silent_s)
-        return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
+            return NodeUndecided(node=node.key.label, cause=node.report.awaits_admin, silent_s=silent_s)
+        return NodeNotResponding(node=node.key.label, fate=_once_lost(workload), silent_s=silent_s)
     if node.report.faults:
-        return NodeHasFault(node=node.name, fate=_once_lost(workload))
+        return NodeHasFault(node=node.key.label, fate=_once_lost(workload))
     if node.drain and node.leave_by is not None:
-        return NodeMustBeEmpty(node=node.name, by=node.drained_by, left_s=node.leave_by - now)
+        return NodeMustBeEmpty(node=node.key.label, by=node.drained_by, left_s=node.leave_by - now)
     return None
 
 

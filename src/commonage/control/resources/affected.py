@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from commonage.control.state.live_state import LiveState
+from commonage.control.state.live_state import LiveState, data_of
 from commonage.control.tenants import may_use
 from commonage.domain.nodes import NodeKey
-from commonage.domain.permissions import SubjectKind
+from commonage.domain.permissions import RoleBinding, SubjectKind
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
 from commonage.domain.resources import Action, Platform, ResourceChange
@@ -40,13 +40,15 @@ class Impact:
     after: Platform
 
     def of(self, change: ResourceChange) -> list[Affected]:
-        """What the change affects. Empty for a new resource."""
-        find = _FINDERS.get(change.kind)
-        if find is None or change.action in (Action.CREATE, Action.UNCHANGED):
+        """What the change affects. A new resource affects only those who get a role by it."""
+        if change.action is Action.UNCHANGED:
             return []
-        found = [Affected(reason, tuple(workloads)) for reason, workloads in find(self, change)]
+        find = None if change.action is Action.CREATE else _FINDERS.get(change.kind)
+        found = [] if find is None else [Affected(reason, tuple(some)) for reason, some in find(self, change)]
         if change.kind == "Tenant":
             found.append(self._members(change.name))
+        if change.kind == "PlatformRole":
+            found.append(self._platform_role(change.name))
         return [one for one in found if one.people]
 
     def _members(self, tenant: str) -> Affected:
@@ -55,8 +57,11 @@ class Impact:
             {one for known in platform.tenants if known.name == tenant for one in known.members}
             for platform in (self.before, self.after)
         )
-        names = {f"group {one.subject}" if one.kind is SubjectKind.GROUP else one.subject for one in before ^ after}
-        return Affected(reasons.RolesDiffer(tenant=tenant), members=tuple(sorted(names)))
+        return Affected(reasons.RolesDiffer(tenant=tenant), members=_subjects(before ^ after))
+
+    def _platform_role(self, role: str) -> Affected:
+        before, after = ({one for one in platform.roles if one.role == role} for platform in (self.before, self.after))
+        return Affected(reasons.PlatformRoleDiffers(role=role), members=_subjects(before ^ after))
 
     def _where(self, matches: Callable[[Workload], bool]) -> list[Workload]:
         return sorted((one for one in self.live_state if matches(one)), key=lambda one: one.id)
@@ -109,7 +114,7 @@ class Impact:
             yield reasons.EnvironmentGone(environment=change.name), using
 
     def _volume(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
-        using = self._where(lambda one: any(volume.name == change.name for volume in one.spec.volumes))
+        using = self._where(lambda one: change.name in data_of(one.spec))
         gone = change.action is Action.DELETE
         reason = reasons.VolumeGone(volume=change.name) if gone else reasons.VolumeDiffers(volume=change.name)
         yield reason, using
@@ -123,8 +128,19 @@ class Impact:
             yield reasons.NodePoolGone(node_pool=change.name), on_them
 
     def _site(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
+        there = self._where(lambda one: _site_of(one) == change.name)
         if change.action is Action.DELETE:
-            yield reasons.SiteGone(site=change.name), self._where(lambda one: _site_of(one) == change.name)
+            yield reasons.SiteGone(site=change.name), there
+            return
+        after = next(one for one in self.after.sites if one.name == change.name)
+        for tenant in sorted({one.spec.tenant for one in there}):
+            if not after.is_for(tenant):
+                excluded = [one for one in there if one.spec.tenant == tenant]
+                yield reasons.SiteNotAllowed(tenant=tenant, site=change.name), excluded
+
+
+def _subjects(bindings: Iterable[RoleBinding]) -> tuple[str, ...]:
+    return tuple(sorted({f"group {one.subject}" if one.kind is SubjectKind.GROUP else one.subject for one in bindings}))
 
 
 def _node_of(workload: Workload) -> NodeKey | None:

@@ -84,6 +84,7 @@ class _Next:
 class Resources:
     """`sites` are those with an engine. `on_change` is called with what is in force, also when it is opened.
 
+    `is_claimed`: whether the name of a tenant was given up, or is being taken by a rename.
     `ignored`: settings of the file that the database has replaced.
     """
 
@@ -96,6 +97,7 @@ class Resources:
     builtin: Platform
     sites: Collection[str]
     on_change: Callable[[Platform], None]
+    is_claimed: Callable[[str], bool] = lambda _tenant: False
     ignored: tuple[str, ...] = ()
     _stored: dict[Key, StoredResource] = field(default_factory=dict)
     _forms: Mapping[Key, Form] = field(default_factory=dict)
@@ -159,6 +161,26 @@ class Resources:
             kind_named(kind)
         found = [one for one in self._stored.values() if one.body is not None and kind in (None, one.kind)]
         return sorted(found, key=lambda one: (ORDER[one.kind], one.name))
+
+    def present(self) -> Sequence[StoredResource]:
+        """All declared resources, for changes that follow from others."""
+        return [one for one in self._stored.values() if one.body is not None]
+
+    async def revise(self, by: str, documents: Sequence[Document], gone: Collection[Key]) -> None:
+        """Change and delete resources at once, as the renaming or removal of a user or tenant requires.
+
+        Raises Conflict if one of them is managed by git, InvalidInput if they do not fit together.
+        """
+        async with self._changing:
+            await self._reread()
+            forms = parse_all(documents)
+            for key in (*forms, *gone):
+                if key in self._forms:
+                    need_unmanaged(self._stored[key])
+            deleted = [ResourceChange(*key, Action.DELETE, self._stored[key].version) for key in gone]
+            changes = [*changes_of(self._stored, Declaration(forms)), *deleted]
+            _, following = self._after(changes, forms, by)
+            await self._commit(following)
 
     def one(self, principal: Principal, kind: str, name: str) -> StoredResource:
         """For operators and admins. Raises NotFound."""
@@ -245,6 +267,13 @@ class Resources:
 
     def _planned(self, wanted: Declaration, by: str = "") -> tuple[Plan, _Next]:
         changes = changes_of(self._stored, wanted)
+        for one in changes:
+            if one.kind == "Tenant" and one.action is Action.CREATE and self.is_claimed(one.name):
+                raise Conflict(
+                    f"The name of tenant {one.name} is retired, because a tenant of that name was renamed or removed. "
+                    f"Run `commonage tenant release {one.name}` first, or choose another name.",
+                    code="name-not-released",
+                )
         return self._after(changes, wanted.forms, by, wanted.managed_by)
 
     def _after(

@@ -12,9 +12,11 @@ from typing import TypedDict
 
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
-from commonage.domain.lifecycle import Effect, Record, Trigger, step
+from commonage.domain.lifecycle import Effect, Reassigned, Record, Trigger, step
 from commonage.domain.nodes import Node
+from commonage.domain.offboarding import Offboarding
 from commonage.domain.reasons import notes
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import QuotaNotice, Reservation
@@ -32,11 +34,14 @@ class Rows(TypedDict, total=False):
     usage_reports: Sequence[UsageReport]
     reservations: Sequence[Reservation]
     unreserved: Sequence[str]
+    cron_jobs: Sequence[CronJob]
+    removed_cron_jobs: Sequence[str]
     images: Sequence[Image]
     resources: Sequence[StoredResource]
     expired: Sequence[str]
     expired_events: Sequence[int]
     quota_notices: Sequence[QuotaNotice]
+    offboardings: Sequence[Offboarding]
 
 
 @dataclass(slots=True)
@@ -116,6 +121,8 @@ def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: T
         draft.latest[workload_id] = after = replace(after, version=version)
         if on_live_state is not None:
             draft.updated[workload_id] = after
+            if isinstance(trigger, Reassigned):
+                draft.batch.reassigned.append(after)
         else:
             draft.batch.inserts = [after if one.id == workload_id else one for one in draft.batch.inserts]
 

@@ -1,6 +1,7 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes. Nothing
+Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes, and only
+`cron_jobs` cron jobs. Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
@@ -12,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.errors import NotFound
+from commonage.domain.cron_jobs import CronJob
+from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
-from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
+from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id, workload_of
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
@@ -42,6 +44,9 @@ class LiveState:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
+        self._runs: dict[str, dict[str, None]] = defaultdict(dict)
+        self._cron_jobs: dict[str, CronJob] = {}
+        self.cron_jobs: Mapping[str, CronJob] = MappingProxyType(self._cron_jobs)
         self._counts: Counter[CountKey] = Counter()
         self._waiting: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         self._nodes: dict[NodeKey, Node] = {}
@@ -79,6 +84,18 @@ class LiveState:
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
 
+    def of_attempt(self, attempt_id: str, site: str) -> Workload | None:
+        """The workload whose latest attempt this is, if that has its allocation at this site.
+
+        For what a site reports: it may only speak about its own attempts, and `attempt_id` may be any text.
+        """
+        try:
+            workload = self._workloads.get(workload_of(attempt_id))
+        except InvalidInput:
+            return None
+        attempt = workload.attempt if workload is not None else None
+        return workload if attempt is not None and (attempt.id, attempt.allocation.site) == (attempt_id, site) else None
+
     def __len__(self) -> int:
         return len(self._workloads)
 
@@ -94,6 +111,8 @@ class LiveState:
         before = self._workloads.get(workload.id)
         if before is not None:
             self._by_state[before.state].pop(before.id, None)
+            if before.spec is not workload.spec and _charged(before.spec) != _charged(workload.spec):
+                self._reassign(before, workload.spec)
         self._count_waiting(workload.spec, _waits(workload) - (before is not None and _waits(before)))
         self._plan_for(workload)
         if workload.state.is_terminal:
@@ -110,8 +129,37 @@ class LiveState:
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
+        if workload.spec.cron_job is not None:
+            self._note_run(workload, workload.spec.cron_job)
         if before is None or before.state is not workload.state:
             self.changed.set()
+
+    def _note_run(self, workload: Workload, cron_job: str) -> None:
+        runs = self._runs[cron_job]
+        if not workload.state.is_terminal:
+            runs[workload.id] = None
+        else:
+            runs.pop(workload.id, None)
+        if not runs:
+            del self._runs[cron_job]
+
+    def runs_of(self, cron_job_id: str) -> list[Workload]:
+        """The live workloads that are runs of this cron job."""
+        return [self._workloads[workload_id] for workload_id in self._runs.get(cron_job_id, ())]
+
+    def put_cron_job(self, cron_job: CronJob) -> None:
+        self._cron_jobs[cron_job.id] = cron_job
+
+    def remove_cron_job(self, cron_job_id: str) -> None:
+        self._cron_jobs.pop(cron_job_id, None)
+
+    def _reassign(self, before: Workload, spec: Spec) -> None:
+        """Count a waiting workload under its new owner and tenant. It goes to the queue again by `_plan_for`."""
+        self._count(before.spec, -1)
+        self._count(spec, 1)
+        self._count_waiting(before.spec, -1)
+        self._count_waiting(spec, 1)
+        self.snapshot.dequeue(before.id)
 
     def _count(self, spec: Spec, step: int) -> None:
         for key in count_keys(spec):
@@ -235,6 +283,10 @@ class LiveState:
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
 
 
+def _charged(spec: Spec) -> tuple[str, str]:
+    return spec.owner, spec.tenant
+
+
 def _waits(workload: Workload) -> bool:
     return workload.state in (State.HELD, State.QUEUED)
 
@@ -259,7 +311,13 @@ def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt
         preemptible=spec.preemptible,
         gang=gang_of(spec),
         gang_size=max(1, spec.array_size) if gang_of(spec) else 1,
+        near=data_of(spec),
     )
+
+
+def data_of(spec: Spec) -> tuple[str, ...]:
+    """The volumes that must be at its site."""
+    return tuple(sorted({volume.name for volume in spec.volumes} | ({spec.near} if spec.near else set())))
 
 
 def gang_of(spec: Spec) -> str | None:

@@ -68,12 +68,13 @@ class Writer:
     def waiting(self) -> int:
         return self._queue.qsize()
 
-    async def insert(self, workloads: Sequence[Workload]) -> None:
-        """Write new workloads; durable when this returns. Raises Conflict(code="key-taken") like the store.
+    async def insert(self, workloads: Sequence[Workload], **rows: Unpack[Rows]) -> None:
+        """Write new workloads, and `rows` with them; durable when this returns.
 
+        Raises Conflict(code="key-taken") like the store.
         After Unavailable it is unknown whether they were written; if they were, they will run.
         """
-        await self._put(Change(self._future(), inserts=workloads))
+        await self._put(Change(self._future(), inserts=workloads, rows=rows))
 
     async def apply(self, workload_id: str, trigger: Trigger) -> Workload | None:
         """Apply a happening; returns the workload as written, None if it is not live."""

@@ -70,12 +70,12 @@ class QuotaUses:
             yield from self._uses(tenant, QuotaScope.MODEL, name, bounds)
 
     def of_members(self, tenant: Tenant) -> Iterator[QuotaUse]:
-        """The bounds of each member who uses something now, or a GPU this month."""
+        """The bounds of each member who uses something now or a GPU this month, or stores something."""
         if tenant.quota.per_user == Bounds():
             return
         snapshot, name = self.live_state.snapshot, tenant.name
         users = {owner for owner, _ in self.live_state.waiting(name)}
-        users |= snapshot.quotas.members(name) | snapshot.gpu_times.users(name)
+        users |= snapshot.quotas.members(name) | snapshot.gpu_times.users(name) | self.homes.users(name)
         for user in sorted(users):
             yield from self._uses(tenant, QuotaScope.USER, user, tenant.quota.per_user)
 

@@ -9,17 +9,19 @@ from contextlib import contextmanager
 import numpy as np
 
 from commonage.control.settings import Limits
-from commonage.control.state.live_state import CountKey, LiveState, count_keys, request_from_spec
+from commonage.control.state.live_state import CountKey, LiveState, count_keys, data_of, request_from_spec
 from commonage.control.usage.homes import HomeWatch
-from commonage.domain.errors import TooMany
-from commonage.domain.nodes import NodeState
+from commonage.domain.errors import InvalidInput, TooMany, Unschedulable
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import (
     LimitOf,
+    NoSiteForTenant,
+    SiteNotFound,
     StorageQuotaExceeded,
     TooFewNodes,
     TooManyQueued,
     TooManyWorkloads,
+    VolumeAtNoSite,
 )
 from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.requests import Request
@@ -27,6 +29,7 @@ from commonage.domain.tenants import bounds_of
 from commonage.domain.workloads import Kind, Spec
 from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
+from commonage.scheduler.model.shapes import QueuedRequest
 
 
 def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
@@ -36,34 +39,56 @@ def unschedulable_request(live_state: LiveState, request: Request) -> Reason | N
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
-    rented = max_nodes_for(live_state.node_pools, spec.request)
+    considered = live_state.snapshot.restricted(request_from_spec(spec, "", 0.0))
+    rented = max_nodes_for(live_state.node_pools, considered.request)
     return (
-        unschedulable_request(live_state, spec.request)
-        or _too_many_nodes(live_state, spec, rented)
-        or _beyond_quota(live_state, spec)
+        unschedulable_request(live_state, considered.request)
+        or _too_many_nodes(live_state, spec, considered, rented)
+        or _beyond_quota(live_state, spec, considered)
     )
 
 
-def _too_many_nodes(live_state: LiveState, spec: Spec, rented: int) -> Reason | None:
+def check_sites(live_state: LiveState, spec: Spec) -> None:
+    """Raise an error if no site with nodes is a candidate: no such site, no site with its volumes, none for the tenant.
+
+    A site of another tenant is not told apart from one that does not exist.
+    """
+    snapshot = live_state.snapshot
+    sites = snapshot.restricted(request_from_spec(spec, "", 0.0)).request.sites
+    known = {node.site for node in live_state.nodes.values()} | {pool.site for pool in live_state.node_pools}
+    if sites is None or not known or any(name in sites for name in known):
+        return
+    own = snapshot.rules.sites_of(spec.tenant)
+    there = tuple(sorted(name for name in known if name in own))
+    named = dict(spec.request.labels).get("site", "")
+    if not there:
+        raise Unschedulable(NoSiteForTenant(tenant=spec.tenant))
+    if named and not set(named.split("|")) & set(there):
+        raise InvalidInput(SiteNotFound(site=named, tenant=spec.tenant, sites=there), field="on", code="unknown-site")
+    volumes = tuple(name for name in data_of(spec) if not snapshot.candidates.with_volumes((name,)).is_everywhere)
+    field = "near" if spec.near in volumes else "volumes"
+    raise InvalidInput(VolumeAtNoSite(volumes=volumes, tenant=spec.tenant), field=field, code="volume-at-no-site")
+
+
+def _too_many_nodes(live_state: LiveState, spec: Spec, considered: QueuedRequest, rented: int) -> Reason | None:
     """Compare the gang's size with the number of nodes. Each member needs its own; `rented` more nodes may be added."""
     grid = live_state.snapshot.grid
-    known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
+    known = np.flatnonzero([node.may_return for node in grid.nodes])
     if not spec.gang or not len(known):
         return None
-    enough = int(np.count_nonzero(grid.could_fit(grid.shape(spec.request), known))) + rented
+    enough = int(np.count_nonzero(grid.could_fit(grid.shape(considered.request), known))) + rented
     if enough >= spec.array_size:
         return None
     return TooFewNodes(requested=spec.array_size, nodes=enough, request=str(spec.request))
 
 
-def _beyond_quota(live_state: LiveState, spec: Spec) -> Reason | None:
+def _beyond_quota(live_state: LiveState, spec: Spec, considered: QueuedRequest) -> Reason | None:
     """Workloads in a reservation do not count towards the quota, so owners of a reservation may request more."""
     snapshot = live_state.snapshot
     if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):
         return None
     members = spec.array_size if spec.gang else 1
-    considered = request_from_spec(spec, "", 0.0)
-    return snapshot.quotas.never_reason(considered, snapshot.grid.shape(spec.request), members)
+    return snapshot.quotas.never_reason(considered, snapshot.grid.shape(considered.request), members)
 
 
 CODE = "too-many-workloads"

@@ -259,14 +259,16 @@ class UserBundles:
             del self._kept[bundle.owner, bundle.digest]
 
     def _needed(self, known_s: float) -> frozenset[_Key]:
-        """Bundles that live workloads need; the result may be `known_s` seconds old.
+        """Bundles that live workloads and cron jobs need; the result may be `known_s` seconds old.
 
         Workloads submitted since then have claimed their bundles, so those are too recent to be removed.
         """
         at, needed = self._last_needed
         if known_s and self._clock.now() - at < known_s:
             return needed
-        specs = {(workload.spec.owner, workload.spec.bundle) for workload in self._live_state if workload.spec.bundle}
+        lasting = [cron_job.spec for cron_job in self._live_state.cron_jobs.values()]
+        each = [*(workload.spec for workload in self._live_state), *lasting]
+        specs = {(spec.owner, spec.bundle) for spec in each if spec.bundle}
         mine = {(folder_name(owner), digest) for owner, digest in specs if digest}
         needed = frozenset(mine | {("", digest) for _, digest in mine})
         self._last_needed = self._clock.now(), needed

@@ -10,7 +10,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.workloads.bundles import UserBundles
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.statuses import StartRequest
-from commonage.domain.volumes import Mount, mounts_of
+from commonage.domain.volumes import Mount, mounts_of, volume_near
 from commonage.domain.workloads import Kind, Spec, Workload
 from commonage.ports.devices import Devices
 
@@ -61,13 +61,16 @@ class StartRequests:
             secrets=spec.secrets,
             wants_port=spec.kind is not Kind.JOB,
             bundle_path=None if archive is None else str(archive),
-            mounts=self._mounts(spec),
+            mounts=self._mounts(spec, attempt.allocation.site),
         )
 
-    def _mounts(self, spec: Spec) -> tuple[Mount, ...]:
+    def _mounts(self, spec: Spec, site: str) -> tuple[Mount, ...]:
         """Checks each volume again: it may have been removed, or made read-only, while the workload waited."""
+        volumes = self.settings.volumes
         try:
-            return mounts_of(spec.volumes, self.settings.volumes, spec.owner, spec.tenant)
+            if spec.near:
+                volume_near(spec.near, volumes, spec.tenant)
+            return mounts_of(spec.volumes, volumes, spec.owner, spec.tenant, site)
         except (InvalidInput, Forbidden) as error:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants import may_use, tenant_of, within_sites
+from commonage.control.tenants import may_use, tenant_of
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
@@ -20,7 +20,7 @@ from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.usage import Suggestion, suggestion_of
-from commonage.domain.volumes import VolumeRequest, allowed
+from commonage.domain.volumes import VolumeRequest, allowed, volume_near
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec, name_of_command
 
 Variables = tuple[tuple[str, str], ...]
@@ -58,6 +58,7 @@ class Submission:
     gang: bool = False
     bundle: str | None = None
     volumes: tuple[VolumeRequest, ...] = ()
+    near: str | None = None
     tenant: str | None = None
     key: str | None = None
     owner: str | None = None
@@ -77,7 +78,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         tenant=tenant.name,
         environment=environment.name,
         command=_command(submission),
-        request=_request(submission, tenant, settings),
+        request=_request(submission, settings),
         variables=submission.variables,
         secrets=submission.secrets,
         priority=priority,
@@ -92,6 +93,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         gang=submission.gang,
         requeue=submission.kind is not Kind.SESSION if submission.requeue is None else submission.requeue,
         volumes=allowed(submission.volumes, settings.volumes, tenant.name),
+        near=volume_near(submission.near, settings.volumes, tenant.name) if submission.near else "",
     )
 
 
@@ -122,12 +124,12 @@ def _tenant(
     return tenant_of(submission.tenant, of_owner, caller)
 
 
-def _request(submission: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
+def _request(submission: Submission, settings: ControlSettings) -> Request:
     return Request(
         submission.cpus_milli or settings.default_cpus_milli,
         submission.memory_mib or settings.default_memory_mib,
         submission.gpu,
-        within_sites(submission.labels, tenant),
+        submission.labels,
         submission.one_numa,
     )
 

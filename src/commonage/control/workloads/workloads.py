@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
+from commonage.control.offboarding.names import Names
 from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.visibility import visible_explanation
 from commonage.control.settings import ControlSettings
+from commonage.control.state.drafts import Rows
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
 from commonage.control.usage.quota_use import QuotaUses
-from commonage.control.workloads.admission import LiveLimits, never
+from commonage.control.workloads.admission import LiveLimits, check_sites, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
@@ -71,6 +73,7 @@ class Workloads:
     chance: Callable[[int], int]
     live_limits: LiveLimits
     quota_uses: QuotaUses
+    names: Names
 
     async def submit(self, principal: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
@@ -80,10 +83,11 @@ class Workloads:
         """
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
+        self.names.check(spec.owner, spec.tenant)
         before = await self._by_key(spec)
         if before is not None:
             return before
-        self._check_schedulable(principal, spec)
+        self.check_schedulable(principal, spec)
         if spec.kind is Kind.SESSION and not _is_spawner(principal):
             return Submitted((await self.start_session_by_hub(spec),), True)
         state, reason = await self._initial_state(principal, spec)
@@ -100,7 +104,28 @@ class Workloads:
             return taken
         return Submitted(workloads, True)
 
-    def _check_schedulable(self, principal: Principal, spec: Spec) -> None:
+    async def submit_run(
+        self, spec: Spec, first_id: str | None, rows_of: Callable[[Sequence[Workload]], Rows]
+    ) -> Submitted:
+        """Queue a run of a cron job, and write `rows_of` it in the same transaction; nothing if its key was used.
+
+        `first_id` is the id of its (first) workload; None: a new one. Raises the errors of `submit`.
+        """
+        self.names.check(spec.owner, spec.tenant)
+        owner = Principal(spec.owner, frozenset({Scope.SUBMIT}))
+        before = await self._by_key(spec)
+        if before is not None:
+            return before
+        self.check_schedulable(owner, spec)
+        runs = self._made(spec, State.QUEUED, InQueue(), first_id)
+        await self.bundles.claim(owner, spec)
+        with self.live_limits.reserve(spec, runs[0].id):
+            await self.writer.insert(runs, **rows_of(runs))
+        return Submitted(runs, True)
+
+    def check_schedulable(self, principal: Principal, spec: Spec) -> None:
+        """Raise Unschedulable, TooMany, NotFound or InvalidInput if it cannot be submitted."""
+        check_sites(self.live_state, spec)
         why = never(self.live_state, spec)
         if why is not None:
             raise Unschedulable(why)
@@ -125,9 +150,9 @@ class Workloads:
         members = await self.store.workloads(Filter(array_id=found.spec.array_id), limit=found.spec.array_size)
         return Submitted(tuple(reversed(members.items)), False)
 
-    def _made(self, spec: Spec, state: State, reason: Reason) -> tuple[Workload, ...]:
+    def _made(self, spec: Spec, state: State, reason: Reason, first_id: str | None = None) -> tuple[Workload, ...]:
         now = self.clock.now()
-        first = self.ids.next(now, self.chance(1 << 20))
+        first = first_id or self.ids.next(now, self.chance(1 << 20))
         if not spec.array_size:
             return (Workload(first, spec, state, now, now, reason),)
         spec = replace(spec, array_id=first)
@@ -182,6 +207,7 @@ class Workloads:
             "preemptible": spec.preemptible,
             "on": dict(request.labels),
             "one_numa": request.one_numa,
+            "near": spec.near or None,
             "grace": f"{spec.grace_s}s",
             "requeue": "true" if spec.requeue else None,
             "gpus": None if request.gpu is None else request.gpu.text,
@@ -208,7 +234,8 @@ class Workloads:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
         principal.need(Scope.SUBMIT)
         spec = spec_of(submission, principal, self.catalogue, self.settings)
-        self._check_schedulable(principal, spec)
+        self.names.check(spec.owner, spec.tenant)
+        self.check_schedulable(principal, spec)
         state, reason = await self._initial_state(principal, spec)
         now, quotas = self.clock.now(), self._quotas(spec)
         if state is State.HELD:

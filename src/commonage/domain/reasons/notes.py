@@ -26,6 +26,13 @@ class CommandStarted(Reason):
     workload: str
 
 
+class SessionOpened(Reason):
+    """Somebody else opened a session in the browser. `session` is its name, empty for the default one."""
+
+    by: str
+    session: str
+
+
 class OverGpuShareFollows(StrEnum):
     """What happens to a workload over its GPU share, by the policy of the site."""
 
@@ -43,6 +50,12 @@ class OverGpuShareWarning(Reason):
     lasted_s: float
     follows: OverGpuShareFollows
     left_s: float = 0.0
+
+
+class NewerReason(Reason):
+    """A site agent of a newer version gives a reason that this server does not know. `reason` is its code."""
+
+    reason: str
 
 
 class GpuWarning(Reason):
@@ -82,6 +95,20 @@ class HomeUsed(Reason):
 
     used_mib: int
     quota_mib: int | None
+    is_enforced: bool = False
+
+
+class StorageGap(StrEnum):
+    """Why no file system enforces a limit on disk space."""
+
+    NO_PROJECT_QUOTAS = "no-project-quotas"
+    NOT_PERMITTED = "not-permitted"
+
+
+class StorageNotEnforced(Reason):
+    """Storage quotas hold for the volume, and its file system does not enforce them."""
+
+    gap: StorageGap
 
 
 # --- sessions that start again ------------------------------------------------------------------------------------
@@ -357,6 +384,13 @@ class ReservationRemoved(Reason):
     reservation: ReservationInfo
 
 
+class ReservationReassigned(Reason):
+    """A reservation got another owner or tenant, because its own was renamed or removed."""
+
+    by: str
+    reservation: ReservationInfo
+
+
 class ReservationOver(Reason):
     """A reservation has ended."""
 
@@ -384,6 +418,15 @@ class ImageRegistered(Reason):
     image: str
     digest: str
     is_replacement: bool = False
+
+
+class ImageReassigned(Reason):
+    """An image got another owner or tenant, because its own was renamed or removed."""
+
+    by: str
+    image: str
+    owner: str
+    tenant: str
 
 
 class ImageUnregistered(Reason):

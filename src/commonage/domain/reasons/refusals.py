@@ -56,6 +56,27 @@ class RequestTooLarge(Reason):
     shortfalls: tuple[Reason, ...]
 
 
+class SiteNotFound(Reason):
+    """No site of this name has nodes for the tenant. `sites` are those that have."""
+
+    site: str
+    tenant: str
+    sites: tuple[str, ...]
+
+
+class VolumeAtNoSite(Reason):
+    """No site has the requested volumes, and nodes for the tenant."""
+
+    volumes: tuple[str, ...]
+    tenant: str
+
+
+class NoSiteForTenant(Reason):
+    """No site with nodes is open to the tenant."""
+
+    tenant: str
+
+
 class TooFewNodes(Reason):
     """The gang has more members than there are nodes that could run one."""
 

@@ -43,6 +43,12 @@ class TenantGone(Reason):
     tenant: str
 
 
+class PlatformRoleDiffers(Reason):
+    """Users or groups get or lose a role on the platform."""
+
+    role: str
+
+
 class RolesDiffer(Reason):
     """Users or groups get, lose or change roles in the tenant."""
 

@@ -134,6 +134,12 @@ class InsufficientNodes(Reason):
     nodes: int
 
 
+class NoCandidateSite(Reason):
+    """No site has nodes, may be used by the tenant, was requested, and has the volumes."""
+
+    tenant: str
+
+
 class InsufficientNodesAtSite(Reason):
     """Enough nodes have room, but not at one site."""
 
@@ -207,6 +213,37 @@ class GpuHoursSpent(Reason):
     resets_at: float
 
 
+# --- sites --------------------------------------------------------------------------------------------------------
+
+
+class SiteHasRoom(Reason):
+    """The workload could start at the site now, as far as the site is concerned."""
+
+
+class SiteUnavailable(Reason):
+    """All nodes of the site are lost."""
+
+
+class SiteWithoutNodes(Reason):
+    """No node of the site has reported."""
+
+
+class SiteNotRequested(Reason):
+    """The workload was pinned to other sites."""
+
+
+class VolumeNotAtSite(Reason):
+    """The site lacks a volume that the workload mounts or must be near."""
+
+    volume: str
+
+
+class SiteOfOtherTenants(Reason):
+    """The site belongs to other tenants, or the tenant is limited to other sites."""
+
+    tenant: str
+
+
 # --- what a node lacks --------------------------------------------------------------------------------------------
 
 
@@ -216,6 +253,10 @@ class NodeShortfall(Reason, abstract=True):
     node: str
     nodes: int = 1
     total: int = 1
+
+
+class SiteExcluded(NodeShortfall):
+    """The node is at a site where the workload may not run."""
 
 
 class NodeDraining(NodeShortfall):

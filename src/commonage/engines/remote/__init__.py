@@ -5,6 +5,9 @@
 | the port | `engine.py` |
 | commands that wait for the link, and their delivery | `commands.py` |
 | statuses as the site last reported them | `statuses.py` |
+| what a site may say | `claims.py` |
+| the site's times as times of this side | `clock.py` |
+| GPUs as the site last measured them | `devices.py` |
 | what survives a restart of the control plane | `records.py` |
 | logs and commands in attempts | `streams.py` |
 | addresses of the control plane that lead to attempts | `tunnels.py` |

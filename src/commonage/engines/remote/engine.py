@@ -12,13 +12,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import suppress
 from dataclasses import replace
 
+from commonage.domain.codec import Unreadable
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
+from commonage.engines.remote.claims import checked_report
+from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.engines.remote.streams import begin_exec, read_log
@@ -35,6 +39,7 @@ from commonage.link.sites.engine_messages import (
     REPORT,
     STATUSES,
     STORE_SAMPLES,
+    STORE_WARNINGS,
     TUNNEL,
     AttemptId,
     ExecCommand,
@@ -51,7 +56,7 @@ from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, Terminal
-from commonage.ports.metrics import Sample
+from commonage.ports.metrics import MEASURED, Sample
 
 _log = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -60,19 +65,22 @@ FOLLOW_GRACE_S = 10.0
 """A log that is followed goes on if the link is back within this time."""
 _RETRY_EVERY_S = 2.0
 _CONTACT_EVERY_S = 30.0
-StoreSamples = Callable[[Sequence[Sample]], Awaitable[None]]
+StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
+"""Stores samples that a site sent, as far as they are about its own attempts."""
 
 
 class RemoteEngine(Engine):
-    """`store_samples` takes the samples of an outage."""
+    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes."""
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
         self._site, self._clock, self._store_samples = site, clock, store_samples
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports)
         self._records = SiteRecords(settings.folder / f"{site}.db")
         self._tunnels = Tunnels(site, self._records, self._open_tunnel)
-        self._attempts = SiteAttempts(self._records, self._tunnels)
+        self._site_clock = SiteClock(site, self._records, clock.now)
+        self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
+        self.devices = SiteDevices(self._records, lambda: self._connection, self._reported_nodes, clock)
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
@@ -101,7 +109,7 @@ class RemoteEngine(Engine):
 
     def handlers(self) -> Handlers:
         return Handlers(
-            requests={STORE_SAMPLES: self._on_samples},
+            requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
             streams={GATEWAY: self._carry_to_gateway},
         )
@@ -134,21 +142,45 @@ class RemoteEngine(Engine):
         self._connected.clear()
 
     def _on_report(self, report: SiteReport) -> None:
+        try:
+            report = checked_report(report)
+        except Unreadable as error:
+            _log.warning("site %s: a report is dropped: %s", self._site, error)
+            return
         if report.samples_dropped and (self._report is None or self._report.samples_dropped < report.samples_dropped):
             _log.warning("site %s: %s samples of an outage did not fit on its disk", self._site, report.samples_dropped)
         self._report = report
         self._records.keep_report(report)
 
+    def _follow_clock(self) -> None:
+        if self._link is not None:
+            self._site_clock.follow(self._link.clock_offset_s)
+
     def _on_statuses(self, statuses: SiteStatuses) -> None:
+        self._follow_clock()
         self._attempts.apply(statuses, self._commands.forgotten())
         if statuses.complete:
             self._connection = self._link
             self._connected.set()
 
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
-        """Those of attempts; the series of nodes and of the platform are the control plane's own."""
-        await self._store_samples([one for one in kept.samples if one.subject.startswith("attempt:")])
+        """Store what is measured at a site; the other series are the control plane's own."""
+        self._follow_clock()
+        await self._store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    def _own(self, sample: Sample) -> Sample | None:
+        """With this site in the subject: a site names none, and so speaks of itself only. In the time of this side."""
+        kind, _, name = sample.subject.partition(":")
+        if sample.metric not in MEASURED.get(kind, ()):
+            return None
+        sample = replace(sample, at=self._site_clock.here(sample.at))
+        if kind == "attempt":
+            return sample
+        return replace(sample, subject=f"{kind}:{self._site}{name}") if name.startswith("/") else None
+
+    def _reported_nodes(self) -> Sequence[NodeReport]:
+        return () if self._report is None else self._report.nodes
 
     async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
         if not self._gateway_port:
@@ -208,6 +240,8 @@ class RemoteEngine(Engine):
         self._last_contact = self._lost_at = self._clock.now()
         if known.contact is not None:
             self._last_contact = known.contact.at
+        self._site_clock.restore(known.clock_offset_s)
+        self.devices.restore(known.warned)
         self._attempts.restore(known)
         self._commands.restore(known)
         self._delivering = asyncio.create_task(self._deliver(), name=f"site {self._site}")
@@ -223,6 +257,10 @@ class RemoteEngine(Engine):
         await asyncio.gather(*self._attached, return_exceptions=True)
         self._tunnels.close()
         await self._records.close()
+
+    async def delete_records(self) -> None:
+        """Delete what is kept of the site, after `close`."""
+        await self._records.delete()
 
     def loops(self) -> Sequence[Iterations]:
         return (self._iterations,)
@@ -283,10 +321,14 @@ class RemoteEngine(Engine):
     async def measure(self) -> Sequence[Measurement]:
         """Nothing without a link: the site keeps the samples."""
         try:
-            return () if self._connection is None else (await self._connection.request(MEASURE, Nothing())).measurements
+            if self._connection is None:
+                return ()
+            measured = await self._connection.request(MEASURE, Nothing())
         except ConnectionLost as error:
             _log.warning("site %s is not measured: %s", self._site, error)
             return ()
+        self.devices.note_measured(measured.devices)
+        return measured.measurements
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """None: these are processes of this node, and the site has its own."""

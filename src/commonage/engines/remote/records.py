@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS commands (id TEXT PRIMARY KEY, command TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS addresses (id TEXT PRIMARY KEY, host TEXT NOT NULL, port INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS site (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS dispatched (id TEXT PRIMARY KEY)",
 )
 
 
@@ -43,9 +45,24 @@ class Contact:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The number of the last device warning that was received."""
+
+    number: int = 0
+
+
 @dataclass(slots=True)
 class Known:
-    """`own`: ends that this side decided, of attempts that never reached the site."""
+    """`own`: ends that this side decided, of attempts that never reached the site.
+
+    `dispatched`: attempts that this side asked the site to start, until they are forgotten.
+    """
 
     statuses: dict[str, Status] = field(default_factory=dict)
     own: dict[str, Status] = field(default_factory=dict)
@@ -53,10 +70,14 @@ class Known:
     addresses: dict[str, tuple[str, int]] = field(default_factory=dict)
     report: SiteReport | None = None
     contact: Contact | None = None
+    clock_offset_s: float = 0.0
+    dispatched: set[str] = field(default_factory=set)
+    warned: Warned = Warned()
 
 
 class SiteRecords:
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = SqliteFile(path, _SCHEMA)
 
     async def open(self) -> Known:
@@ -72,19 +93,37 @@ class SiteRecords:
         facts = dict(await self._file.read("SELECT key, value FROM site"))
         known.report = _read(SiteReport, facts["report"]) if "report" in facts else None
         known.contact = _read(Contact, facts["contact"]) if "contact" in facts else None
+        known.clock_offset_s = _read(ClockOffset, facts["clock"]).seconds if "clock" in facts else 0.0
+        known.dispatched = {attempt_id for (attempt_id,) in await self._file.read("SELECT id FROM dispatched")}
+        known.warned = _read(Warned, facts["warned"]) if "warned" in facts else Warned()
         return known
 
     async def close(self) -> None:
         await self._file.close()
 
+    async def delete(self) -> None:
+        """The file must be closed."""
+        for suffix in ("", "-wal", "-shm"):
+            await asyncio.to_thread(self._path.with_name(self._path.name + suffix).unlink, missing_ok=True)
+
     async def keep_command(self, command: Command) -> None:
         """Durable when this returns, with all that was kept before. Raises Unavailable."""
-        await self._file.write(_command(command))
+        dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
+        await self._file.write(_command(command), *dispatched)
+
+    async def keep_warned(self, warned: Warned) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
 
     def keep_statuses(self, changed: Iterable[Status], removed: Iterable[str], *, own: bool = False) -> None:
         self._file.post(
             *(_upsert("statuses (id, own, status)", one.attempt_id, int(own), _text(one)) for one in changed),
             *(("DELETE FROM statuses WHERE id = ?", (one,)) for one in removed),
+        )
+
+    def forget(self, attempt_id: str) -> None:
+        self._file.post(
+            ("DELETE FROM statuses WHERE id = ?", (attempt_id,)), ("DELETE FROM dispatched WHERE id = ?", (attempt_id,))
         )
 
     def keep_address(self, attempt_id: str, host: str, port: int) -> None:
@@ -95,6 +134,9 @@ class SiteRecords:
 
     def keep_report(self, report: SiteReport) -> None:
         self._file.post(_upsert("site (key, value)", "report", _text(report)))
+
+    def keep_clock_offset(self, seconds: float) -> None:
+        self._file.post(_upsert("site (key, value)", "clock", _text(ClockOffset(seconds))))
 
     def keep_contact(self, at: float) -> None:
         self._file.post(_upsert("site (key, value)", "contact", _text(Contact(at))))

@@ -1,24 +1,24 @@
-"""The engines of all joined sites: finds the engine of a connection, and makes engines for sites that join later."""
+"""The engines of all joined sites. Makes engines for sites that join later, and closes those of removed sites."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from commonage.domain.errors import CommonageError
 from commonage.engines.remote.engine import RemoteEngine, StoreSamples
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock
 
-_log = logging.getLogger(__name__)
+OnEngine = Callable[[RemoteEngine], Awaitable[None]]
 
 
 class Sites:
     """`names` are the sites that have joined; their engines are opened and closed by their user.
 
-    `added` is awaited for the engine of each site that joins later, and opens it; then the site dials again.
+    `added` is awaited for the engine of each site that joins later, and opens it. `removed` is awaited for the engine
+    of each removed site, and closes it. `devices` are the GPUs of each, by site.
     """
 
     def __init__(
@@ -27,11 +27,14 @@ class Sites:
         settings: RemoteSettings,
         clock: Clock,
         store_samples: StoreSamples,
-        added: Callable[[RemoteEngine], Awaitable[None]],
+        added: OnEngine,
+        removed: OnEngine,
     ) -> None:
-        self._settings, self._clock, self._store_samples, self._added = settings, clock, store_samples, added
+        self._settings, self._clock, self._store_samples = settings, clock, store_samples
+        self._added, self._removed = added, removed
         self._engines = {name: self._make(name) for name in names}
-        self._adding: dict[str, asyncio.Task[None]] = {}
+        self.devices: dict[str, RemoteDevices] = {name: one.devices for name, one in self._engines.items()}
+        self._changing = asyncio.Lock()
 
     def _make(self, site: str) -> RemoteEngine:
         return RemoteEngine(site, self._settings, self._clock, self._store_samples)
@@ -42,11 +45,22 @@ class Sites:
     def engine_of(self, site: str) -> RemoteEngine | None:
         return self._engines.get(site)
 
-    def remove(self, site: str) -> None:
-        """The site was removed, and its engine closed. If it joins again, it is a new site."""
-        self._engines.pop(site, None)
-
     # --- for the links ----------------------------------------------------------------------------------------------
+
+    async def on_joined(self, site: str) -> None:
+        """Does nothing if the site has joined before. Raises what `added` raises."""
+        async with self._changing:
+            if site not in self._engines:
+                engine = self._make(site)
+                await self._added(engine)
+                self._engines[site], self.devices[site] = engine, engine.devices
+
+    async def on_removed(self, site: str) -> None:
+        async with self._changing:
+            engine = self._engines.pop(site, None)
+            self.devices.pop(site, None)
+            if engine is not None:
+                await self._removed(engine)
 
     def handlers(self, site: str) -> Handlers:
         engine = self._engines.get(site)
@@ -54,20 +68,7 @@ class Sites:
 
     def on_connected(self, connection: SiteConnection) -> None:
         engine = self._engines.get(connection.site)
-        if engine is not None:
-            engine.attach(connection)
-            return
-        if connection.site not in self._adding:
-            task = self._adding[connection.site] = asyncio.create_task(self._add(connection))
-            task.add_done_callback(lambda _: self._adding.pop(connection.site))
-
-    async def _add(self, connection: SiteConnection) -> None:
-        """The connection has no handlers of the new engine: the next one has."""
-        engine = self._make(connection.site)
-        try:
-            await self._added(engine)
-        except CommonageError as error:
-            _log.error("the site %s cannot be used yet: %s", connection.site, error)
+        if engine is None:  # its join could not be completed
+            connection.close(f"the site {connection.site} has not joined completely: join again with the same token")
         else:
-            self._engines[connection.site] = engine
-            connection.close(f"the site {connection.site} was added: dial again")
+            engine.attach(connection)

@@ -52,6 +52,8 @@ SESSION_COMMAND = (
     # Deletes files for good: a trash folder that no page shows would fill the home, and a full disk would stay full.
     "--FileContentsManager.delete_to_trash=False",
     # Otherwise Jupyter starts `sh -l`, whose PATH is the system's: without the environment's own programs.
+    # Seconds for which it remembers that a user may enter; five minutes are long after a role was taken away.
+    "--HubOAuth.cache_max_age=30",
     f"--ServerApp.terminado_settings={_TERMINALS}",
 )
 

@@ -112,7 +112,11 @@ class Launcher:
         async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
                 await self.images.ensure_local(image, on_progress)
-            await asyncio.gather(*(self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes))
+            fetches = (self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes)
+            # All end before a failure is noted: progress of a slower node must not follow it.
+            for failure in await asyncio.gather(*fetches, return_exceptions=True):
+                if failure is not None:
+                    raise failure
 
         await self.images.ensure(environment, on_progress, have)
 

@@ -47,13 +47,14 @@ class Handlers:
 class LinkEnd:
     """One end of a site link. `name` is that of the other side, for errors; `dialed`: this side dialled.
 
-    `protocol` is the version that both sides speak.
+    `protocol` is the version that both sides speak. `clock_offset_s` is what their first messages say of the clocks.
     """
 
     site: str
     name: str
     dialed: bool
     protocol: int
+    clock_offset_s: float | None = None
 
 
 class SiteConnection(Exchange):
@@ -76,7 +77,8 @@ class SiteConnection(Exchange):
         self._streams = Streams(
             end.name, self._outbox, handlers.streams, dialed=end.dialed, max_incoming=handlers.max_incoming
         )
-        self._offsets: deque[float] = deque(maxlen=_REMEMBERED_HEARTBEATS)
+        first = () if end.clock_offset_s is None else (end.clock_offset_s,)
+        self._offsets: deque[float] = deque(first, maxlen=_REMEMBERED_HEARTBEATS)
 
     # --- for both sides -------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class SiteConnection(Exchange):
 
     @property
     def clock_offset_s(self) -> float:
-        """Add this to a time of the other side to get this side's. 0 before the first heartbeat.
+        """Add this to a time of the other side to get this side's. 0 while nothing is known.
 
         A heartbeat on its way makes it larger, never smaller: so the smallest of the last ones is the best.
         """

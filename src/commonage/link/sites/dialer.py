@@ -98,7 +98,8 @@ class SiteDialer:
         self._turn += 1
         reader, writer = await _dial(identity, address)
         try:
-            welcome = await self._say_hello(identity.site, reader, writer, address)
+            hello = SiteHello(identity.site, self._protocols, __version__, self._now())
+            welcome = await _say_hello(hello, reader, writer, address)
             self._turn -= 1  # this address works
             _log.info("linked to the control plane at %s (version %s)", address, welcome.version)
             if abs(welcome.clock_offset_s) > MAX_CLOCK_OFFSET_S:
@@ -107,25 +108,6 @@ class SiteDialer:
             await self._use(SiteConnection(end, reader, writer, self._handlers, self._now), welcome)
         finally:
             await close_writer(writer)
-
-    async def _say_hello(
-        self, site: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
-    ) -> SiteWelcome:
-        try:
-            hello = SiteHello(site, self._protocols, __version__, self._now())
-            writer.write(encode_frame(message_frame("hello", hello)))
-            frame = await read_frame(reader, _TIMEOUT_S)
-            if frame.get("message") == "refused":
-                raise SiteRefused(from_json(LinkRefused, frame.get("body"), ignore_unknown=True).reason)
-            return from_json(SiteWelcome, frame.get("body"), ignore_unknown=True)
-        except (EOFError, ConnectionError, ssl.SSLError) as error:
-            # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
-            raise ConnectionLost(
-                f"the control plane at {address} closed the connection without an answer: it may have rejected the "
-                "certificate of this site (expired, or of another control plane). If so, join again with a new token"
-            ) from error
-        except (TimeoutError, *FRAME_ERRORS) as error:
-            raise ConnectionLost(f"{address} does not answer like a control plane: {error_text(error)}") from error
 
     async def _use(self, connection: SiteConnection, welcome: SiteWelcome) -> None:
         self._refused = None
@@ -186,3 +168,36 @@ async def _dial(identity: SiteIdentity, address: str) -> tuple[asyncio.StreamRea
         ) from error
     except (TimeoutError, OSError) as error:
         raise ConnectionLost(f"the control plane cannot be reached at {address}: {error_text(error)}") from error
+
+
+async def _say_hello(
+    hello: SiteHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
+) -> SiteWelcome:
+    """Raises ConnectionLost, SiteRefused."""
+    try:
+        writer.write(encode_frame(message_frame("hello", hello)))
+        frame = await read_frame(reader, _TIMEOUT_S)
+        if frame.get("message") == "refused":
+            raise SiteRefused(from_json(LinkRefused, frame.get("body"), ignore_unknown=True).reason)
+        return from_json(SiteWelcome, frame.get("body"), ignore_unknown=True)
+    except (EOFError, ConnectionError, ssl.SSLError) as error:
+        # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
+        raise ConnectionLost(
+            f"the control plane at {address} closed the connection without an answer: it may have rejected the "
+            "certificate of this site (expired, or of another control plane). If so, join again with a new token"
+        ) from error
+    except (TimeoutError, *FRAME_ERRORS) as error:
+        raise ConnectionLost(f"{address} does not answer like a control plane: {error_text(error)}") from error
+
+
+async def probe(identity: SiteIdentity, address: str, now: Callable[[], float] = time.time) -> SiteWelcome:
+    """Ask the control plane at this address whether it admits this site. Leaves a link that is up alone.
+
+    Raises ConnectionLost, SiteRefused, NotJoined.
+    """
+    reader, writer = await _dial(identity, address)
+    try:
+        hello = SiteHello(identity.site, Protocols(), __version__, now(), probe=True)
+        return await _say_hello(hello, reader, writer, address)
+    finally:
+        await close_writer(writer)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
-from commonage.domain.statuses import Capabilities, StartRequest, Status
-from commonage.link.messages import Measured, Nothing, RequestType
+from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner, StartRequest, Status
+from commonage.link.messages import Nothing, RequestType
 from commonage.link.sites.streams import StreamType
+from commonage.ports.devices import DeviceSample
 from commonage.ports.execs import Terminal
 from commonage.ports.metrics import Sample
 
@@ -49,13 +50,35 @@ class SiteReport:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples that were measured while the link was down, oldest first. Storing them twice has no further effect."""
+    """Samples that were measured while the link was down, oldest first. Storing them twice has no further effect.
+
+    Subjects of nodes and devices name no site: they are the sender's.
+    """
 
     samples: tuple[Sample, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceWarning:
+    """A warning of the devices of a node about an attempt there. `number` rises with each warning of a site."""
+
+    number: int
+    node: str
+    attempt_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWarnings:
+    """Warnings, oldest first. Those that were received before are ignored, by their number."""
+
+    warnings: tuple[DeviceWarning, ...]
+
+
 STORE_SAMPLES = RequestType("store-samples", Samples, Nothing, 30.0)
 """Sent by the site, which keeps the samples until this is answered."""
+STORE_WARNINGS = RequestType("store-device-warnings", DeviceWarnings, Nothing, 30.0)
+"""Sent by the site, which keeps the warnings until this is answered."""
 
 # --- from the control plane ---------------------------------------------------------------------------------------
 
@@ -92,10 +115,28 @@ class SiteNetwork:
     ports: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """The GPUs of a node now, and the owners of the processes in `samples`, looked up right after they were measured.
+
+    Processes that began too late to be the measured ones are left out, by the clock of the site.
+    """
+
+    node: str
+    samples: tuple[DeviceSample, ...] = ()
+    owners: tuple[ProcessOwner, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SiteMeasured:
+    measurements: tuple[Measurement, ...]
+    devices: tuple[NodeDevices, ...] = ()
+
+
 START = RequestType("start-attempt", Start, Nothing, 30.0)
 STOP = RequestType("stop-attempt", Stop, Nothing, 30.0)
 FORGET = RequestType("forget-attempt", AttemptId, Nothing, 30.0)
-MEASURE = RequestType("measure-attempts", Nothing, Measured, 2.0)
+MEASURE = RequestType("measure-attempts", Nothing, SiteMeasured, 2.0)
 """Short: sites are measured one after the other."""
 PREPARE = RequestType("prepare", Prepare, Nothing, None)
 """No timeout: it reports progress meanwhile, and ends with the link."""

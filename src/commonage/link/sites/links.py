@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -42,24 +42,36 @@ def serves_nothing(_site: str) -> Handlers:
     return Handlers()
 
 
-class SiteLinks:
-    """`handlers` gives what the control plane serves to a site. `on_connected` is called with each new link.
+async def _ignore(_site: str) -> None:
+    return None
 
-    `now` gives unix seconds.
+
+@dataclass(frozen=True, slots=True)
+class SiteEvents:
+    """`connected` is called with each new link. `joined` is awaited before a site gets its certificate, and `removed`
+    after a site was removed.
     """
+
+    connected: Callable[[SiteConnection], None] = lambda _: None
+    joined: Callable[[str], Awaitable[None]] = _ignore
+    removed: Callable[[str], Awaitable[None]] = _ignore
+
+
+class SiteLinks:
+    """`handlers` gives what the control plane serves to a site. `now` gives unix seconds."""
 
     def __init__(
         self,
         authority: CertificateAuthority,
         registry: SiteRegistry,
         handlers: Callable[[str], Handlers] = serves_nothing,
+        events: SiteEvents | None = None,
         *,
-        on_connected: Callable[[SiteConnection], None] = lambda _: None,
         now: Callable[[], float] = time.time,
         protocols: Protocols | None = None,
     ) -> None:
         self._authority, self._registry, self._handlers = authority, registry, handlers
-        self._on_connected, self._now = on_connected, now
+        self._events, self._now = events or SiteEvents(), now
         self._listener = SiteListener(authority, registry, self._serve, now, protocols or Protocols())
         self._links: dict[str, SiteLink] = {}
         self._last_seen: dict[str, float] = {}
@@ -97,6 +109,14 @@ class SiteLinks:
         """When the site was connected last (unix seconds); None if it was not since the start."""
         return self._now() if self.link(site) else self._last_seen.get(site)
 
+    async def joined(self, site: str) -> None:
+        """A machine joined as this site. Raises Unavailable if the site cannot be served yet."""
+        await self._events.joined(site)
+
+    async def removed(self, site: str, reason: str) -> None:
+        self.disconnect(site, reason)
+        await self._events.removed(site)
+
     def disconnect(self, site: str, reason: str) -> None:
         """End the link of a site that may not connect any more."""
         link = self._links.get(site)
@@ -109,7 +129,9 @@ class SiteLinks:
     async def _serve(self, site: AdmittedSite) -> None:
         own = self._handlers(site.name)
         handlers = replace(own, requests={**own.requests, RENEW: partial(self._renew, site.name)})
-        end = LinkEnd(site.name, f"the site {site.name}", dialed=False, protocol=site.protocol)
+        end = LinkEnd(
+            site.name, f"the site {site.name}", dialed=False, protocol=site.protocol, clock_offset_s=site.clock_offset_s
+        )
         connection = SiteConnection(end, site.reader, site.writer, handlers, self._now)
         link = SiteLink(site, connection, self._now(), site.key, site.until)
         previous = self._links.get(site.name)
@@ -121,7 +143,7 @@ class SiteLinks:
             _log.warning("the clock of the site %s differs by %.1f s", site.name, -site.clock_offset_s)
         running = asyncio.create_task(connection.run())
         try:
-            self._on_connected(connection)
+            self._events.connected(connection)
             await running
         except ConnectionLost as error:
             _log.warning("%s", error.message)

@@ -111,6 +111,9 @@ class SiteListener:
             protocol = self._protocols.agree(hello.protocols) or 0  # checked above
             welcome = SiteWelcome(protocol, __version__, now, until, offset)
             writer.write(encode_frame(message_frame("welcome", welcome)))
+            if hello.probe:
+                await writer.drain()
+                return
             address = str((writer.get_extra_info("peername") or ("",))[0])
             version = hello.version[:64]
             await self._serve(AdmittedSite(name, key, until, protocol, version, offset, address, reader, writer))

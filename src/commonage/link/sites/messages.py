@@ -36,12 +36,16 @@ class Protocols:
 
 @dataclass(frozen=True, slots=True)
 class SiteHello:
-    """The first message of a site. `site` must be the name in its certificate; `now` is its time (unix seconds)."""
+    """The first message of a site. `site` must be the name in its certificate; `now` is its time (unix seconds).
+
+    `probe`: the site only asks whether it is admitted; after the answer the connection ends, and no link begins.
+    """
 
     site: str
     protocols: Protocols
     version: str
     now: float
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

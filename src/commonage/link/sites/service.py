@@ -112,15 +112,16 @@ class SiteService:
 
     async def remove(self, name: str) -> None:
         await asyncio.to_thread(self._registry.remove, name)
-        self._links.disconnect(name, f"the site {name} was removed: join again with a new token")
+        await self._links.removed(name, f"the site {name} was removed: join again with a new token")
         log.info("site removed", extra={"site": name})
 
     # --- for machines that join -----------------------------------------------------------------------------------
 
     async def join(self, token: str, csr_pem: str) -> JoinedSite:
-        """Sign the key of a machine that has this token. Raises Forbidden, InvalidInput."""
+        """Sign the key of a machine that has this token. Raises Forbidden, InvalidInput, Unavailable."""
         name = await asyncio.to_thread(self._tokens.check_for_site, token, self._clock.now())
         signed = await asyncio.to_thread(self._authority.sign_site, csr_pem, name)
         await asyncio.to_thread(self._registry.join, name, token, signed.key)
+        await self._links.joined(name)
         log.info("site joined", extra={"site": name})
         return JoinedSite(name, signed.pem, signed.until, self._links.port)

@@ -20,10 +20,13 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 class SqliteFile:
-    """`schema` are statements that make what does not exist yet. The file is readable by its owner only."""
+    """`schema` are statements that make what does not exist yet. The file is readable by its owner only.
 
-    def __init__(self, path: Path, schema: Sequence[str]) -> None:
-        self.path, self._schema = path, schema
+    `on_full` deletes what gives way to everything else: when the disk is full, a write is tried once more after it.
+    """
+
+    def __init__(self, path: Path, schema: Sequence[str], on_full: str = "") -> None:
+        self.path, self._schema, self._on_full = path, schema, on_full
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite {path.name}")
         self._connection: sqlite3.Connection | None = None
 
@@ -63,15 +66,26 @@ class SqliteFile:
         return rows
 
     def _write(self, statements: Sequence[Statement]) -> None:
+        try:
+            self._commit(statements)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._on_full:
+                raise
+            self._commit([(self._on_full, ())])
+            _log.warning("the disk of %s is full: its oldest samples are deleted", self.path)
+            self._commit(statements)
+
+    def _commit(self, statements: Sequence[Statement]) -> None:
         connection = self._opened()
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement, parameters in statements:
                 connection.execute(statement, parameters)
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a full disk may have ended it, or have left it open at the commit
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
         assert self._connection is not None, "it is not open"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
+from commonage.control.workloads.cron_jobs import NewCronJob
+from commonage.domain.cron_jobs import CronRule
 from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal
@@ -55,9 +58,13 @@ class _Launch:
             ))  # fmt: skip
             return await self._show(request, visitor, form, None, 409)
         submission, form = form.submission(earlier)
-        if submission is None:
+        rule, form = form.rule()
+        if submission is None or form.errors:
             return await self._show(request, visitor, form, earlier, 422)
         try:
+            if rule is not None:
+                made = await self._control.cron_jobs.create(visitor.principal, NewCronJob(submission, rule))
+                return RedirectResponse(f"{HOME}cron-jobs/{made.id}", status_code=303)
             submitted = await self._control.workloads.submit(visitor.principal, submission)
         except InvalidInput as error:
             return await self._show(request, visitor, form.refused(error), earlier, 422)
@@ -73,7 +80,14 @@ class _Launch:
         form, explanation, never = await self._considered(visitor.principal, form, earlier)
         draw = self._site.parts(visitor, _PARTS)
         suggestion = await self._suggestion(visitor.principal, form, earlier)
-        values = {"form": form, "explanation": explanation, "never": never, "suggestion": suggestion}
+        rule, form = form.rule()
+        values = {
+            "form": form,
+            "explanation": explanation,
+            "never": never,
+            "suggestion": suggestion,
+            "next_times": self._next_times(rule),
+        }
         parts = {f"error-{name}": draw("error", {"text": form.errors.get(name, "")}) for name in FIELDS}
         parts["verdict"] = draw("verdict", values)
         return HTMLResponse(live.partials(parts))
@@ -93,6 +107,9 @@ class _Launch:
             return form.refused(error), None, None
         except CommonageError as error:  # shown in place of a verdict
             return form, None, messages.of_error(error)
+
+    def _next_times(self, rule: CronRule | None) -> Sequence[float]:
+        return () if rule is None else rule.next_times(self._control.clock.now())
 
     async def _suggestion(self, principal: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
         """The suggestion from earlier runs of the same; None while the form cannot be read."""
@@ -146,6 +163,7 @@ class _Launch:
             "explanation": explanation,
             "never": never,
             "suggestion": await self._suggestion(visitor.principal, form, earlier),
+            "next_times": self._next_times(form.rule()[0]),
             "defaults": self._control.settings,
         }
         return self._site.render(request, visitor, "launch.html", values, status)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from commonage import messages
 from commonage.control.loops.session_restarts import own_variables
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, MAX_TOGETHER, Submission, Variables
+from commonage.domain.cron_jobs import CronRule, MissedRuns, Overlap
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import (
     format_cpus,
@@ -31,13 +32,14 @@ from commonage.domain.workloads import Kind, RetryPolicy, Workload
 T = TypeVar("T")
 FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
-    "preemptible", "nodes", "on", "requeue",
+    "preemptible", "nodes", "on", "near", "requeue",
     "volumes", "array", "grace", "again", "keep",
+    "schedule", "time_zone", "overlap", "missed_runs", "starting_deadline",
 )  # fmt: skip
 KEPT = ("files", "variables", "secrets", "dependencies")
 """Values that the server copies from the repeated workload. The browser gets only their names."""
 # The field of each error of control that has another name there.
-_ALIASES = {"time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
+_ALIASES = {"starting_deadline_s": "starting_deadline", "time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
 _LONGEST = 200_000
 _MAX_RETRIES = 100
@@ -112,6 +114,7 @@ class LaunchForm:
                 "grace": f"{spec.grace_s}s" if spec.grace_s != DEFAULT_GRACE_S else "",
                 "again": workload.id,
                 "keep": ",".join(KEPT),
+                "near": spec.near,
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
@@ -180,6 +183,7 @@ class LaunchForm:
             array_size=size,
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),
+            near=self.values["near"] or None,
         )
         if earlier is not None:
             submission = replace(submission, **self._taken_over(earlier, submission))
@@ -189,6 +193,26 @@ class LaunchForm:
         if has_command and not command and "command" not in errors:
             errors["command"] = f"A {self.kind} needs a command, for example: python train.py"
         return (None if errors else submission), replace(self, errors=errors)
+
+    def rule(self) -> tuple[CronRule | None, LaunchForm]:
+        """The rule of the cron job, None for a job that runs once; and the form with errors in these fields."""
+        v, errors = self.values, dict[str, str]()
+        if self.kind is not Kind.JOB or not v["schedule"]:
+            return None, self
+        deadline = v["starting_deadline"]
+        try:
+            rule = CronRule(
+                v["schedule"],
+                v["time_zone"] or "UTC",
+                Overlap(v["overlap"]) if v["overlap"] in set(Overlap) else Overlap.SKIP,
+                MissedRuns(v["missed_runs"]) if v["missed_runs"] in set(MissedRuns) else MissedRuns.RUN_ONCE,
+                parse_duration(deadline, field="starting_deadline", zero=True) if deadline else None,
+            )
+            rule.check()
+        except InvalidInput as error:
+            errors[error.field or ""] = messages.of_error(error)
+            return None, replace(self, errors={**self.errors, **errors})
+        return rule, self
 
     def _taken_over(self, earlier: Earlier, submission: Submission) -> dict[str, Any]:
         """Values that the form does not show, by field of the submission. A session takes only values that the hub

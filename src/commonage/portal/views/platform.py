@@ -15,8 +15,11 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.permissions import Permission
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text
-from commonage.resources.editing import document_of, rows_of, texts_of
+from commonage.resources.editing import document_of, rows_of, table_of, texts_of
 from commonage.resources.kinds import KINDS, kind_named
+
+_FIELD = "field-"  # before the path of a field
+_SPARE = 3  # empty lines at the end of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,15 @@ def routes(site: Site) -> list[Route]:
         site.access(visitor).need(Permission.MANAGE_PLATFORM)
         sent = await request.form()
         kind = kind_named(form_text(sent, "kind")).name
-        texts = {row.path: form_text(sent, f"field-{row.path}") for row in rows_of(kind)}
+        texts = dict.fromkeys((row.path for row in rows_of(kind)), "")
+        texts |= {name.removeprefix(_FIELD): form_text(sent, name) for name in sent if name.startswith(_FIELD)}
         name, version = form_text(sent, "name"), form_text(sent, "version")
         number = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
         try:
             document = document_of(kind, texts)
             await resources.put(visitor.principal, document, number, kind=kind, name=name)
         except CommonageError as error:
-            where = error.field if isinstance(error, InvalidInput) and error.field in {*texts, "name"} else ""
-            errors = {where or "": messages.of_error(error)}
+            errors = {_place(kind, error): messages.of_error(error)}
             return show(request, visitor, ResourceForm(kind, name, number, texts, errors=errors), error.status)
         return RedirectResponse(f"{HOME}platform#{kind}", status_code=303)
 
@@ -72,11 +75,14 @@ def routes(site: Site) -> list[Route]:
         sent = await request.form()
         kind, name, version = (form_text(sent, what) for what in ("kind", "name", "version"))
         number = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
-        await resources.delete(visitor.principal, kind, name, number)
+        force = form_text(sent, "force") == "1"
+        await resources.delete(visitor.principal, kind, name, number, force=force)
         return RedirectResponse(f"{HOME}platform#{kind}", status_code=303)
 
     def show(request: Request, visitor: Visitor, form: ResourceForm, status: int = 200) -> Response:
-        values: dict[str, Any] = {"section": "platform", "form": form, "rows": rows_of(form.kind)}
+        rows = rows_of(form.kind)
+        tables = {one.path: table_of(one, form.values, _SPARE) for one in rows if one.control == "table"}
+        values: dict[str, Any] = {"section": "platform", "form": form, "rows": rows, "tables": tables}
         values["may_change"] = site.access(visitor).may(Permission.MANAGE_PLATFORM) and not form.managed_by
         return site.render(request, visitor, "resource.html", values, status)
 
@@ -86,3 +92,10 @@ def routes(site: Site) -> list[Route]:
         Route("/platform/edit", site.page(save), methods=["POST"]),
         Route("/platform/remove", site.page(remove), methods=["POST"]),
     ]
+
+
+def _place(kind: str, error: CommonageError) -> str:
+    """The field of the form that an error is about; empty for the whole form."""
+    field = (error.field or "") if isinstance(error, InvalidInput) else ""
+    places = ["name", *(row.path for row in rows_of(kind))]
+    return next((one for one in places if field == one or field.startswith(f"{one}.")), "")

@@ -14,15 +14,16 @@ from starlette.routing import Route
 from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
-from commonage.domain.permissions import Permission
+from commonage.domain.permissions import Permission, SubjectKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import LogLine
-from commonage.domain.workloads import Attempt, Event, EventKind
+from commonage.domain.workloads import Attempt, Event, EventKind, Kind, Workload
 from commonage.portal import live
 from commonage.portal.auth import Visitor
-from commonage.portal.labels import title_of
-from commonage.portal.site import Site
+from commonage.portal.labels import binding_text, title_of
+from commonage.portal.site import Site, continue_at
+from commonage.wire.origins import session_url
 
 _PARTS = "parts/workload.html"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
@@ -35,13 +36,14 @@ _SAMPLE_S = 3.0
 
 
 def routes(site: Site) -> list[Route]:
-    """GET workloads/ID, its live stream and plain log; POST its stop."""
+    """GET workloads/ID, its live stream and plain log; POST its stop, and its opening by others."""
     view = _Workload(site)
     return [
         Route("/workloads/{id}", site.page(view.page), methods=["GET"]),
         Route("/workloads/{id}/live", site.page(view.live), methods=["GET"]),
         Route("/workloads/{id}/log", site.page(view.log), methods=["GET"]),
         Route("/workloads/{id}/stop", site.page(view.stop), methods=["POST"]),
+        Route("/workloads/{id}/open", site.page(view.open), methods=["POST"]),
     ]
 
 
@@ -86,6 +88,10 @@ class _Workload:
         verb = "Stopped" if workload.state.is_terminal else "Stopping"
         return self._site.done(request, f"{verb} {title_of(workload)}", f"workloads/{workload.id}")
 
+    async def open(self, request: Request, visitor: Visitor) -> Response:
+        workload = await self._control.visits.open(visitor.principal, request.path_params["id"])
+        return continue_at(session_url(self._control.settings.session_origin, workload.spec.owner, workload.spec.name))
+
 
 async def gather(control: Control, principal: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
     """All values of the page except log and charts. `number`: the attempt to show, None for the newest."""
@@ -103,12 +109,23 @@ async def gather(control: Control, principal: Principal, workload_id: str, numbe
         "shown": shown_attempt,
         "number": number,
         "simulated": allocation is not None and any(share.simulated for share in allocation.shares),
+        "openers": _openers(control, principal, workload),
         "usage_report": await control.usage_reports.of(workload),
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
         "now": control.clock.now(),
         "events": await _events(control, principal, workload_id),
     }
+
+
+def _openers(control: Control, principal: Principal, workload: Workload) -> Sequence[str]:
+    """Users and groups that may open this session besides its owner; shown to those who may open it."""
+    spec, access = workload.spec, access_of(principal, control.settings)
+    if spec.kind is not Kind.SESSION or not access.may_on(Permission.ENTER_WORKLOADS, spec.owner, spec.tenant):
+        return ()
+    bound = access.bindings(Permission.ENTER_WORKLOADS, spec.tenant)
+    others = {binding_text(one) for one in bound if (one.kind, one.subject) != (SubjectKind.USER, spec.owner)}
+    return (*sorted(others), "admins")
 
 
 async def _events(control: Control, principal: Principal, workload_id: str) -> Sequence[Event]:

@@ -11,12 +11,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.explanations import Ahead, Confidence, Explanation, Holder, JobsAhead, Precedence
+from commonage.domain.explanations import (
+    Ahead,
+    Confidence,
+    Explanation,
+    Holder,
+    JobsAhead,
+    Precedence,
+    SiteChoice,
+)
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
 from commonage.scheduler.explain.shortfalls import shortfalls
+from commonage.scheduler.explain.site_choices import promised_site, site_choices
 from commonage.scheduler.explain.smaller_requests import queued_in, smaller_request, with_gang
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
@@ -31,7 +40,7 @@ MAX_SHORTFALLS = 3
 
 def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanation:
     """The explanation for a queued request, or for one that a user considers; a considered gang is assumed complete."""
-    is_queued = queued.workload_id in snapshot.queue
+    queued, is_queued = snapshot.restricted(queued), queued.workload_id in snapshot.queue
     with queued_in(snapshot, with_gang(snapshot, queued)):
         with trial_pass(snapshot, now) as done:
             position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
@@ -48,10 +57,13 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
                     queue_length=length,
                     expected_start_at=now,
                     confidence=Confidence.LIMITS,
+                    sites=_with_start(site_choices(snapshot, done, queued), allocated.allocation.site),
                 )
             missing = shortfalls(snapshot, done, queued)
             holders = _holders(snapshot, queued)
             ahead = jobs_ahead(snapshot, done.order, queued)
+            choices = site_choices(snapshot, done, queued)
+            promised = promised_site(done, queued, snapshot)
         expected = expected_start(snapshot, queued, now)
         instead = smaller_request(snapshot, queued, now)
     request = queued.request
@@ -62,7 +74,8 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
         at=now,
         position=position,
         is_queued=is_queued,
-        site=_site_of(snapshot, queued),
+        site=_site_of(snapshot, queued, is_queued, None if promised is None else promised[0]),
+        sites=choices,
         queue_length=length,
         jobs_ahead=ahead,
         holders=holders,
@@ -101,12 +114,13 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
 
 def ever_fits(grid: Grid, request: Request) -> Reason | None:
     """Why no node could run the request, even when empty; None if some node could."""
-    known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
+    at_sites = grid.at_sites(grid.shape(request), np.arange(len(grid.nodes)))
+    known = at_sites & np.array([node.may_return for node in grid.nodes], np.bool_)
     if not known.any():
-        return None  # no node has reported yet: let it wait
+        return None  # no node has reported yet, or none can be reached: let it wait
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
         return None
-    nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
+    nodes = [replace(grid.nodes[number], state=NodeState.READY) for number in np.flatnonzero(known).tolist()]
     return _never_fits_reason(nodes, request)
 
 
@@ -137,7 +151,7 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
     """The workloads on devices (or nodes) that the request could use, the largest first."""
     grid, allocations = snapshot.grid, snapshot.allocations
     shape, slots = grid.shape(queued.request), np.flatnonzero(allocations.node >= 0)
-    slots = slots[grid.schedulable(shape, allocations.node[slots])]
+    slots = slots[(grid.schedulable(shape, allocations.node[slots]) & grid.at_sites(shape, allocations.node[slots]))]
     if queued.request.gpu is None:
         amounts = allocations.rows[slots, 1]
     else:
@@ -186,12 +200,20 @@ def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holde
     return basis
 
 
-def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
+def _with_start(choices: Sequence[SiteChoice], site: str) -> tuple[SiteChoice, ...]:
+    """The choices with `site` as the one that has room: the trial has started the request there."""
+    return tuple(
+        replace(one, reason=waiting.SiteHasRoom(), free_at=None) if one.site == site else one for one in choices
+    )
+
+
+def _site_of(snapshot: Snapshot, queued: QueuedRequest, is_queued: bool, promised: str | None) -> str | None:
     """The site in whose queue the request is shown; None with a single site."""
     if len(snapshot.sites.names) < 2:
         return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
-    return snapshot.sites.queue_site(queued.workload_id, could, queued.gang_size)
+    workload_id = queued.workload_id if is_queued else None
+    return snapshot.sites.queue_site(workload_id, could, queued.gang_size, promised)
 
 
 MAX_NAMED = 3

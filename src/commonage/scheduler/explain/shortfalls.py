@@ -28,29 +28,49 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
     if not grid.nodes:
         return (waiting.NoNodes(),)
     shape = grid.shape(queued.request)
+    candidates = grid.at_sites(shape, np.arange(len(grid.nodes)))
+    if not candidates.any():
+        return (waiting.NoCandidateSite(tenant=queued.tenant),)
     members = 1 if queued.gang is None else len(snapshot.queue.gang(queued.gang))
     if members < queued.gang_size:
         return (waiting.GangIncomplete(size=queued.gang_size, queued=members),)
     over = over_quota(snapshot, queued, shape)
     if over is not None:
         return (over,)
-    fit = grid.fits(shape, np.arange(len(grid.nodes)))
-    within = _within_quota(snapshot, queued, shape, fit)
-    may = outcome.backfill.startable_nodes(queued, shape, within)
-    rooms = int(np.count_nonzero(may))
-    if rooms >= queued.gang_size:
-        if snapshot.sites.choose(may, queued.gang_size).any():
+    found = NodeRefusals(snapshot, outcome, queued)
+    if np.count_nonzero(found.startable) >= queued.gang_size:
+        if snapshot.sites.choose(found.startable, queued.gang_size).any():
             came_later = _place(snapshot, outcome, queued.workload_id) == len(outcome.order)
             return () if came_later else (waiting.ResourcesFree(),)
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
-    nodes = _by_distance(grid, shape, fit)
-    by_node, left = _refused(grid, shape, nodes[~may[nodes]])
-    by_node += _Withheld(snapshot, outcome, queued).found(left, within)
-    place = {number: index for index, number in enumerate(nodes.tolist())}
-    reasons = [reason for _, reason in sorted(by_node, key=lambda pair: place[pair[0]])]
-    if rooms:
-        reasons = [waiting.InsufficientNodes(size=queued.gang_size, nodes=rooms), *reasons]
-    return tuple(reasons)
+    return found.of(candidates)
+
+
+class NodeRefusals:
+    """Why the request does not start on nodes, quotas of the whole tenant aside. `startable` [N]: where it could."""
+
+    def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:
+        self._snapshot, self._queued = snapshot, queued
+        self._shape = shape = snapshot.grid.shape(queued.request)
+        self._fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
+        self._within = _within_quota(snapshot, queued, shape, self._fit)
+        self._withheld = _Withheld(snapshot, outcome, queued)
+        self._nearest = _by_distance(snapshot.grid, shape, self._fit)
+        self.startable = outcome.backfill.startable_nodes(queued, shape, self._within)
+
+    def of(self, some: Bools) -> tuple[Reason, ...]:
+        """The reasons on `some` [N] nodes, the one for the nearest node first; empty if the members fit there."""
+        grid, rooms = self._snapshot.grid, int(np.count_nonzero(self.startable & some))
+        if rooms >= self._queued.gang_size:
+            return ()
+        nodes = self._nearest[some[self._nearest]]
+        by_node, left = _refused(grid, self._shape, nodes[~self.startable[nodes]], len(nodes))
+        by_node += self._withheld.found(left, self._within)
+        place = {number: index for index, number in enumerate(nodes.tolist())}
+        reasons = [reason for _, reason in sorted(by_node, key=lambda pair: place[pair[0]])]
+        if rooms:
+            reasons = [waiting.InsufficientNodes(size=self._queued.gang_size, nodes=rooms), *reasons]
+        return tuple(reasons)
 
 
 def might_start(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bool:
@@ -97,8 +117,8 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
     return np.lexsort((-most, ~grid.ready, most < 0, ~grid.fits_empty(shape, nodes), ~fit))
 
 
-def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
-    """(refusals of filters, the nodes that no filter refuses)."""
+def _refused(grid: Grid, shape: Shape, nodes: Ints, total: int) -> tuple[Found, Ints]:
+    """(refusals of filters, the nodes that no filter refuses). `total` is the number of nodes considered."""
     refusals: Found = []
     left = nodes
     for condition in FILTERS:
@@ -107,7 +127,7 @@ def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
         for alike in _groups_of(condition, grid, refused):
             shortfall = condition.refusal(grid, shape, alike[0])
             if shortfall is not None:  # always: the filter has just refused this node
-                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
+                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=total)))
     return refusals, left
 
 

@@ -47,6 +47,16 @@ class NodeReady:
         return waiting.InsufficientDisk(node=grid.label(number), cause=node.report.disk_pressure)
 
 
+class _CandidateSite:
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        return grid.at_sites(shape, nodes)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        sites = shape.request.sites
+        is_candidate = sites is None or grid.nodes[number].site in sites
+        return None if is_candidate else waiting.SiteExcluded(node=grid.label(number))
+
+
 class _NodeLabels:
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         return grid.has_labels(shape, nodes)
@@ -181,6 +191,7 @@ class _Memory:
 
 
 FILTERS: tuple[Filter, ...] = (
+    _CandidateSite(),
     NodeReady(),
     _NodeLabels(),
     _GpuModel(),

@@ -42,6 +42,8 @@ class FitTable:
         self._need_mib: Ints = np.full((request_classes, len(grid.kinds) + 1), NEVER, np.int64)
         self._need_milli: Ints = np.full((request_classes, len(grid.kinds) + 1), NEVER, np.int64)
         self._on_full_disk: Bools = np.zeros(request_classes, np.bool_)
+        self._at_sites: Bools = np.ones((request_classes, len(grid.site_names)), np.bool_)
+        self._is_restricted = False  # some class does not run at all sites
         self._alone: set[int] = set()  # request classes with conditions beyond the tables
         self._fresh = {request_class for request_class, request in enumerate(self._requests) if request is not None}
 
@@ -100,7 +102,12 @@ class FitTable:
             )
             self._need_mib[request_class], self._need_milli[request_class] = shape.need_mib, shape.need_milli
             self._on_full_disk[request_class] = request.on_full_disk
-            special = bool(request.labels) or (request.one_numa and shape.devices > 1)
+            if request.sites is not None:
+                self._at_sites[request_class], self._is_restricted = self._grid.among(request.sites), True
+            else:
+                self._at_sites[request_class] = True
+            labels = any(name != "site" or request.sites is None for name, _ in request.labels)
+            special = labels or (request.one_numa and shape.devices > 1)
             (self._alone.add if special else self._alone.discard)(request_class)
         request_classes, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
         self._compute(self.now, request_classes, nodes, empty=False)
@@ -122,6 +129,8 @@ class FitTable:
         grid = self._grid
         cpus, memory = (grid.cpus_total, grid.memory_total) if empty else (grid.cpus, grid.memory)
         fit: Bools = grid.ready[nodes] | (self._on_full_disk[request_classes][:, None] & grid.disk_pressure[nodes])
+        if self._is_restricted:
+            fit &= self._at_sites[request_classes][:, grid.site[nodes]]
         fit &= self._cpus[request_classes][:, None] <= cpus[nodes]
         fit &= self._memory[request_classes][:, None] <= memory[nodes]
         with_devices = np.flatnonzero(self._devices[request_classes])

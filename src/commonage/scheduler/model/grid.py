@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from commonage.domain.nodes import Allocation, Device, Node, NodeKey, NodeState, Share
 from commonage.domain.requests import Request, part_of
+from commonage.domain.sites import SiteSet
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
@@ -27,19 +28,21 @@ class Grid:
 
     `cpus`, `memory` [N] are free; `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: schedulable;
     `disk_pressure` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
-    `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the device's kind, -1 for no device or an
-    unschedulable one. `changed` lists the touched nodes in order, for row caches; `epoch` counts events that invalidate
-    all caches, `puts` counts node reports.
+    `free_milli`, `total_mib`, `numa` [N, C]; `site` [N] is the number of the site in `site_names`; `kind` [N, C] is the
+    number of the device's kind, -1 for no device or an unschedulable one. `changed` lists the touched nodes in order,
+    for row caches; `epoch` counts events that invalidate all caches, `puts` counts node reports.
     """
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self.nodes: list[Node] = []
         self.number: dict[NodeKey, int] = {}
         self.kinds: list[tuple[DeviceKind, Device]] = []
+        self.site_names: list[str] = []
         self.changed: list[int] = []
         self.epoch = 0
         self.puts = 0
         self._kind_number: dict[DeviceKind, int] = {}
+        self._site_number: dict[str, int] = {}
         self._device: list[dict[str, int]] = []
         self._allocated: list[dict[str, Allocation]] = []
         self._shapes: dict[Request, Shape] = {}
@@ -90,6 +93,7 @@ class Grid:
         self.cpus: Ints
         self.memory: Ints
         self.cpus_total: Ints
+        self.site: Ints
         self.memory_total: Ints
         self.free_mib: Ints
         self.free_milli: Ints
@@ -98,7 +102,7 @@ class Grid:
         self.numa: Ints
         self.ready: Bools
         self.disk_pressure: Bools
-        for name in ("cpus", "memory", "cpus_total", "memory_total"):
+        for name in ("cpus", "memory", "cpus_total", "memory_total", "site"):
             resize(name, 0, (n,))
         for name in ("ready", "disk_pressure"):
             resize(name, 0, (n,), np.bool_)
@@ -113,6 +117,7 @@ class Grid:
         if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
             self._invalidate()
         self.nodes[number] = node
+        self.site[number] = self._number_of_site(node.site)
         self.ready[number] = node.state is NodeState.READY and report.disk_pressure is None
         self.disk_pressure[number] = node.state is NodeState.READY and report.disk_pressure is not None
         self.cpus[number] = self.cpus_total[number] = report.cpus_milli
@@ -130,6 +135,12 @@ class Grid:
             self._apply(allocation, 1)
         self.changed.append(number)
         self.puts += 1
+
+    def _number_of_site(self, site: str) -> int:
+        number = self._site_number.setdefault(site, len(self.site_names))
+        if number == len(self.site_names):
+            self.site_names.append(site)
+        return number
 
     def _number_of_kind(self, device: Device) -> int:
         kind = DeviceKind.of(device)
@@ -214,9 +225,27 @@ class Grid:
     def has_labels(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes carry the labels that the request wants."""
         wanted = shape.request.labels
+        if shape.request.sites is not None:  # they include the label `site`
+            wanted = tuple(label for label in wanted if label[0] != "site")
         if not wanted:
             return np.ones(len(nodes), np.bool_)
         return np.array([not missing_labels(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
+
+    def at_sites(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: which nodes are at a candidate site of the request."""
+        sites = shape.request.sites
+        if sites is None:
+            return np.ones(len(nodes), np.bool_)
+        candidates: Bools = self.among(sites)[self.site[nodes]]
+        return candidates
+
+    def among(self, sites: SiteSet) -> Bools:
+        """[sites]: which sites, by number, are in the set."""
+        return np.array([name in sites for name in self.site_names], np.bool_)
+
+    def admits(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: which nodes are open to the request: at its sites, with its labels."""
+        return self.at_sites(shape, nodes) & self.has_labels(shape, nodes)
 
     def schedulable(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes are schedulable for this shape, whatever is free."""
@@ -251,9 +280,9 @@ class Grid:
         return enough
 
     def _with_devices(self, fit: Bools, shape: Shape, nodes: Ints, devices: Callable[[Shape, Ints], Bools]) -> Bools:
-        """`fit` [len(nodes)], restricted to nodes with the labels and with enough of the `devices` [len(nodes), C]."""
-        if shape.request.labels:
-            fit &= self.has_labels(shape, nodes)
+        """`fit` [len(nodes)], restricted to nodes that admit it and have enough of the `devices` [len(nodes), C]."""
+        if shape.is_restricted:
+            fit &= self.admits(shape, nodes)
         if shape.devices:
             fit &= max_colocated(devices(shape, nodes), self.numa[nodes], shape) >= shape.devices
         return fit
@@ -274,9 +303,13 @@ def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[
     ]
 
 
+_OWN_LABELS = frozenset({"node", "site", "engine"})
+
+
 def labels_of(node: Node) -> set[tuple[str, str]]:
+    """A node that reports the name of another site or node as a label of its own does not get their workloads."""
     return {
-        *node.report.labels,
+        *((key, value) for key, value in node.report.labels if key not in _OWN_LABELS),
         ("node", node.name),
         ("node", str(node.key)),
         ("site", node.site),

@@ -31,6 +31,7 @@ class QueuedRequest:
     preemptible: bool = False
     gang: str | None = None  # members of one gang start together, on different nodes, or not at all
     gang_size: int = 1
+    near: tuple[str, ...] = ()  # volumes: it runs at a site that has all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class Shape:
             return 0
         least = int(self.need_milli.min())
         return 0 if least >= NEVER else least * self.devices
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only some nodes are open to it, whatever they have."""
+        return bool(self.request.labels) or self.request.sites is not None
 
     @property
     def is_part(self) -> bool:

@@ -60,8 +60,8 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: whether the node is schedulable and the shape would fit on it if `rows` [n, W] were free."""
     fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
-    if shape.request.labels:
-        fit &= grid.has_labels(shape, nodes)
+    if shape.is_restricted:
+        fit &= grid.admits(shape, nodes)
     if shape.devices:
         fit &= max_colocated(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
     return fit

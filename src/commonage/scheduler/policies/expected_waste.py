@@ -171,8 +171,8 @@ class ExpectedWaste:
         result[:, 0] = np.inf
         fits = grid.schedulable(shape, nodes) & (grid.cpus[nodes] >= shape.cpus_milli)
         fits &= grid.memory[nodes] >= shape.memory_mib
-        if shape.request.labels:
-            fits &= grid.has_labels(shape, nodes)
+        if shape.is_restricted:
+            fits &= grid.admits(shape, nodes)
         fitting = None
         if shape.devices:
             fitting = grid.devices_fit(shape, nodes)

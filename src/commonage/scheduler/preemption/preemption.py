@@ -105,6 +105,8 @@ class _Search:
         gangs: dict[int, list[int]] = {}
         for slot in self.slots[self.allocations.gang[self.slots] >= 0].tolist():
             gangs.setdefault(int(self.allocations.gang[slot]), []).append(slot)
+        for slots in gangs.values():  # slots depend on the order in which allocations came and went
+            slots.sort(key=self._attempt_of)
         return gangs
 
     def _unit(self, slot: int) -> EvictionUnit:

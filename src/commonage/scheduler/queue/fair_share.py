@@ -46,6 +46,10 @@ class Capacity:
         return min(1.0, max(parts))  # after nodes have left, allocations may exceed the capacity
 
 
+def _renamed(name: str, change: tuple[str, str] | None) -> str:
+    return change[1] if change is not None and change[0] == name else name
+
+
 class Usage:
     """The debts of all accounts. Accounts and tenants are numbered in order of appearance; numbers never change.
 
@@ -92,6 +96,18 @@ class Usage:
         (number, share), weight = opened, self._weight(at)
         self._rate[number] -= share
         self._past[number] += share * self._k * weight
+        self.version += 1
+
+    def rename(self, tenant: tuple[str, str] | None, owner: tuple[str, str] | None) -> None:
+        """Add the debts of accounts to those of the same tenant or owner, (before, after), under the new name."""
+        for (of_tenant, of_owner), number in list(self._number.items()):
+            renamed = _renamed(of_tenant, tenant), _renamed(of_owner, owner)
+            if renamed != (of_tenant, of_owner):
+                into = self.account(*renamed)
+                self._past[into] += self._past[number]
+                self._rate[into] += self._rate[number]
+                self._past[number] = self._rate[number] = 0.0
+                self._open = {key: (into if one == number else one, share) for key, (one, share) in self._open.items()}
         self.version += 1
 
     def debts(self, now: float) -> tuple[Floats, Floats]:

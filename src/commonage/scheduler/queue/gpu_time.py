@@ -54,6 +54,19 @@ class GpuTimes:
             self._rate[account] -= milli
             self._sum[account] += milli * since
 
+    def rename(self, tenant: tuple[str, str] | None, owner: tuple[str, str] | None) -> None:
+        """Give what a tenant or an owner, (before, after), used the new name. None of it may run now."""
+        for account in list(self._sum):
+            of_tenant, scope, name = account
+            if tenant is not None and of_tenant == tenant[0]:
+                of_tenant, name = tenant[1], tenant[1] if scope is QuotaScope.TENANT else name
+            if owner is not None and scope is QuotaScope.USER and name == owner[0]:
+                name = owner[1]
+            if (of_tenant, scope, name) != account:
+                self._sum[of_tenant, scope, name] += self._sum.pop(account)
+        if tenant is not None:
+            self._models[tenant[1]] |= self._models.pop(tenant[0], set())
+
     def load(self, sums: Iterable[GpuTime], now: float) -> None:
         """Add the GPU time of attempts that ended this month."""
         self._at(now)

@@ -17,6 +17,7 @@ from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.doctor.checks import examine
 from commonage.server.doctor.gpu_doctor import RealGpus, find_gpus, measure_all, try_all
 from commonage.server.doctor.gpu_trials import Trial
+from commonage.server.doctor.site_checks import examine_site, is_appliance
 from commonage.server.settings.settings import Resolved, Settings
 
 HELD, BROKEN, NOT_TESTED = 0, 1, 2
@@ -172,6 +173,8 @@ def _record(file: Path) -> None:
 def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_json: bool) -> None:
     """Check this machine and its server, and suggest fixes. Exit code 1 if a check fails.
 
+    On an appliance, which has joined with `commonage site join`, check its engine, its link and its clock.
+
     `commonage doctor gpu` tests whether GPU shares hold.
 
     \b
@@ -181,8 +184,8 @@ def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_js
     """
     if context.invoked_subcommand is not None:
         return
-    settings = resolved.settings
-    findings = examine(settings if engine is None else settings.model_copy(update={"engine": engine}))
+    settings = resolved.settings if engine is None else resolved.settings.model_copy(update={"engine": engine})
+    findings = examine_site(settings) if is_appliance(settings) else examine(settings)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:

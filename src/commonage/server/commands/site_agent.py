@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import click
 import uvloop
@@ -32,7 +33,7 @@ def agent(resolved: Resolved) -> None:
     with prepare(settings.data_dir) as data:
         folder = data.path / FOLDER
         SiteCredentials(folder).identity()  # before anything is opened: a machine that has not joined is told so
-        logs.set_up(data.logs, settings.log_level, settings.log_format)
+        logs.set_up(data.logs, settings.log_level, settings.log_format, logging.INFO)
         from commonage.server.site_agent import run_site_agent  # noqa: PLC0415 - imports the engines: only when joined
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -25,14 +25,17 @@ from commonage.engines.containers.files.mounts import check_path_is_trusted
 from commonage.engines.docker.daemon import examine_daemon
 from commonage.engines.settings import parse_mount
 from commonage.engines.swarm.doctor import examine_swarm
+from commonage.files.safe_path import SafePath
 from commonage.gpu.detect import open_devices
 from commonage.messages import text, texts
+from commonage.messages.notes import STORAGE_GAPS
 from commonage.server.bootstrap import SystemClock, database_of
-from commonage.server.configure import shared_dir, stored_reports
+from commonage.server.configure import homes_dir, shared_dir, stored_reports
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, running_server
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes.ports import PortError, check
 from commonage.server.settings.settings import Settings
+from commonage.storage.limits import gap_at
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.hub import API_PATH, docs_page
 from commonage.wire.origins import label_of, session_domain
@@ -151,7 +154,7 @@ def _compiler(settings: Settings) -> Outcome:
     return _note("no C compiler", advice)
 
 
-def _cgroups(settings: Settings) -> Outcome:
+def cgroups(settings: Settings) -> Outcome:
     if settings.engine != "process":
         return _ok("Docker enforces memory and cores of workloads")
     root = Path("/sys/fs/cgroup")
@@ -171,6 +174,14 @@ def _writable(place: Path) -> bool:
 
 
 def _docker(settings: Settings) -> Outcome:
+    outcome = container_engine(settings)
+    if settings.engine == "process" or outcome.verdict == "bad" or settings.docker_image is not None:
+        return outcome
+    advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
+    return _note(outcome.found, advice)
+
+
+def container_engine(settings: Settings) -> Outcome:
     if settings.engine == "process":
         return _ok("not used: workloads are plain processes (engine = process)")
     try:
@@ -181,9 +192,6 @@ def _docker(settings: Settings) -> Outcome:
             found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:
         return _bad(str(error))
-    if settings.docker_image is None:
-        advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
-        return _note(found.said, advice)
     advice = " ".join([*(f"{node}: {text(condition)}" for node, condition in found.conditions), found.advice]).strip()
     return Outcome("note" if advice else "ok", found.said, advice)
 
@@ -212,12 +220,15 @@ def _volumes(settings: Settings) -> Outcome:
 
 
 def _homes(settings: Settings) -> Outcome:
-    quota = settings.home_quota
+    quota, homes = settings.home_quota, homes_dir(settings, settings.data_dir)
+    gap = gap_at(homes if homes.is_folder() else SafePath(shared_dir(settings, settings.data_dir)))
+    limit = "no limit on homes (home_quota is not set)" if quota is None else f"home_quota is {format_memory(quota)}"
+    if gap is None:
+        return _ok(f"{limit}; the file system of homes enforces quotas of storage")
     if quota is None:
-        return _ok("no limit on homes (home_quota is not set)")
-    found = f"home_quota is {format_memory(quota)}: homes are measured and users are warned, the limit is not enforced"
-    advice = f"set project quotas of the file system to enforce it ({docs_page('operate/storage#homes')})"
-    return _note(found, advice)
+        return _ok(limit)
+    found = f"{limit}: homes are measured and users are warned, the limit is not enforced: {STORAGE_GAPS[gap]}"
+    return _note(found, f"put homes on XFS or ext4 with project quotas ({docs_page('operate/storage#homes')})")
 
 
 def _gpus(settings: Settings) -> Outcome:
@@ -307,12 +318,21 @@ def _clock(_: Settings, *, edge_url: str | None = None) -> Outcome:
     return _ok("the edge's clock agrees")
 
 
+OF_EVERY_MACHINE: dict[str, Callable[[Settings], Outcome]] = {
+    "python": _python,
+    "disk": _disk,
+    "compiler": _compiler,
+    "volumes": _volumes,
+    "gpus": _gpus,
+}
+"""Checks of any machine that runs workloads, also of an appliance."""
+
 _CHECKS: dict[str, Callable[[Settings], Outcome]] = {
     "python": _python,
     "disk": _disk,
     "programs": _programs,
     "compiler": _compiler,
-    "cgroups": _cgroups,
+    "cgroups": cgroups,
     "docker": _docker,
     "volumes": _volumes,
     "homes": _homes,

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from commonage.domain.sites import SitePolicy
 from commonage.resources.fields import (
     UNIQUE_NAMES,
     NotNegative,
@@ -15,14 +16,13 @@ from commonage.resources.fields import (
 )
 from commonage.resources.scheduling import BindingEntry, PricesEntry, PriorityClassEntry, TenantEntry
 from commonage.scheduler.policies import registry
-from commonage.scheduler.queue.sites import SitePolicy
 from commonage.server.settings.fields import (
     setting,
 )
 from commonage.wire.hub import docs_page
 
 
-class PlatformRoleEntry(BindingEntry):
+class PlatformBindingEntry(BindingEntry):
     role: Literal["operator", "admin"]
 
 
@@ -49,7 +49,7 @@ class SchedulingSettings(BaseModel):
         "Time zone in which the calendar months of GPU-hour quotas begin.",
         "a name of the IANA database, like Europe/Berlin",
     )
-    platform_roles: tuple[PlatformRoleEntry, ...] = setting(
+    platform_roles: tuple[PlatformBindingEntry, ...] = setting(
         (),
         "Roles in all tenants, `operator` or `admin`, each for a `user` or a `group` of JupyterHub "
         f"({docs_page('operate/roles')}). Admins of JupyterHub are admins without an entry.",
@@ -66,7 +66,7 @@ class SchedulingSettings(BaseModel):
     )
     site_policy: SitePolicy = setting(
         SitePolicy.FIRST_FREE,
-        "Chooses among several sites that could start a workload now.",
+        "Chooses among several sites that could start a workload now, for tenants without a `site_policy`.",
         "first-free, least-used or cheapest",
     )
     half_life: Seconds = setting(

@@ -154,8 +154,8 @@ class StorageSettings(BaseModel):
     )
     home_quota: Annotated[DiskMib | None, BeforeValidator(no_empty)] = setting(
         None,
-        "Size of a home above which its user sees a warning. Homes are measured every 10 minutes. The limit is not "
-        f"enforced: for that, use a quota of the file system ({docs_page('operate/storage#homes')}).",
+        "Most disk space of a home. A file system with project quotas enforces it; elsewhere the user of a larger home "
+        f"sees a warning. Homes are measured every 10 minutes ({docs_page('operate/storage#homes')}).",
     )
 
 

@@ -11,10 +11,14 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
+from commonage.domain.offboarding import Offboarding, Subject
+from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.resources import StoredResource
 from commonage.domain.tenants import Amounts, QuotaNotice, Reservation
 from commonage.domain.usage import (
@@ -31,17 +35,21 @@ from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Visible
 from commonage.store.cursors import cursor_after, read_cursor
 
-_SUBJECTS: dict[str, Callable[[Workload], str]] = {
-    "owner": lambda workload: workload.spec.owner,
-    "tenant": lambda workload: workload.spec.tenant,
-    "workload": lambda workload: workload.id,
-    "environment": lambda workload: workload.spec.environment,
+_Payer = tuple[str, str]  # owner and tenant
+_SUBJECTS: dict[str, Callable[[Workload, _Payer], str]] = {
+    "owner": lambda _, payer: payer[0],
+    "tenant": lambda _, payer: payer[1],
+    "workload": lambda workload, _: workload.id,
+    "environment": lambda workload, _: workload.spec.environment,
 }
 
 
 @dataclass
 class Shelf:
-    """The content of a store; `numbers` are those of the events, `keys` map (owner, client key) to a workload's id."""
+    """The content of a store; `numbers` are those of the events, `keys` map (owner, client key) to a workload's id.
+
+    `payers` are the owner and tenant that each attempt ran for.
+    """
 
     workloads: dict[str, Workload] = field(default_factory=dict)
     attempts: dict[str, dict[str, Attempt]] = field(default_factory=dict)
@@ -51,10 +59,16 @@ class Shelf:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    cron_jobs: dict[str, CronJob] = field(default_factory=dict)
     resources: dict[tuple[str, str], StoredResource] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     totals: list[DailyUsage] = field(default_factory=list)
     quota_notices: dict[tuple[str, ...], QuotaNotice] = field(default_factory=dict)
+    payers: dict[str, _Payer] = field(default_factory=dict)
+    offboardings: dict[str, Offboarding] = field(default_factory=dict)
+
+    def payer(self, workload: Workload, attempt: Attempt) -> _Payer:
+        return self.payers.get(attempt.id, (workload.spec.owner, workload.spec.tenant))
 
 
 class MemoryStore:
@@ -136,9 +150,12 @@ class MemoryStore:
             shelf.workloads[workload.id] = _without_secrets_at_the_end(workload)
             if workload.attempt is not None:
                 shelf.attempts.setdefault(workload.id, {})[workload.attempt.id] = workload.attempt
+                shelf.payers.setdefault(workload.attempt.id, (workload.spec.owner, workload.spec.tenant))
         for workload in batch.inserts:
             if workload.spec.key is not None:
                 shelf.keys.setdefault((workload.spec.owner, workload.spec.key), workload.id)
+        self.reassign(batch.reassigned)
+        shelf.offboardings.update((each.id, each) for each in batch.offboardings)
         for event in batch.events:
             insort(shelf.events, event, key=lambda each: each.seq)
             shelf.numbers.add(event.seq)
@@ -150,11 +167,25 @@ class MemoryStore:
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
+        self.write_cron_jobs(batch)
         shelf.resources.update((each.key, each) for each in batch.resources)
         for notice in batch.quota_notices:
             shelf.quota_notices[notice.tenant, notice.scope, notice.name, notice.resource] = notice
         shelf.images.update((each.name, each) for each in batch.images)
         self.expire(batch)
+
+    def write_cron_jobs(self, batch: Batch) -> None:
+        self.shelf.cron_jobs.update((each.id, each) for each in batch.cron_jobs)
+        for gone in batch.removed_cron_jobs:
+            self.shelf.cron_jobs.pop(gone, None)
+
+    def reassign(self, workloads: Iterable[Workload]) -> None:
+        """Their keys follow, or are given up."""
+        for workload in workloads:
+            keys = {key: each for key, each in self.shelf.keys.items() if each != workload.id}
+            if workload.spec.key is not None and len(keys) < len(self.shelf.keys):
+                keys[workload.spec.owner, workload.spec.key] = workload.id
+            self.shelf.keys = keys
 
     def expire(self, batch: Batch) -> None:
         for workload_id in batch.expired:
@@ -170,7 +201,8 @@ class MemoryStore:
             return
         del shelf.workloads[workload_id]
         shelf.totals += daily_usage(
-            _held_by(workload, attempt) for attempt in shelf.attempts.pop(workload_id, {}).values()
+            _held_by(workload, attempt, shelf.payer(workload, attempt))
+            for attempt in shelf.attempts.pop(workload_id, {}).values()
         )
         shelf.keys = {key: first for key, first in shelf.keys.items() if first != workload_id}
         reports = shelf.usage_reports.items()
@@ -269,15 +301,17 @@ class MemoryStore:
             )
         sums: dict[str, Usage] = {}
         for workload in self.shelf.workloads.values():
-            spec = workload.spec
-            if visible is not None and not visible.has(spec.owner, spec.tenant):
-                continue
             if workload_id not in (None, workload.id):
                 continue
-            held = _held(workload, self.shelf.attempts.get(workload.id, {}).values(), since, until)
-            if held is not None:
-                subject = _SUBJECTS[by](workload)
-                sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
+            parts: dict[str, list[Attempt]] = {}
+            for attempt in self.shelf.attempts.get(workload.id, {}).values():
+                payer = self.shelf.payer(workload, attempt)
+                if visible is None or visible.has(*payer):
+                    parts.setdefault(_SUBJECTS[by](workload, payer), []).append(attempt)
+            for subject, attempts in parts.items():
+                held = _held(workload, attempts, since, until)
+                if held is not None:
+                    sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
         for day in self.shelf.totals if by != "workload" and workload_id is None else ():
             begun, ended = max(since, day.day * DAY_S), min(until, (day.day + 1) * DAY_S)
             if (visible is None or visible.has(day.owner, day.tenant)) and begun < ended:
@@ -291,11 +325,11 @@ class MemoryStore:
         await self._turn()
         sums: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
         for workload in self.shelf.workloads.values():
-            spec = workload.spec
             for one in self.shelf.attempts.get(workload.id, {}).values():
                 if one.ended_at is not None and one.ended_at > max(since, one.allocation.at):
+                    owner, tenant = self.shelf.payer(workload, one)
                     for share in one.allocation.shares:
-                        key = (spec.tenant, spec.owner, spec.environment, share.model)
+                        key = (tenant, owner, workload.spec.environment, share.model)
                         sums[key] += share.compute_milli * (one.ended_at - max(since, one.allocation.at))
         return [GpuTime(*key, milli_s) for key, milli_s in sorted(sums.items())]
 
@@ -305,8 +339,8 @@ class MemoryStore:
         found = [
             PastAllocation(
                 one.id,
-                workload.spec.tenant,
-                workload.spec.owner,
+                self.shelf.payer(workload, one)[1],
+                self.shelf.payer(workload, one)[0],
                 Amounts.of(one.allocation),
                 one.allocation.at,
                 one.ended_at,
@@ -346,10 +380,51 @@ class MemoryStore:
         await self._turn()
         return [self.shelf.resources[key] for key in sorted(self.shelf.resources)]
 
+    async def offboardings(self) -> Sequence[Offboarding]:
+        await self._turn()
+        return [self.shelf.offboardings[key] for key in sorted(self.shelf.offboardings)]
+
+    async def rename(self, subject: Subject, name: str, to: str, *, limit: int) -> bool:
+        await self._turn()
+        shelf, of_user = self.shelf, subject is Subject.USER
+
+        def renamed(owner: str | None, tenant: str | None) -> dict[str, Any]:
+            """The fields with the new name."""
+            return {"owner": to if of_user and owner == name else owner,
+                    "tenant": to if not of_user and tenant == name else tenant}  # fmt: skip
+
+        found = [
+            each for each in shelf.workloads.values() if name == (each.spec.owner if of_user else each.spec.tenant)
+        ]
+        some = [each for each in found if each.state.is_terminal][:limit]
+        for each in some:
+            spec = replace(each.spec, **renamed(each.spec.owner, each.spec.tenant))
+            shelf.workloads[each.id] = replace(each, spec=spec)
+        if some:
+            return True
+        shelf.payers = {
+            key: (fields["owner"], fields["tenant"])
+            for key, payer in shelf.payers.items()
+            for fields in [renamed(*payer)]
+        }
+        if of_user:
+            shelf.keys = {(to if owner == name else owner, key): each for (owner, key), each in shelf.keys.items()}
+            reports = shelf.usage_reports.items()
+            shelf.usage_reports = {key: replace(one, owner=renamed(one.owner, None)["owner"]) for key, one in reports}
+        shelf.events = [replace(one, **renamed(one.owner, one.tenant)) for one in shelf.events]
+        shelf.totals = [replace(one, **renamed(one.owner, one.tenant)) for one in shelf.totals]
+        notices = shelf.quota_notices.items()
+        shelf.quota_notices = {key: one for key, one in notices if not _is_about(one, subject, name)}
+        return False
+
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         await self._turn()
         found = (each for each in self.shelf.reservations.values() if each.ends_at > after)
         return sorted(found, key=lambda each: (each.starts_at, each.id))
+
+    async def cron_jobs(self) -> Sequence[CronJob]:
+        await self._turn()
+        return [self.shelf.cron_jobs[key] for key in sorted(self.shelf.cron_jobs)]
 
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         await self._turn()
@@ -358,6 +433,12 @@ class MemoryStore:
     async def images(self) -> Sequence[Image]:
         await self._turn()
         return [self.shelf.images[name] for name in sorted(self.shelf.images)]
+
+
+def _is_about(notice: QuotaNotice, subject: Subject, name: str) -> bool:
+    if subject is Subject.TENANT:
+        return notice.tenant == name
+    return notice.scope is QuotaScope.USER and notice.name == name
 
 
 def matches(workload: Workload, which: Filter) -> bool:
@@ -369,6 +450,7 @@ def matches(workload: Workload, which: Filter) -> bool:
         (which.site, workload.attempt.allocation.site if workload.attempt else None),
         (which.node, workload.attempt.allocation.node if workload.attempt else None),
         (which.array_id, spec.array_id),
+        (which.cron_job, spec.cron_job),
         (which.environment, spec.environment),
     ]
     return (
@@ -412,13 +494,13 @@ def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: 
     return held if any_time else None
 
 
-def _held_by(workload: Workload, attempt: Attempt) -> HeldByAttempt:
-    spec, allocation = workload.spec, attempt.allocation
+def _held_by(workload: Workload, attempt: Attempt, payer: _Payer) -> HeldByAttempt:
+    allocation, (owner, tenant) = attempt.allocation, payer
     return HeldByAttempt(
         workload.id,
-        spec.tenant,
-        spec.owner,
-        spec.environment,
+        tenant,
+        owner,
+        workload.spec.environment,
         sum(share.memory_mib for share in allocation.shares),
         sum(share.compute_milli for share in allocation.shares),
         allocation.cpus_milli,

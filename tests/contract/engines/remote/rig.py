@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.contract.engines.rigs import ProcessRig
+from tests.contract.engines.rigs import DockerRig, ProcessRig, SwarmRig
 from tests.contract.engines.test_fake import FakeRig
 
 from commonage.domain.statuses import Phase
@@ -19,9 +19,11 @@ from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import LinkEnd, SiteConnection
 from commonage.link.sites.messages import PROTOCOL
 from commonage.ports.clock import Clock
+from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.testing.behaviour import Aside
 from commonage.testing.engine_rig import EngineRig
@@ -50,6 +52,7 @@ class RemoteRig(EngineRig, ABC):
         self.stored: list[Sample] = []
         self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
         self.gateway_port = 0
+        self.devices: Devices | None = None
         self.agent: SiteAgent | None = None
         self.gateway = SiteGateway()
         self._remote: RemoteEngine | None = None
@@ -66,7 +69,8 @@ class RemoteRig(EngineRig, ABC):
         self.gateway = SiteGateway()
         await self.gateway.open()
         engine = await self.local_engine()
-        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings)
+        gpus = SiteDevices(self.devices)
+        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings, gpus)
         await self.agent.open()
         self._tasks["agent"] = asyncio.create_task(self.agent.run())
         return self.agent
@@ -91,7 +95,7 @@ class RemoteRig(EngineRig, ABC):
         await self._remote.close()
         self._remote = None
 
-    async def _store(self, samples: Sequence[Sample]) -> None:
+    async def _store(self, _site: str, samples: Sequence[Sample]) -> None:
         self.stored += samples
 
     # --- the link -------------------------------------------------------------------------------------------------
@@ -183,14 +187,14 @@ class RemoteFakeRig(RemoteRig):
         await asyncio.sleep(0.01)  # for the sockets, and for what is written to disk
 
 
-class RemoteProcessRig(RemoteRig):
-    def __init__(self, inner: ProcessRig, folder: Path) -> None:
-        self.process = inner
+class RemoteRealRig(RemoteRig):
+    def __init__(self, inner: ProcessRig | DockerRig | SwarmRig, folder: Path) -> None:
+        self.real = inner
         self.clock = RealClock()
         super().__init__(inner, folder)
 
     async def local_engine(self) -> Engine:
-        return self.process.make()
+        return self.real.make()
 
     async def pass_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

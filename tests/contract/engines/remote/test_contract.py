@@ -1,11 +1,13 @@
 """The engine contract through a site link: the remote engine, and a site agent with the fake or the process engine."""
 
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.engines.remote.rig import RemoteFakeRig, RemoteProcessRig
+from tests.contract.engines.remote.rig import RemoteFakeRig, RemoteRealRig
+from tests.contract.engines.remote.traffic_contract import TrafficContract
 from tests.contract.engines.rigs import ProcessRig
 from tests.contract.harness.processes import processes_of
 
@@ -24,10 +26,12 @@ class TestFakeEngineAtSite(EngineContract, ExecContract):
         await rig.close()
 
 
-class TestProcessEngineAtSite(EngineContract, ExecContract):
+class TestProcessEngineAtSite(EngineContract, ExecContract, TrafficContract):
+    python, bind = sys.executable, "127.0.0.1"
+
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[EngineRig]:
-        rig = RemoteProcessRig(ProcessRig(tmp_path / "data", ProcessSettings(node_name="here")), tmp_path)
+        rig = RemoteRealRig(ProcessRig(tmp_path / "data", ProcessSettings(node_name="here")), tmp_path)
         try:
             yield rig
         finally:

@@ -23,8 +23,8 @@ def wrong(tmp_path: Path, text: str | bytes) -> str:
 
 
 def test_one_workload(tmp_path: Path) -> None:
-    text = "name: train\ncommand: python train.py 'a b'\ngpus: 6GiB\nretries: 2\nvariables: {A: '1'}\n"
-    same = {"name": "train", "gpus": "6GiB", "retries": 2, "variables": {"A": "1"}}
+    text = "name: train\ncommand: python train.py 'a b'\ngpus: 6GiB\nnear: scans\nvariables: {A: '1'}\n"
+    same = {"name": "train", "gpus": "6GiB", "near": "scans", "variables": {"A": "1"}}
     assert entries(tmp_path, text) == [{"command": ["python", "train.py", "a b"], **same}]
 
 

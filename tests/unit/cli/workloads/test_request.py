@@ -67,7 +67,7 @@ def test_times_of_usage() -> None:
 
 
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "one_numa", "site")
+    ("gpus", "cpus", "memory", "time", "environment", "priority", "preemptible", "tenant", "near", "one_numa", "site")
 ) | {"on": (), "volumes": ()}
 
 
@@ -94,6 +94,10 @@ def test_labels_and_site() -> None:
 def test_invalid_labels_are_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(Failure, match=text):
         request_fields(NOTHING | given)
+
+
+def test_near_is_sent_unchanged() -> None:
+    assert request_fields(NOTHING | {"near": "datasets"}) == {"near": "datasets"}
 
 
 def test_volumes_are_sent_unchanged() -> None:

@@ -18,11 +18,13 @@ from commonage.domain.reasons.notes import ImageRegistered
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.reasons.waiting import EnvironmentNotInImage, ImageRemoved
 from commonage.domain.requests import parse_gpus
+from commonage.domain.sites import Site as Place
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import EventKind, Kind, State
 from commonage.testing import factories as make
 from commonage.testing.behaviour import Behaviour
+from commonage.testing.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
 RULES = Rules((Tenant("lab"), Tenant("optics")))
@@ -244,6 +246,32 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
             EnvironmentState.READY,
             OnNodes(ready=2, nodes=2),
         )
+
+
+async def test_an_image_of_a_tenant_is_not_brought_to_sites_of_others() -> None:
+    site = lab()
+    site.settings.rules = replace(RULES, sites=(Place("theirs", tenants=("optics",)),))
+    async with site.open() as control:
+        control.engines.add(FakeEngine("theirs", [make.node("gpu-2").report], site.clock))
+        await site.clock.advance(20)
+        await control.images.add(ADA, image(), REGISTRY)
+        await site.clock.advance(20)
+        assert [one.site for one in control.images.one(ROOT, "lab/torch").nodes] == ["local"]
+
+
+async def test_pulls_that_never_end_at_one_site_leave_room_for_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commonage.control.catalogue.prepulls.MAX_AT_ONCE", 1)
+    async with site.open() as control:
+        far = FakeEngine("far", [make.node("gpu-2").report], site.clock)
+        far.prepare_s = 1e9
+        control.engines.add(far)
+        await site.clock.advance(20)
+        await control.images.add(ADA, image(), REGISTRY)
+        await site.clock.advance(20)
+        states = {one.site: one.state for one in control.images.one(ADA, "lab/torch").nodes}
+        assert states == {"local": EnvironmentState.READY, "far": EnvironmentState.BUILDING}
 
 
 async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_tried(site: Site) -> None:

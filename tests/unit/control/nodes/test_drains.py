@@ -25,6 +25,7 @@ from commonage.domain.reasons.nodes import (
     NeedsRepair,
     NodeInUse,
     NotReporting,
+    SiteUnreachable,
     SwarmNodeDown,
 )
 from commonage.domain.reasons.notes import (
@@ -45,6 +46,7 @@ pytestmark = pytest.mark.anyio
 TWO = ("one", "two")
 SILENT = EngineNotAnswering(error="Docker: refused")
 FULL = DiskNearlyFull(folders=("/data",), free_mib=3, min_mib=256)
+AWAY = SiteUnreachable(site="east", since=60.0)
 DOWN = SwarmNodeDown(error="heartbeat failure")
 
 
@@ -54,6 +56,7 @@ DOWN = SwarmNodeDown(error="heartbeat failure")
         (factories.node("one", faults=(SILENT,)), NeedsRepair()),
         (replace(factories.node("one"), state=NodeState.FAULTY, reasons=(NotReporting(),)), NotReporting()),
         (replace(factories.node("one"), reasons=(FULL,)), FULL),
+        (factories.node("one", faults=(AWAY,), gone=True, awaits_admin=AWAY), AWAY),
     ],
 )
 def test_only_admins_read_what_a_daemon_reported(node: Node, shown: Reason) -> None:

@@ -11,11 +11,16 @@ from tests.unit.control.world import ANN
 
 from commonage.control.queries.launch import Volumes, check_mountable
 from commonage.control.settings import ControlSettings
+from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
+from commonage.domain.reasons.notes import StorageGap, StorageNotEnforced
 from commonage.domain.statuses import Capabilities
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
+from commonage.ports.homes import Enforcement
+from commonage.testing.fakes.clock import FakeClock
 
 DATASETS = Volume("datasets", source="/srv/datasets")
 RESULTS = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=1024)
@@ -63,7 +68,29 @@ CASES = [
 
 def volumes_on(engine: Capabilities) -> Volumes:
     node_pool = cast(Any, SimpleNamespace(capabilities=lambda *_: [engine]))
-    return Volumes(node_pool, ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK)))
+    settings = ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK))
+    return Volumes(node_pool, settings, HomeWatch(None, FakeClock(), settings))
+
+
+@pytest.mark.parametrize(
+    ("gap", "quota", "told"),
+    [
+        (StorageGap.NO_PROJECT_QUOTAS, Quota(Bounds(storage_mib=1)), True),
+        (StorageGap.NOT_PERMITTED, Quota(per_user=Bounds(storage_mib=1)), True),
+        (None, Quota(Bounds(storage_mib=1)), False),
+        (StorageGap.NO_PROJECT_QUOTAS, Quota(Bounds(running=1)), False),
+    ],
+)
+def test_volume_says_whether_quotas_of_storage_are_enforced(gap: StorageGap | None, quota: Quota, told: bool) -> None:
+    labs = Volume("labs", source="/srv/labs/{tenant}", writable=True, tenants=("lab",))
+    settings = ControlSettings(
+        volumes=(labs, DATASETS), rules=Rules((Tenant("lab", quota=quota),)), default_tenant="lab"
+    )
+    homes = cast(Any, SimpleNamespace(enforcement=Enforcement(None, {} if gap is None else {"labs": gap})))
+    engine = cast(Any, SimpleNamespace(capabilities=lambda *_: [Capabilities("docker", mounts=True)]))
+    notes = {one.volume.name: one.notes for one in Volumes(engine, settings, homes).offered(ANN)}
+    expected = (StorageNotEnforced(gap=gap),) if told and gap is not None else ()
+    assert notes == {"labs": expected, "datasets": ()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.engine.name)

@@ -14,6 +14,7 @@ from commonage.control.resources.resources import ANY_VERSION, Documents
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.reasons import resources as reasons
 from commonage.domain.resources import Action, Document
+from commonage.domain.sites import Site as SiteResource
 from commonage.domain.tenants import PRIORITY_CLASSES
 from commonage.domain.workloads import State
 
@@ -44,11 +45,29 @@ async def test_applied_resources_are_in_force_at_once() -> None:
             {"kind": "Prices", "name": "default", "gpu_gib_hour": 2, "currency": "EUR"},
         )
         assert control.live_state.snapshot.rules.tenant("commons").quota.nominal.gpu_milli == 1000
-        assert control.live_state.snapshot.rules.sites == (("north", 1.5),)
+        assert control.live_state.snapshot.rules.sites == (SiteResource("north", price_per_gpu_h=1.5),)
         assert [one.name for one in control.settings.volumes] == ["data"]
         assert len(control.settings.priority_classes) == len(PRIORITY_CLASSES) + 1
         assert "torch" in control.catalogue
         assert control.settings.prices.currency == "EUR"
+
+
+async def test_roles_on_the_platform_are_given_and_taken_while_it_runs() -> None:
+    night: Document = {"kind": "PlatformRole", "name": "operator", "users": ["ann"], "groups": ["night"]}
+    site = Site()
+    async with site.open() as control:
+        with pytest.raises(Forbidden):
+            control.resources.all(ANN)
+        plan = await control.resources.apply(ROOT, Documents([night]))
+        assert [one.people for one in plan.changes[0].affected] == [("ann", "group night")]
+        assert [one.document for one in control.resources.all(ANN)] == [night]
+        with pytest.raises(Forbidden):
+            await control.resources.apply(ANN, Documents([{**night, "name": "admin"}]))
+    async with site.open() as control:
+        assert control.resources.all(ANN)
+        await control.resources.delete(ROOT, "PlatformRole", "operator", 1)
+        with pytest.raises(Forbidden):
+            control.resources.all(ANN)
 
 
 async def test_resources_are_in_force_again_after_a_restart() -> None:

@@ -8,13 +8,13 @@ from commonage.control.usage.homes import HomeWatch
 from commonage.control.workloads.admission import LiveLimits
 from commonage.domain.errors import Forbidden, TooMany, Unavailable
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.reasons.notes import HomeUsed
+from commonage.domain.reasons.notes import HomeUsed, StorageGap
 from commonage.domain.reasons.refusals import StorageQuotaExceeded
 from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.volumes import Volume, folder_name
 from commonage.domain.workloads import Kind
-from commonage.ports.homes import FolderSize
+from commonage.ports.homes import Enforcement, FolderSize
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock
 
@@ -29,6 +29,9 @@ class Measured:
     def __init__(self, used: Mapping[str, int] | None) -> None:
         self.used = used
         self.volumes: Sequence[FolderSize] = ()
+        self.enforcement = Enforcement()
+        self.home_limits: Mapping[str, int | None] = {}
+        self.folder_limits: Mapping[tuple[str, str | None, str | None], int | None] = {}
 
     async def measure(self) -> Mapping[str, int]:
         if self.used is None:
@@ -37,6 +40,72 @@ class Measured:
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         return self.volumes
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement:
+        self.home_limits = homes
+        self.folder_limits = {(one.volume, one.tenant, one.user): limit for one, limit in folders}
+        return self.enforcement
+
+
+def tenants(*several: Tenant) -> ControlSettings:
+    return ControlSettings(rules=Rules(several), default_tenant=several[0].name, home_quota_mib=100)
+
+
+def storage(nominal: int | None = None, per_user: int | None = None) -> Quota:
+    return Quota(Bounds(storage_mib=nominal), per_user=Bounds(storage_mib=per_user))
+
+
+async def test_a_home_is_limited_to_its_quota_and_to_what_the_most_generous_tenant_leaves() -> None:
+    homes = Measured({"ann": 30, "bob": 90})
+    homes.volumes = [FolderSize("labs", "lab", "ann", 20)]
+    lab, art = Tenant("lab", quota=storage(per_user=60)), Tenant("art", quota=storage(per_user=40))
+    await HomeWatch(homes, FakeClock(), tenants(lab, art)).refresh()
+    assert homes.home_limits == {"ann": 40, "bob": 90}, "ann has 10 left in both, bob 0: a home cannot grow beyond"
+    await HomeWatch(homes, FakeClock(), tenants(lab, Tenant("free"))).refresh()
+    assert homes.home_limits == {"ann": 100, "bob": 100}, "one tenant has no bound: the quota of homes remains"
+
+
+async def test_a_folder_is_limited_to_what_the_tightest_quota_leaves() -> None:
+    homes = Measured({"ann": 30})
+    homes.volumes = [
+        FolderSize("labs", "lab", "ann", 20),
+        FolderSize("labs", "lab", "bob", 40),
+        FolderSize("shared", "lab", None, 15),
+        FolderSize("labs", "gone", "ann", 5),
+        FolderSize("scratch", None, "bob", 10),
+    ]
+    settings = tenants(Tenant("lab", quota=storage(nominal=80, per_user=53)))
+    await HomeWatch(homes, FakeClock(), settings).refresh()
+    assert homes.folder_limits == {
+        ("labs", "lab", "ann"): 23,  # 53 less 50, in her home and here
+        ("labs", "lab", "bob"): 43,  # 53 less 50, less than the 5 that the tenant has left
+        ("shared", "lab", None): 20,
+        ("labs", "gone", "ann"): None,
+        ("scratch", None, "bob"): 13,
+    }
+
+
+async def test_spent_storage_keeps_folders_as_they_are() -> None:
+    homes = Measured({})
+    homes.volumes = [FolderSize("labs", "lab", "ann", 70), FolderSize("labs", "lab", "bob", 40)]
+    await HomeWatch(homes, FakeClock(), tenants(Tenant("lab", quota=storage(nominal=80)))).refresh()
+    assert set(homes.folder_limits.values()) == {70, 40}
+
+
+async def test_a_home_says_whether_its_limit_is_enforced() -> None:
+    homes = Measured({"bob": 10})
+    watch = HomeWatch(homes, FakeClock(), ControlSettings(home_quota_mib=100))
+    for gap, enforced in ((None, True), (StorageGap.NO_PROJECT_QUOTAS, False)):
+        homes.enforcement = Enforcement(gap)
+        await watch.refresh()
+        view = watch.of(Principal("bob", frozenset({Scope.READ})))
+        assert view is not None
+        assert view.reason == HomeUsed(used_mib=10, quota_mib=100, is_enforced=enforced)
 
 
 async def test_storage_is_summed_by_tenant_and_user() -> None:
@@ -81,7 +150,7 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
     await watch.refresh()
     view = watch.of(ADA)
     assert view is not None and view.is_over
-    assert view.reason == HomeUsed(used_mib=3 * 1024, quota_mib=2 * 1024)
+    assert view.reason == HomeUsed(used_mib=3 * 1024, quota_mib=2 * 1024, is_enforced=True)
     homes.used = None
     await watch.refresh()
     assert watch.of(ADA) == view, "what cannot be measured stays as it was"
@@ -95,4 +164,4 @@ async def test_without_a_bound_there_is_only_a_figure() -> None:
     await watch.refresh()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
-    assert view.reason == HomeUsed(used_mib=2048, quota_mib=None)
+    assert view.reason == HomeUsed(used_mib=2048, quota_mib=None, is_enforced=True)

@@ -12,8 +12,9 @@ from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
 from commonage.control.queries.launch import Volumes
+from commonage.control.resources.resources import Documents
 from commonage.control.settings import ControlSettings
-from commonage.domain.principals import Principal
+from commonage.domain.principals import Principal, Scope
 from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
@@ -43,8 +44,26 @@ async def test_volume_shows_nodes_that_enforce_its_size(
     engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))
     results = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=8)
     node_pool: Any = SimpleNamespace(capabilities=lambda _access: [engine])
-    monkeypatch.setattr(portal.control, "volumes", Volumes(node_pool, ControlSettings(volumes=(results,))))
+    found = Volumes(node_pool, ControlSettings(volumes=(results,)), portal.control.homes)
+    monkeypatch.setattr(portal.control, "volumes", found)
     assert "Its size is enforced on gpu-1, not on worker3.</span></label>" in (await ann.get("launch")).text
+
+
+async def test_a_job_runs_near_a_volume_that_is_at_some_sites(
+    portal: Portal, ann: Person, submit: Callable[..., Any]
+) -> None:
+    assert 'name="near"' not in (await ann.get("launch")).text  # all volumes are everywhere
+    root = Principal("root", frozenset(Scope))
+    scans = {"kind": "Volume", "name": "scans", "title": "Scans", "source": "/srv/scans", "sites": ["local"]}
+    await portal.control.resources.apply(root, Documents([scans]))
+    assert '<option value="scans">Scans</option>' in (await ann.get("launch")).text
+    form = {"kind": "job", "command": "true", "near": "scans", "key": "k"}
+    sent = await ann.post("launch", form)
+    workload_id = sent.headers["location"].rpartition("/")[2]
+    assert "<dt>Near the volume</dt><dd>scans</dd>" in (await ann.get(f"workloads/{workload_id}")).text
+    assert '<option value="scans" selected>' in (await ann.get(f"launch?again={workload_id}")).text
+    refused = await ann.post("launch", {**form, "near": "nothing", "key": "l"})
+    assert "there is no volume &#39;nothing&#39; for members of commons" in refused.text
 
 
 async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Portal, ann: Person) -> None:

@@ -98,7 +98,7 @@ def test_texts_and_documents_are_inverse() -> None:
         "nominal": {"memory": "64GiB"}, "environments": ["a", "b"], "title": "Lab",
     }  # fmt: skip
     assert document_of("Tenant", texts_of("Tenant", document)) == document
-    members = {"members": [{"user": "ann", "role": "viewer"}], "per_model": {"A100": {"gpus": 2}}}
+    members = {"members": [{"user": "ann", "role": "viewer"}], "per_model": {"A100": {"gpus": "2"}}}
     assert document_of("Tenant", texts_of("Tenant", members)) == members
     variables = {"variables": {"A": "1=2"}, "requirements": ["x[y]==1,<2"]}
     assert document_of("Environment", texts_of("Environment", variables)) == variables

@@ -11,8 +11,10 @@ from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
 from commonage.ports.metrics import Sample
+from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
 Submit = Callable[..., Any]
@@ -41,6 +43,18 @@ async def test_waiting_workload_shows_reason_and_fitting_request(ann: Person, su
     assert "Starts now with" in page
     assert "at the latest" in page
     assert ">theirs<" not in page
+
+
+async def test_waiting_workload_shows_every_site(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
+    portal.control.engines.add(FakeEngine("east", [factories.node("cpu-1").report], clock))
+    await clock.advance(6)
+    await submit("ann", name="holder", gpus="A100:60GiB", time_limit_s=3600)
+    waiting = await submit("ann", name="waits", gpus="40GiB")
+    page = (await ann.get(f"workloads/{waiting.id}")).text
+    table = page.partition("<caption>Sites</caption>")[2].partition("</table>")[0]
+    assert "<td>east</td><td>Node east/cpu-1 has no healthy GPU.</td>" in table
+    assert "<td>local</td><td>Not enough GPU memory" in table
+    assert 'data-form="left"' in table  # when the time limit of the holder leaves room
 
 
 async def test_workload_of_another_user_is_not_found(ann: Person, root: Person, submit: Submit) -> None:

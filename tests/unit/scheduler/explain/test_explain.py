@@ -9,7 +9,7 @@ from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, allocated, 
 from commonage.domain.explanations import Confidence
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
-from commonage.domain.reasons.nodes import NotReporting
+from commonage.domain.reasons.nodes import NotReporting, SiteUnreachable
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.scheduler.explain.explain import ever_fits, why_waiting
@@ -258,6 +258,12 @@ def test_request_after_the_plan_that_fits_has_no_shortfall() -> None:
 )  # fmt: skip
 def test_reason_why_a_request_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: Reason) -> None:
     assert ever_fits(Grid(nodes), Request(cpus, 1024, parse_gpus(gpus))) == why
+
+
+def test_node_of_an_unreachable_site_counts_because_it_returns() -> None:
+    lost = factories.node("a", 1, state=NodeState.LOST)
+    away = replace(lost, report=replace(lost.report, gone=True, awaits_admin=SiteUnreachable(site="east", since=1.0)))
+    assert ever_fits(Grid([away, factories.node("b")]), Request(1000, 1024, parse_gpus("1"))) is None
 
 
 def test_draining_nodes_count_and_lost_nodes_do_not() -> None:

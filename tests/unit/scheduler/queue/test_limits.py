@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, Scene
 from tests.unit.scheduler.life import RULES, Life, LifeOptions
@@ -226,6 +226,15 @@ def beyond(quota: Quota, held: Iterable[AllocatedRequest]) -> list[str]:
 
 
 @settings(max_examples=40, deadline=None)
+@example(  # a gang is evicted whose members were allocated in another order than that of the slots
+    1162165922,
+    Quota(
+        Bounds(running=0),
+        per_user=Bounds(running=1),
+        per_model=(("A100", Bounds(gpu_milli=0)), ("A30", Bounds(gpu_milli=0))),
+    ),
+    Quota(Bounds(running=3), per_environment=(("a", Bounds(running=3)),)),
+)
 @given(st.integers(0, 2**32), _QUOTA, _QUOTA)
 def test_no_limit_is_ever_exceeded(seed: int, first: Quota, second: Quota) -> None:
     quotas = {"lab-0": first, "lab-1": second}

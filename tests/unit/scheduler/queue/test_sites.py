@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.nodes import Node
+from commonage.domain.sites import Site, SitePolicy
 from commonage.domain.tenants import Rules
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools, QueuedRequest
 from commonage.scheduler.plan import plan
-from commonage.scheduler.queue.sites import SitePolicy, Sites
+from commonage.scheduler.queue.sites import Sites
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -41,7 +42,7 @@ NONE = bools(0, 0, 0)
 
 
 def test_first_free_site_in_the_order_of_the_rules_is_chosen() -> None:
-    sites = Sites(Grid(cluster("a", "b", "c")), Rules(sites=(("c", 1.0), ("b", 1.0))))
+    sites = Sites(Grid(cluster("a", "b", "c")), Rules(sites=(Site("c"), Site("b"))))
     assert sites.names == ["c", "b", "a"]
     assert where(sites, "w", ALL, ALL) == ("c", True)
     assert where(sites, "w", bools(1, 1, 0), ALL) == ("b", True)
@@ -51,9 +52,12 @@ def test_cheapest_or_least_used_free_site_is_chosen_by_rule() -> None:
     grid = Grid(cluster("a", "b"))
     share = factories.share(grid.nodes[0].report.devices[0], memory_mib=1024)
     grid.take(factories.allocation(site="a", node="n0", shares=[share]))
-    least = Sites(grid, Rules(site_policy=SitePolicy.MIN_USED))
+    least = Sites(grid, Rules(site_policy=SitePolicy.LEAST_USED))
     assert where(least, "w", bools(1, 1), bools(1, 1)) == ("b", True)
-    cheap = Sites(grid, Rules(sites=(("b", 2.0), ("a", 1.5)), site_policy=SitePolicy.CHEAPEST))
+    cheap = Sites(
+        grid,
+        Rules(sites=(Site("b", price_per_gpu_h=2.0), Site("a", price_per_gpu_h=1.5)), site_policy=SitePolicy.CHEAPEST),
+    )
     assert where(cheap, "w", bools(1, 1), bools(1, 1)) == ("a", True)
 
 
@@ -122,7 +126,7 @@ def test_workload_that_could_start_at_a_site_never_waits_at_another(
 
 
 def test_plan_uses_the_free_site_and_explanation_names_the_queue_site() -> None:
-    snapshot = Snapshot(cluster("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
+    snapshot = Snapshot(cluster("a", "b"), Rules(sites=(Site("b"), Site("a"))))
     for number in range(3):
         snapshot.enqueue(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)

@@ -1,0 +1,413 @@
+"""Cron jobs: users create, suspend, trigger and remove them; one loop fires them.
+
+A run is an ordinary workload. It is written together with the time that it was decided for, under an id and a key made
+from cron job and time: whenever the process is killed, no run is lost and none is there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.access import Access, access_of
+from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.queries.visibility import visible_spec
+from commonage.control.settings import ControlSettings
+from commonage.control.signals import wait_at_most
+from commonage.control.state.drafts import Rows
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
+from commonage.control.workloads.bundles import UserBundles
+from commonage.control.workloads.submission import Submission, spec_of
+from commonage.control.workloads.workloads import Submitted, Workloads
+from commonage.domain.cron_jobs import CronJob, CronRule, Decision, Overlap, decide, run_id, run_key, slot_of
+from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, TooMany, start_failure
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import StopRequested
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.cron_jobs import (
+    CronJobCreated,
+    CronJobRemoved,
+    CronJobResumed,
+    CronJobSuspended,
+    CronJobTriggered,
+    CronRunRefused,
+    CronRunsMissed,
+    OwnerMayNotSubmit,
+    ReplacedByNextRun,
+)
+from commonage.domain.workloads import (
+    TERMINAL,
+    Event,
+    EventKind,
+    IdSequence,
+    Kind,
+    Spec,
+    State,
+    StopCause,
+    StopRequest,
+    Workload,
+)
+from commonage.ports.clock import Clock
+from commonage.ports.store import Filter, Store
+
+log = logging.getLogger(__name__)
+MAX_PER_USER = 100
+MAX_KEPT = 1000
+LONGEST_REST_S = 5.0
+RETRY_S = 5.0
+_HISTORY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NewCronJob:
+    """A user's request for a cron job: what to run, and when."""
+
+    submission: Submission
+    rule: CronRule
+    suspended: bool = False
+    succeeded_kept: int | None = None
+    failed_kept: int | None = None
+
+
+@dataclass(slots=True)
+class CronJobs:
+    """All cron jobs. `chance` returns a random integer below its argument."""
+
+    store: Store
+    live_state: LiveState
+    writer: Writer
+    catalogue: Catalogue
+    workloads: Workloads
+    bundles: UserBundles
+    clock: Clock
+    settings: ControlSettings
+    chance: Callable[[int], int]
+    _ids: IdSequence = field(default_factory=IdSequence)
+    _next: dict[str, float] = field(default_factory=dict)  # when to look at each again
+    _waiting: dict[str, Reason] = field(default_factory=dict)  # why a due run is not submitted yet
+    _ended: set[str] = field(default_factory=set)  # cron jobs whose history may have become too long
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # users and the loop write the same rows
+    iterations: Iterations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.iterations = Iterations("cron_jobs", self.clock.now)
+
+    async def open(self) -> None:
+        """Read all cron jobs from the store."""
+        found = await self.store.cron_jobs()
+        for one in found:
+            self.live_state.put_cron_job(one)
+        self._ids.follow(max((one.id[1:] for one in found), default=None))
+        self._ended.update(one.id for one in found)
+        self._next.clear()
+        self._changed.set()
+
+    # --- queries ----------------------------------------------------------------------------------------------------
+
+    def visible(self, principal: Principal) -> Sequence[CronJob]:
+        """Those whose runs the caller may see, by owner and name; without the command if the caller may not read it."""
+        principal.need(Scope.READ)
+        access = access_of(principal, self.settings)
+        seen = [one for one in self.live_state.cron_jobs.values() if _sees(access, one)]
+        return [_shown(one, access) for one in sorted(seen, key=lambda one: (one.owner, one.name, one.id))]
+
+    def one(self, principal: Principal, cron_job_id: str) -> CronJob:
+        """Raises NotFound, also if the caller may not see it."""
+        principal.need(Scope.READ)
+        return _shown(self._found(principal, cron_job_id), access_of(principal, self.settings))
+
+    def active(self, cron_job_id: str) -> Sequence[Workload]:
+        """Its runs that have not ended, oldest first."""
+        return sorted(self.live_state.runs_of(cron_job_id), key=lambda one: one.id)
+
+    def waiting(self, cron_job_id: str) -> Reason | None:
+        """Why a run that is due is not submitted yet; it is tried again."""
+        return self._waiting.get(cron_job_id)
+
+    # --- changes by users -------------------------------------------------------------------------------------------
+
+    def considered(self, principal: Principal, wanted: NewCronJob) -> CronJob:
+        """The cron job as `create` would make it; nothing is created. Raises what `create` raises."""
+        principal.need(Scope.SUBMIT)
+        wanted.rule.check()
+        _check(wanted)
+        spec = spec_of(replace(wanted.submission, key=None), principal, self.catalogue, self.settings)
+        if spec.kind is not Kind.JOB:
+            raise InvalidInput(f"only jobs repeat, not a {spec.kind}", field="kind", code="invalid-schedule")
+        if spec.depends_on:
+            raise InvalidInput(
+                "a job that repeats cannot wait for another workload: the other one runs once. Remove the dependency.",
+                field="depends_on",
+                code="invalid-schedule",
+            )
+        self.workloads.names.check(spec.owner, spec.tenant)
+        self.workloads.check_schedulable(principal, spec)
+        self._check_owner(spec)
+        now, access = self.clock.now(), access_of(principal, self.settings)
+        return CronJob(
+            id=self._new_id(now),
+            spec=spec,
+            rule=wanted.rule,
+            created_at=now,
+            decided_until=now,
+            suspended=wanted.suspended,
+            succeeded_kept=wanted.succeeded_kept,
+            failed_kept=wanted.failed_kept,
+            groups=principal.groups if spec.owner == principal.name else (),
+            of_admin=access.may(Permission.SUBMIT),
+        )
+
+    async def create(self, principal: Principal, wanted: NewCronJob) -> CronJob:
+        """Durable when this returns. Raises the errors of a submission; Conflict if the owner has one of this name."""
+        async with self._changing:
+            made = self.considered(principal, wanted)
+            await self.bundles.claim(principal, made.spec)
+            rule = made.rule
+            created = CronJobCreated(
+                by=principal.name, id=made.id, name=made.name, schedule=rule.schedule, time_zone=rule.time_zone
+            )
+            await self._write(made, created)
+        return made
+
+    async def suspend(self, principal: Principal, cron_job_id: str) -> CronJob:
+        """Fire it no more until it is resumed; runs go on. Repeated requests have no further effect."""
+        async with self._changing:
+            found = self._changeable(principal, cron_job_id)
+            if found.suspended:
+                return found
+            after = replace(found, suspended=True)
+            await self._write(after, CronJobSuspended(by=principal.name, id=found.id, name=found.name))
+        return after
+
+    async def resume(self, principal: Principal, cron_job_id: str) -> CronJob:
+        """Fire it again from now on."""
+        async with self._changing:
+            found = self._changeable(principal, cron_job_id)
+            if not found.suspended:
+                return found
+            after = replace(found, suspended=False, decided_until=self.clock.now())
+            await self._write(after, CronJobResumed(by=principal.name, id=found.id, name=found.name))
+        return after
+
+    async def remove(self, principal: Principal, cron_job_id: str) -> CronJob:
+        """Remove it. Its runs stay, and those that have not ended go on."""
+        async with self._changing:
+            found = self._changeable(principal, cron_job_id)
+            removed = CronJobRemoved(by=principal.name, id=found.id, name=found.name)
+            await self.writer.write(events=[self._event(found, EventKind.AUDIT, removed)], removed_cron_jobs=[found.id])
+            self._forget(found.id)
+        return found
+
+    async def trigger(self, principal: Principal, cron_job_id: str, key: str | None = None) -> Submitted:
+        """Run it now, outside its schedule, also if it is suspended. `key`: the same key gives the same run."""
+        async with self._changing:
+            found = self._found(principal, cron_job_id)
+            access_of(principal, self.settings).need_on(Permission.ENTER_WORKLOADS, found.owner, found.tenant)
+            if not self._may_submit(found):
+                raise Forbidden(OwnerMayNotSubmit(owner=found.owner, tenant=found.tenant), code="not-a-member")
+            spec = replace(found.spec, cron_job=found.id, key=f"{found.id}:{key}" if key else None)
+
+            def rows_of(runs: Sequence[Workload]) -> Rows:
+                by, run = principal.name, runs[0].id
+                triggered = CronJobTriggered(by=by, id=found.id, name=found.name, workload_id=run)
+                return {"events": [self._event(found, EventKind.AUDIT, triggered)]}
+
+            return await self.workloads.submit_run(spec, None, rows_of)
+
+    def _new_id(self, now: float) -> str:
+        """An id whose runs differ from those of all other cron jobs."""
+        taken = {slot_of(one) for one in self.live_state.cron_jobs}
+        while True:
+            found = f"c{self._ids.next(now, self.chance(1 << 20))}"
+            if slot_of(found) not in taken:
+                return found
+
+    def _check_owner(self, spec: Spec) -> None:
+        mine = [one for one in self.live_state.cron_jobs.values() if one.owner == spec.owner]
+        same = next((one for one in mine if one.name == spec.name), None)
+        if same is not None:
+            raise Conflict(
+                f"{spec.owner} has a cron job called {spec.name!r} already ({same.id}). Remove it first, or give this "
+                "one another name.",
+                code="cron-job-exists",
+            )
+        if len(mine) >= MAX_PER_USER:
+            raise TooMany(
+                f"Too many cron jobs: {spec.owner} has {len(mine)}, and {MAX_PER_USER} are allowed. Remove some.",
+                code="too-many-cron-jobs",
+            )
+
+    def _found(self, principal: Principal, cron_job_id: str) -> CronJob:
+        found = self.live_state.cron_jobs.get(cron_job_id)
+        if found is None or not _sees(access_of(principal, self.settings), found):
+            raise NotFound(f"there is no cron job {cron_job_id[:60]!r}", code="cron-job-not-found")
+        return found
+
+    def _changeable(self, principal: Principal, cron_job_id: str) -> CronJob:
+        found = self._found(principal, cron_job_id)
+        access_of(principal, self.settings).need_on(Permission.STOP_WORKLOADS, found.owner, found.tenant)
+        return found
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def ended(self, workload: Workload) -> None:
+        """Called with each workload that was written."""
+        if workload.spec.cron_job is not None and workload.state.is_terminal:
+            self._ended.add(workload.spec.cron_job)
+            self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.tick()
+            except CommonageError as error:
+                log.warning("cron jobs wait for the store: %s", error)
+            with self.iterations.rest():
+                await wait_at_most(self._rest(), self._changed, self.clock)
+            self._changed.clear()
+
+    async def tick(self) -> None:
+        if self.writer.stuck:
+            return
+        for cron_job_id in list(self.live_state.cron_jobs):
+            now = self.clock.now()
+            if self._next.get(cron_job_id, 0.0) <= now:
+                self._next[cron_job_id] = now + RETRY_S  # if the turn fails
+                async with self._changing:
+                    await self._turn(cron_job_id)
+        for cron_job_id in list(self._ended):
+            await self._shorten_history(cron_job_id)
+            self._ended.discard(cron_job_id)
+
+    def _rest(self) -> float:
+        if self.writer.stuck:
+            return LONGEST_REST_S
+        soonest = min(self._next.values(), default=float("inf"))
+        return min(LONGEST_REST_S, max(0.05, soonest - self.clock.now()))
+
+    async def _turn(self, cron_job_id: str) -> None:
+        found = self.live_state.cron_jobs.get(cron_job_id)
+        if found is None:  # removed meanwhile
+            return
+        if found.suspended:
+            self._next[cron_job_id] = float("inf")
+            return
+        active = self.active(cron_job_id)
+        decision = decide(found.rule, found.decided_until, self.clock.now(), active[0].id if active else "")
+        if decision is None or await self._is_carried_out(found, decision, active):
+            newest = self.live_state.cron_jobs[cron_job_id]
+            self._next[cron_job_id] = next(iter(newest.next_times(self.clock.now(), 1)), float("inf"))
+
+    async def _is_carried_out(self, found: CronJob, decision: Decision, active: Sequence[Workload]) -> bool:
+        """False if the run could not be submitted for a reason that may pass."""
+        refused = decision.refused
+        if refused is None:
+            try:
+                await self._submit(found, decision, active)
+                return True
+            except CommonageError as error:
+                if error.is_retryable:
+                    self._waiting[found.id] = start_failure(error)
+                    log.warning("cron job %s: its run is not submitted yet: %s", found.id, error)
+                    return False
+                refused = start_failure(error)
+        after = self._decided(found, decision, refused)
+        why = CronRunRefused(
+            id=found.id, name=found.name, due_at=decision.due_at, missed=decision.missed, cause=refused
+        )
+        await self._write(after, why, EventKind.WARNING)
+        return True
+
+    async def _submit(self, found: CronJob, decision: Decision, active: Sequence[Workload]) -> None:
+        """Raises the errors of a submission; then nothing was decided."""
+        due_at = decision.due_at
+        if not self._may_submit(found):
+            raise InvalidInput(OwnerMayNotSubmit(owner=found.owner, tenant=found.tenant))
+        spec = replace(found.spec, key=run_key(found.id, due_at), cron_job=found.id, due_at=due_at)
+        after, events = self._decided(found, decision, None), list[Event]()
+        if decision.missed:
+            missed = CronRunsMissed(id=found.id, name=found.name, due_at=due_at, missed=decision.missed)
+            events.append(self._event(found, EventKind.WARNING, missed))
+        if found.rule.overlap is Overlap.REPLACE:
+            await self.stop_runs(found, due_at, active)
+        made = await self.workloads.submit_run(
+            spec, run_id(found.id, due_at), lambda _: {"cron_jobs": [after], "events": events}
+        )
+        if not made.created:  # it was written before, but the database could not confirm it
+            await self.writer.write(cron_jobs=[after])
+        self._put(after)
+
+    def _decided(self, found: CronJob, decision: Decision, refused: Reason | None) -> CronJob:
+        return replace(found, decided_until=decision.due_at, last_due_at=decision.due_at, last_refused=refused)
+
+    async def stop_runs(self, found: CronJob, due_at: float, runs: Sequence[Workload]) -> None:
+        """Stop these runs, because the one for `due_at` replaces them."""
+        replaced = ReplacedByNextRun(name=found.name, due_at=due_at)
+        stop = StopRequest(found.owner, self.clock.now(), StopCause.USER, replaced)
+        for one in runs:
+            await self.writer.apply(one.id, StopRequested(stop))
+
+    def _may_submit(self, found: CronJob) -> bool:
+        owner = Principal(found.owner, frozenset({Scope.SUBMIT}), found.groups)
+        return found.of_admin or access_of(owner, self.settings).may(Permission.SUBMIT, found.tenant)
+
+    async def _shorten_history(self, cron_job_id: str) -> None:
+        """Delete the oldest ended runs beyond those that are kept."""
+        found = self.live_state.cron_jobs.get(cron_job_id)
+        if found is None:
+            return
+        for kept, states in (
+            (found.succeeded_kept, {State.SUCCEEDED}),
+            (found.failed_kept, TERMINAL - {State.SUCCEEDED}),
+        ):
+            if kept is None:
+                continue
+            page = await self.store.workloads(Filter(cron_job=cron_job_id, states=states), limit=_HISTORY + kept)
+            runs = list(dict.fromkeys(one.spec.array_id or one.id for one in page.items))
+            old = set(runs[kept:])
+            if old:
+                await self.writer.write(expired=[one.id for one in page.items if (one.spec.array_id or one.id) in old])
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, after: CronJob, reason: Reason, kind: EventKind = EventKind.AUDIT) -> None:
+        await self.writer.write(cron_jobs=[after], events=[self._event(after, kind, reason)])
+        self._put(after)
+
+    def _put(self, after: CronJob) -> None:
+        self.live_state.put_cron_job(after)
+        self._waiting.pop(after.id, None)
+        self._next.pop(after.id, None)
+        self._changed.set()
+
+    def _forget(self, cron_job_id: str) -> None:
+        self.live_state.remove_cron_job(cron_job_id)
+        for kept in (self._waiting, self._next):
+            kept.pop(cron_job_id, None)
+
+    def _event(self, about: CronJob, kind: EventKind, reason: Reason) -> Event:
+        return Event(kind, self.clock.now(), reason, owner=about.owner, tenant=about.tenant)
+
+
+def _sees(access: Access, found: CronJob) -> bool:
+    return access.may_on(Permission.SEE_WORKLOADS, found.owner, found.tenant)
+
+
+def _shown(found: CronJob, access: Access) -> CronJob:
+    return replace(found, spec=visible_spec(found.spec, access))
+
+
+def _check(wanted: NewCronJob) -> None:
+    for name in ("succeeded_kept", "failed_kept"):
+        kept = getattr(wanted, name)
+        if kept is not None and not 0 <= kept <= MAX_KEPT:
+            raise InvalidInput(f"{name} must be from 0 to {MAX_KEPT}, not {kept}", field=name)
+    deadline_s = wanted.rule.starting_deadline_s
+    if deadline_s is not None and deadline_s < 0:
+        raise InvalidInput("starting_deadline_s must not be negative", field="starting_deadline_s")

@@ -1,0 +1,78 @@
+"""Lets users open sessions of others in the browser: the table of roles decides, the hub carries it out.
+
+Called by the API and the portal. The hub forgets all visitors when a session ends, and asks every few seconds whether
+those that it has let in may still stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from commonage.control.access import access_of
+from commonage.control.queries.workloads import WorkloadQueries
+from commonage.control.settings import ControlSettings
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import Forbidden
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.notes import SessionOpened
+from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.execs import NotRunning
+from commonage.ports.identity import Identity
+
+
+@dataclass(slots=True)
+class Visits:
+    """Needs the permission `enter-workloads`, except in one's own sessions."""
+
+    queries: WorkloadQueries
+    writer: Writer
+    identity: Identity
+    clock: Clock
+    settings: ControlSettings
+
+    async def open(self, principal: Principal, workload_id: str) -> Workload:
+        """Let the principal into a running session. An audit event tells its owner first.
+
+        Raises NotFound, Forbidden, NotRunning, Unavailable.
+        """
+        principal.need(Scope.SUBMIT)
+        workload = await self.queries.workload(principal, workload_id)
+        self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
+        spec = workload.spec
+        if spec.kind is not Kind.SESSION or workload.state is not State.RUNNING or workload.stop is not None:
+            raise NotRunning(f"{workload.id} is not a running session; only a running session can be opened")
+        if spec.owner != principal.name:
+            if not self.settings.session_origin:
+                raise Forbidden(
+                    "Sessions share the origin of the portal here, so that the page of this session could act as you. "
+                    "An admin can give sessions host names of their own (`session_host`). Until then, use "
+                    "`commonage exec`.",
+                    code="sessions-share-origin",
+                )
+            event = Event(
+                EventKind.AUDIT,
+                self.clock.now(),
+                SessionOpened(by=principal.name, session=spec.name),
+                workload_id=workload.id,
+                attempt_id=None if workload.attempt is None else workload.attempt.id,
+                owner=spec.owner,
+                tenant=spec.tenant,
+            )
+            await self.writer.write(events=[event])
+            await self.identity.share_session(spec.owner, spec.name, principal.name)
+        return workload
+
+    async def may_stay(
+        self, principal: Principal, workload_id: str, visitors: Sequence[Principal]
+    ) -> Sequence[Principal]:
+        """Those of the visitors who may still be in this session. For the hub and admins."""
+        access_of(principal, self.settings).need(Permission.MANAGE_PLATFORM)
+        spec = (await self.queries.workload(principal, workload_id)).spec
+        return [
+            one
+            for one in visitors
+            if access_of(one, self.settings).may_on(Permission.ENTER_WORKLOADS, spec.owner, spec.tenant)
+        ]

@@ -1,0 +1,325 @@
+"""Renaming and removal of users and tenants: items of a plan, its obstacles, and events.
+
+`subject` is `user` or `tenant`, and `name` its present name.
+"""
+
+from __future__ import annotations
+
+from commonage.domain.reasons.base import Reason
+
+
+class SessionsStop(Reason):
+    """Sessions are stopped: they are the user's own access, and their address has the user's name."""
+
+    workloads: tuple[str, ...]
+
+
+class WorkloadsStop(Reason):
+    """Live jobs and services are stopped."""
+
+    workloads: tuple[str, ...]
+
+
+class WorkloadsFinish(Reason):
+    """Jobs and services end by themselves. The other steps wait for them."""
+
+    workloads: tuple[str, ...]
+
+
+class WorkloadsRequeued(Reason):
+    """Running jobs and services are requeued, and start again for their new owner or tenant."""
+
+    workloads: tuple[str, ...]
+    receiver: str
+
+
+class WorkloadsMove(Reason):
+    """Waiting workloads keep their places in the queue, for their new owner or tenant."""
+
+    workloads: tuple[str, ...]
+    receiver: str
+
+
+class FolderMoves(Reason):
+    """A home or a folder of a volume is moved."""
+
+    folder: str
+    to: str
+
+
+class FolderArchived(Reason):
+    """A home or a folder of a volume is packed into an archive, and then deleted."""
+
+    folder: str
+    archive: str
+
+
+class FolderKept(Reason):
+    """A home or a folder of a volume stays. Nobody can use it while the name is retired."""
+
+    folder: str
+
+
+class FolderDeleted(Reason):
+    """A home or a folder of a volume is deleted."""
+
+    folder: str
+
+
+class FolderElsewhere(Reason):
+    """Data on another site stays there: the control plane cannot move files of that site."""
+
+    site: str
+    folder: str
+    to: str
+
+
+class DockerVolumeStays(Reason):
+    """Data in a Docker volume of each node stays there: Docker cannot rename volumes."""
+
+    volume: str
+    source: str
+    to: str
+
+
+class RolesMove(Reason):
+    """Roles in tenants go to the new name."""
+
+    tenants: tuple[str, ...]
+    receiver: str
+
+
+class RolesEnd(Reason):
+    """Roles in tenants are removed."""
+
+    tenants: tuple[str, ...]
+
+
+class TenantRenamed(Reason):
+    """The tenant is declared under its new name, with its quota, roles and limits."""
+
+    name: str
+    to: str
+
+
+class TenantRemoved(Reason):
+    """The tenant is deleted, with its quota and roles."""
+
+    name: str
+
+
+class VolumesFollow(Reason):
+    """Volumes that name the tenant name the new one instead."""
+
+    volumes: tuple[str, ...]
+    receiver: str
+
+
+class VolumesShared(Reason):
+    """Volumes that name the tenant among others name it no longer."""
+
+    volumes: tuple[str, ...]
+
+
+class VolumesDeleted(Reason):
+    """Volumes of this tenant alone are deleted as resources. Their folders stay."""
+
+    volumes: tuple[str, ...]
+
+
+class ReservationsMove(Reason):
+    """Reservations go to another owner or tenant."""
+
+    reservations: tuple[str, ...]
+    receiver: str
+
+
+class ReservationsCancelled(Reason):
+    """Reservations are cancelled."""
+
+    reservations: tuple[str, ...]
+
+
+class ImagesMove(Reason):
+    """Images go to another owner or tenant. They keep their names and their place in the registry."""
+
+    images: tuple[str, ...]
+    receiver: str
+
+
+class ImagesStay(Reason):
+    """Images that the user pushed stay with their tenant."""
+
+    images: tuple[str, ...]
+
+
+class ImagesRemoved(Reason):
+    """Images are removed from the catalogue. The registry deletes them when it collects."""
+
+    images: tuple[str, ...]
+
+
+class TokensRevoked(Reason):
+    """All API tokens of the user are revoked at the hub."""
+
+    count: int
+
+
+class TokensStay(Reason):
+    """API tokens of the user stay valid, under the new name."""
+
+    count: int
+
+
+class AccountRenamed(Reason):
+    """The hub's user, or its group of the tenant, gets the new name. An external directory is changed separately."""
+
+    subject: str
+    name: str
+    to: str
+
+
+class AccountRemoved(Reason):
+    """The hub's user, or its group of the tenant, is removed."""
+
+    subject: str
+    name: str
+
+
+class AccountStays(Reason):
+    """The hub keeps its user, or its group of the tenant. The control plane refuses the name."""
+
+    subject: str
+    name: str
+
+
+class JoinTokensStay(Reason):
+    """Join tokens of nodes and sites belong to the installation and expire by themselves."""
+
+
+class UsageStays(Reason):
+    """Usage and history stay under the name, for accounting."""
+
+    name: str
+
+
+class HistoryRenamed(Reason):
+    """Usage, ended workloads and events get the new name."""
+
+    name: str
+    to: str
+
+
+class NameRetires(Reason):
+    """Nobody can use the name afterwards, until an admin releases it."""
+
+    subject: str
+    name: str
+
+
+class ManagedByGit(Reason):
+    """A resource that has to change is managed by git, and is read-only here."""
+
+    kind: str
+    name: str
+    managed_by: str
+
+
+class PlatformRoleConfigured(Reason):
+    """The user has a role on the platform by the settings file, which only the admin of the server changes."""
+
+    name: str
+    role: str
+
+
+class NameTaken(Reason):
+    """The new name is in use, or has a history of its own."""
+
+    subject: str
+    name: str
+
+
+class FolderTaken(Reason):
+    """There is something at the place to which a folder is to be moved."""
+
+    folder: str
+
+
+class HeirUnknown(Reason):
+    """The hub has no such user, or there is no such tenant."""
+
+    subject: str
+    name: str
+
+
+class HeirNotMember(Reason):
+    """The user who is to get the workloads may not submit to their tenants."""
+
+    name: str
+    tenants: tuple[str, ...]
+
+
+class OffboardingStarted(Reason):
+    """A user or a tenant is being renamed (`to` is the new name) or removed."""
+
+    by: str
+    subject: str
+    name: str
+    to: str
+
+
+class OffboardingStep(Reason):
+    """A step of a renaming or removal is done."""
+
+    subject: str
+    name: str
+    step: str
+
+
+class OffboardingDone(Reason):
+    """A user or a tenant was renamed (`to` is the new name) or removed."""
+
+    by: str
+    subject: str
+    name: str
+    to: str
+
+
+class NameReleased(Reason):
+    """An admin permits others to take a retired name."""
+
+    by: str
+    subject: str
+    name: str
+
+
+class HandedOver(Reason):
+    """A workload that waits got another owner or tenant."""
+
+    before: str
+    after: str
+
+
+class StoppedByOffboarding(Reason):
+    """Stopped because its owner or tenant is renamed or removed."""
+
+    by: str
+    subject: str
+    name: str
+
+
+class NameRetired(Reason):
+    """The name of a user or tenant was given up, or is being changed."""
+
+    subject: str
+    name: str
+    to: str
+    pending: bool
+
+
+class WaitsForNewName(Reason):
+    """Held until its owner or tenant is renamed or its work is handed over."""
+
+    subject: str
+    name: str
+    receiver: str

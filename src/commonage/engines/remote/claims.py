@@ -1,0 +1,86 @@
+"""What a site says, checked: a site speaks about itself only, and says nothing that another part cannot store.
+
+Whether an attempt belongs to the site is checked where allocations are known: by the reconcile loop, the sampling loop
+and `control.usage.site_samples`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from commonage.domain.codec import Unreadable, to_json
+from commonage.domain.nodes import NodeReport
+from commonage.domain.statuses import Capabilities, Status
+from commonage.link.sites.engine_messages import SiteReport
+
+_ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
+_MAX_STATUS_BYTES = 64 * 1024
+_MAX_STATUS_NUMBER, _MAX_REPORT_NUMBER = 2**31 - 1, 2**53
+MAX_NODES = 10_000
+
+
+def checked_status(status: Status) -> Status:
+    """Raises Unreadable."""
+    if not _ATTEMPT.fullmatch(status.attempt_id):
+        raise Unreadable(f"{status.attempt_id[:100]!r} cannot be the id of an attempt")
+    written = _storable(status, _MAX_STATUS_NUMBER)
+    if len(written) > _MAX_STATUS_BYTES:
+        raise Unreadable(
+            f"the status of {status.attempt_id} has {len(written)} bytes; the limit is {_MAX_STATUS_BYTES}"
+        )
+    return status if status.url is None or _is_address(status.url) else replace(status, url=None)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def checked_report(report: SiteReport) -> SiteReport:
+    """Without nodes that cannot exist, or are listed twice. Raises Unreadable."""
+    _storable(report, _MAX_REPORT_NUMBER)
+    nodes: dict[str, NodeReport] = {}
+    for node in report.nodes[:MAX_NODES]:
+        if _NODE.fullmatch(node.name):
+            nodes.setdefault(node.name, node)
+    return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
+
+
+def _own(capabilities: Capabilities, nodes: object) -> Capabilities:
+    def kept(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if name in nodes)  # type: ignore[operator]  # the keys of a dict
+
+    return replace(capabilities, bounded_on=kept(capabilities.bounded_on), unbounded_on=kept(capabilities.unbounded_on))
+
+
+def _storable(value: object, max_number: int) -> str:
+    """The value as JSON. Raises Unreadable for text and numbers that a database refuses."""
+    data = to_json(value)
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("it has text that is not Unicode") from None
+    if "\\u0000" in text:
+        raise Unreadable("it has text with a NUL")
+    _check_numbers(data, max_number)
+    return text
+
+
+def _check_numbers(data: object, most: int) -> None:
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+        elif type(one) is int and not -most <= one <= most:
+            raise Unreadable("it has a number out of range")
