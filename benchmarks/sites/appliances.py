@@ -18,16 +18,19 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.sites.simulated import SimulatedEngine
+from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
 from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.credentials import SiteCredentials
 from commonage.link.sites.dialer import SiteDialer
 from commonage.link.sites.messages import SiteWelcome
 from commonage.ports.clock import Clock
 from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.site_agent.join import join
 
 _JOINS_AT_ONCE = 4
+_GPU_MIB = 80 * 1024
 
 
 class _SystemClock(Clock):
@@ -64,9 +67,10 @@ async def _begin(
     gateway = SiteGateway()
     await gateway.open()
     closing.callback(gateway.close)
-    agent = SiteAgent(
-        SimulatedEngine(credentials.identity().site, gpus, clock), gateway, credentials.folder, clock, settings
-    )
+    site = credentials.identity().site
+    devices = SimulatedDevices([SimulatedSpec(gpus, _GPU_MIB)], node_name=site, now=clock.now)
+    engine = SimulatedEngine(site, clock, devices)
+    agent = SiteAgent(engine, gateway, credentials.folder, clock, settings, SiteDevices(devices))
     closing.push_async_callback(agent.close)
     await agent.open()
 

@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.node_usage import NodeUsage
-from commonage.domain.nodes import Isolation, NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
-from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
+from commonage.gpu.simulated import SimulatedDevices
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
 
 CPUS_MILLI, MEMORY_MIB = 64_000, 512 * 1024
-GPU_MIB = 80 * 1024
 _GIB = 1024
 _TERMINATED = 143
 
@@ -31,12 +30,10 @@ class _Run:
 
 
 class SimulatedEngine(Engine):
-    """One node with `gpus` GPUs of 80 GiB."""
+    """One node, with the GPUs `devices`."""
 
-    def __init__(self, site: str, gpus: int, clock: Clock) -> None:
-        self._site, self._clock = site, clock
-        spec = SimulatedSpec(gpus, GPU_MIB)
-        self._devices = SimulatedDevices([spec], node_name=site, now=clock.now) if gpus else None
+    def __init__(self, site: str, clock: Clock, devices: SimulatedDevices) -> None:
+        self._site, self._clock, self._devices = site, clock, devices
         self._runs: dict[str, _Run] = {}
         self._prepared: dict[str, EnvironmentStatus] = {}
         self._changes: list[asyncio.Queue[Status]] = []
@@ -129,10 +126,8 @@ class SimulatedEngine(Engine):
         return ()
 
     async def nodes(self) -> Sequence[NodeReport]:
-        devices = self._devices.inventory() if self._devices else ()
-        shown = tuple(replace(one, isolation=Isolation.COOPERATIVE) for one in devices)
-        usage = self._usage()
-        return [NodeReport(self._site, CPUS_MILLI, MEMORY_MIB, shown, disk_free_mib=900 * _GIB, usage=usage)]
+        devices, usage = tuple(self._devices.inventory()), self._usage()
+        return [NodeReport(self._site, CPUS_MILLI, MEMORY_MIB, devices, disk_free_mib=900 * _GIB, usage=usage)]
 
     def _usage(self) -> NodeUsage:
         """Every figure differs each time, as on a real machine."""

@@ -235,13 +235,20 @@ async def _tunnel(served: Served, client: AsyncClient, plan: Plan) -> list[Figur
     for way in ways.values():
         await notebook.make_file(way, plan.megabytes * 1_000_000)
     rates: dict[str, list[float]] = {site: [] for site in ways}
+    cpu_s = []
     for _ in range(plan.downloads):
         for site, way in ways.items():
+            before = served.cpu_s
             size, seconds = await asyncio.to_thread(notebook.download, way)
+            if site == REAL:
+                cpu_s.append(served.cpu_s - before)
             if size != plan.megabytes * 1_000_000:
                 raise BenchmarkError(f"a download had {size} bytes")
             rates[site].append(size / 1e6 / seconds)
-    return tunnel_figures(through, direct, rates[REAL], rates[LOCAL_SITE])
+    return [
+        *tunnel_figures(through, direct, rates[REAL], rates[LOCAL_SITE]),
+        Figure("download, control plane's CPU", median(cpu_s) * 1000, "ms", "for a download through the tunnel"),
+    ]
 
 
 def tunnel_figures(
