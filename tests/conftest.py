@@ -111,6 +111,10 @@ MACHINERY = {
         ),
         f"{INSTALL_HINT} (qemu-system-x86, debootstrap, nfs-ganesha-vfs)",
     ),
+    "xfs": Machinery(
+        lambda: _may_administer() and shutil.which("mkfs.xfs") is not None,
+        f"{INSTALL_HINT} (xfsprogs), and run the tests as a root who may mount file systems",
+    ),
     "mounts": Machinery(_may_administer, "run the tests as a root who may mount file systems"),
     "images": Machinery(
         lambda: os.geteuid() == 0 and all(shutil.which(name) for name in ("buildah", "docker-registry")),

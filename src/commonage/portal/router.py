@@ -49,7 +49,7 @@ def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None 
             usage,
             platform,
             offboarding,
-        )  # fmt: skip
+        )
         for page in view.routes(site)
     ]
     pages += sites.routes(site, other_sites)

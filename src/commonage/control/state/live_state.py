@@ -129,12 +129,14 @@ class LiveState:
             self._by_state[workload.state][workload.id] = None
             for dependency in workload.spec.depends_on:
                 self._dependents[dependency.workload_id].add(workload.id)
-        if workload.spec.cron_job is not None:
-            self._note_run(workload, workload.spec.cron_job)
+        self._note_run(workload)
         if before is None or before.state is not workload.state:
             self.changed.set()
 
-    def _note_run(self, workload: Workload, cron_job: str) -> None:
+    def _note_run(self, workload: Workload) -> None:
+        cron_job = workload.spec.cron_job
+        if cron_job is None:
+            return
         runs = self._runs[cron_job]
         if not workload.state.is_terminal:
             runs[workload.id] = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import Access, access_of
@@ -23,7 +24,16 @@ from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.control.workloads.workloads import Submitted, Workloads
 from commonage.domain.cron_jobs import CronJob, CronRule, Decision, Overlap, decide, run_id, run_key, slot_of
-from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, TooMany, start_failure
+from commonage.domain.errors import (
+    CommonageError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    TooMany,
+    Unavailable,
+    start_failure,
+)
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.permissions import Permission
@@ -93,6 +103,7 @@ class CronJobs:
     _ended: set[str] = field(default_factory=set)  # cron jobs whose history may have become too long
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # users and the loop write the same rows
+    _in_doubt: bool = False  # the store failed while it wrote cron jobs: only it knows whether they were written
     iterations: Iterations = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +112,8 @@ class CronJobs:
     async def open(self) -> None:
         """Read all cron jobs from the store."""
         found = await self.store.cron_jobs()
+        for gone in self.live_state.cron_jobs.keys() - {one.id for one in found}:
+            self._forget(gone)
         for one in found:
             self.live_state.put_cron_job(one)
         self._ids.follow(max((one.id[1:] for one in found), default=None))
@@ -200,7 +213,9 @@ class CronJobs:
         async with self._changing:
             found = self._changeable(principal, cron_job_id)
             removed = CronJobRemoved(by=principal.name, id=found.id, name=found.name)
-            await self.writer.write(events=[self._event(found, EventKind.AUDIT, removed)], removed_cron_jobs=[found.id])
+            with self._doubt():
+                event = self._event(found, EventKind.AUDIT, removed)
+                await self.writer.write(events=[event], removed_cron_jobs=[found.id])
             self._forget(found.id)
         return found
 
@@ -275,6 +290,10 @@ class CronJobs:
     async def tick(self) -> None:
         if self.writer.stuck:
             return
+        if self._in_doubt:
+            async with self._changing:
+                await self.open()
+                self._in_doubt = False
         for cron_job_id in list(self.live_state.cron_jobs):
             now = self.clock.now()
             if self._next.get(cron_job_id, 0.0) <= now:
@@ -336,11 +355,12 @@ class CronJobs:
             events.append(self._event(found, EventKind.WARNING, missed))
         if found.rule.overlap is Overlap.REPLACE:
             await self.stop_runs(found, due_at, active)
-        made = await self.workloads.submit_run(
-            spec, run_id(found.id, due_at), lambda _: {"cron_jobs": [after], "events": events}
-        )
-        if not made.created:  # it was written before, but the database could not confirm it
-            await self.writer.write(cron_jobs=[after])
+        with self._doubt():
+            made = await self.workloads.submit_run(
+                spec, run_id(found.id, due_at), lambda _: {"cron_jobs": [after], "events": events}
+            )
+            if not made.created:  # a client has used this key
+                await self.writer.write(cron_jobs=[after])
         self._put(after)
 
     def _decided(self, found: CronJob, decision: Decision, refused: Reason | None) -> CronJob:
@@ -377,8 +397,18 @@ class CronJobs:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def _write(self, after: CronJob, reason: Reason, kind: EventKind = EventKind.AUDIT) -> None:
-        await self.writer.write(cron_jobs=[after], events=[self._event(after, kind, reason)])
+        with self._doubt():
+            await self.writer.write(cron_jobs=[after], events=[self._event(after, kind, reason)])
         self._put(after)
+
+    @contextmanager
+    def _doubt(self) -> Iterator[None]:
+        """After a failure of the store, the loop reads all cron jobs again before it decides anything."""
+        try:
+            yield
+        except Unavailable:
+            self._in_doubt = True
+            raise
 
     def _put(self, after: CronJob) -> None:
         self.live_state.put_cron_job(after)
