@@ -35,6 +35,7 @@ BENCHMARKS = {
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."
     ),
+    "sites": Benchmark("benchmarks.sites.sites:sites", "A hundred appliances over the site link, and a notebook."),
     "swarm": Benchmark("benchmarks.sessions.swarm:swarm", "No-op jobs on a Docker Swarm, and plain services."),
     "swarm-loss": Benchmark("benchmarks.sessions.swarm_loss:swarm_loss", "The loss of a Swarm node under ten jobs."),
     "swarm-share": Benchmark("benchmarks.sessions.swarm_share:swarm_share", "The answer to a share that no node has."),

@@ -73,6 +73,40 @@ def command() -> list[str]:
     return [sys.executable, "-m", "commonage"]
 
 
+class Installation:
+    """A server in `folder`, on a free port, which can be stopped and started again. `variables` are added to its
+    environment.
+    """
+
+    def __init__(self, folder: Path, *flags: str, variables: Mapping[str, str] | None = None) -> None:
+        self.folder, self.url = folder, f"http://127.0.0.1:{free_port()}"
+        port = self.url.rpartition(":")[2]
+        self._argv = [*command(), "up", "--data-dir", str(folder / "data"), "--port", port, *flags]
+        self._environment = os.environ | _NO_LIMITS | dict(variables or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._token = ""
+
+    def start(self) -> None:
+        """Returns when it answers. Raises BenchmarkError."""
+        log = self.folder / "bench-server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=self._environment
+            )
+        _await_ready(self.url, self._process, log)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT ends its workloads too; SIGTERM leaves them for the next start."""
+        if self._process is not None:
+            _stop(self._process, how)
+
+    def served(self) -> Served:
+        """It, as it runs now, with a token of an admin. Raises BenchmarkError."""
+        assert self._process is not None, "it was not started"
+        self._token = self._token or _token(self.folder / "data")
+        return Served(self.url, self._token, self.folder, self._process.pid)
+
+
 @contextlib.contextmanager
 def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
     """A server with an admin's token, ready to answer; stopped when the block ends.
@@ -82,14 +116,10 @@ def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str]
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="commonage-bench-")))
-        url = f"http://127.0.0.1:{free_port()}"
-        log = stack.enter_context((folder / "bench-server.log").open("wb"))
-        argv = [*command(), "up", "--data-dir", str(folder / "data"), "--port", url.rpartition(":")[2], *flags]
-        environment = os.environ | _NO_LIMITS | dict(variables or {})
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
-        stack.callback(_stop, process)
-        _await_ready(url, process, folder / "bench-server.log")
-        yield Served(url, _token(folder / "data"), folder, process.pid)
+        installation = Installation(folder, *flags, variables=variables)
+        stack.callback(installation.stop)
+        installation.start()
+        yield installation.served()
 
 
 def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -113,9 +143,9 @@ def _token(data: Path) -> str:
     return token
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
     if process.poll() is None:
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, how)
         try:
             process.wait(40)
         except subprocess.TimeoutExpired:

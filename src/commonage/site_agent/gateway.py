@@ -36,7 +36,7 @@ class SiteGateway:
         """Raises OSError."""
         listening = socket.create_server((_LOOPBACK, 0))
         self.port = listening.getsockname()[1]
-        await self._listen(self.port, listening)
+        self._listen(self.port, listening)
 
     async def serve(self, ports: Collection[int]) -> None:
         """Also serve these ports. One that another program has is left out: the platform may run on this machine."""
@@ -46,11 +46,11 @@ class SiteGateway:
             except OSError as error:
                 _log.warning("workloads cannot reach the platform by port %s of this machine: %s", port, error)
                 continue
-            await self._listen(port, listening)
+            self._listen(port, listening)
 
-    async def _listen(self, port: int, listening: socket.socket) -> None:
+    def _listen(self, port: int, listening: socket.socket) -> None:
         forwarder = self._forwarders[port] = StreamForwarder(f"workload gateway {port}", self._open_stream)
-        await forwarder.listen(listening)
+        forwarder.listen(listening)
 
     async def _open_stream(self) -> Stream:
         if self._connection is None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.link.sites.engine_messages import AttemptId, ExecCommand, LogLines, LogRequest, TerminalSize
-from commonage.link.sites.packets import Packets, PacketType, decode, encode, join
+from commonage.link.sites.packets import Packets, PacketType, connect, decode, encode, join
 from commonage.link.sites.streams import Stream
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream
@@ -83,7 +83,7 @@ class EngineStreams:
             raise EngineFailure(f"{attempt.attempt_id[:100]} serves at no address", retryable=True)
         address = urlsplit(status.url)
         try:
-            connection = await asyncio.open_connection(address.hostname, address.port)
+            connection = await connect(address.hostname or "", address.port or 0)
         except OSError as error:
             raise EngineFailure(
                 f"{attempt.attempt_id} does not answer at its port yet: {error}", retryable=True

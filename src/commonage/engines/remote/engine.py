@@ -50,7 +50,7 @@ from commonage.link.sites.engine_messages import (
     SiteReport,
     SiteStatuses,
 )
-from commonage.link.sites.packets import join
+from commonage.link.sites.packets import connect, join
 from commonage.link.sites.streams import Stream
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
@@ -186,7 +186,7 @@ class RemoteEngine(Engine):
         if not self._gateway_port:
             raise EngineFailure("the control plane accepts no connections from workloads")
         try:
-            connection = await asyncio.open_connection("127.0.0.1", self._gateway_port)
+            connection = await connect("127.0.0.1", self._gateway_port)
         except OSError as error:
             raise EngineFailure(f"the workload gateway does not answer: {error}", retryable=True) from error
         stream.accept()

@@ -6,7 +6,6 @@ which knows its port is right about it. The address stays the same over restarts
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import logging
@@ -29,7 +28,6 @@ class Tunnels:
         self._site, self._records, self._open_stream = site, records, open_stream
         self._addresses: dict[str, tuple[str, int]] = {}
         self._forwarders: dict[str, StreamForwarder] = {}
-        self._beginning: set[asyncio.Task[None]] = set()
 
     def restore(self, addresses: Mapping[str, tuple[str, int]]) -> None:
         for attempt_id, (host, port) in addresses.items():
@@ -61,8 +59,6 @@ class Tunnels:
     def close(self) -> None:
         for forwarder in self._forwarders.values():
             forwarder.close()
-        for task in self._beginning:
-            task.cancel()
 
     def _free(self, attempt_id: str, port: int) -> socket.socket | None:
         for number in range(_TRIES):
@@ -80,7 +76,5 @@ class Tunnels:
         self._addresses[attempt_id] = (host, port)
         forwarder = StreamForwarder(f"tunnel to {attempt_id}", lambda: self._open_stream(attempt_id))
         self._forwarders[attempt_id] = forwarder
-        task = asyncio.create_task(forwarder.listen(listening))  # connections wait until it listens
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        forwarder.listen(listening)
         return host, port

@@ -27,7 +27,7 @@ from commonage.link.sites.outbox import Outbox, Overflow
 from commonage.link.sites.streams import MAX_INCOMING, Stream, StreamHandler, Streams, StreamType
 
 HEARTBEAT_EVERY_S = REPORT_EVERY_S
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 96 * 1024  # above 128 KiB, the C library maps and clears fresh memory for each read
 _REMEMBERED_HEARTBEATS = 15
 
 Q = TypeVar("Q")

@@ -20,9 +20,9 @@ from commonage.link.messages import RENEW, RENEW_BEFORE_S, SERVER_NAME, LinkRefu
 from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
 from commonage.link.sites.credentials import NotJoined, SiteCredentials, SiteIdentity, new_key, signing_request
 from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, Protocols, SiteHello, SiteWelcome
+from commonage.link.sites.tls_streams import dial
 
 _log = logging.getLogger(__name__)
-_BUFFER_BYTES = 256 * 1024
 _TIMEOUT_S = 10.0
 _RENEW_RETRY_S = 3600.0
 
@@ -161,9 +161,7 @@ async def _dial(identity: SiteIdentity, address: str) -> tuple[asyncio.StreamRea
     context = await asyncio.to_thread(identity.context)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return await asyncio.open_connection(
-                host.strip("[]"), int(port), ssl=context, server_hostname=SERVER_NAME, limit=_BUFFER_BYTES
-            )
+            return await dial(host.strip("[]"), int(port), context, SERVER_NAME)
     except ssl.SSLCertVerificationError as error:
         raise ConnectionLost(
             f"the server at {address} is not the control plane of this site: {error.verify_message}"

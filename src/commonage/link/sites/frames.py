@@ -55,6 +55,10 @@ def encode(kind: FrameType, stream: int = 0, payload: bytes | memoryview = b"") 
     return b"".join((_HEADER.pack(len(payload), kind, stream), payload))
 
 
+def payload_bytes(frame: bytes) -> int:
+    return len(frame) - _HEADER.size
+
+
 def encode_count(count: int) -> bytes:
     return _COUNT.pack(count)
 

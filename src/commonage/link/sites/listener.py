@@ -21,12 +21,12 @@ from commonage.link.exchange import error_text, message_frame
 from commonage.link.messages import SERVER_NAME, LinkRefused
 from commonage.link.sites.messages import SITE_URI, Protocols, SiteHello, SiteWelcome
 from commonage.link.sites.registry import SiteRegistry
+from commonage.link.sites.tls_streams import listen
 from commonage.link.tls import server_context
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
 _BACKLOG = 1000  # after a restart all sites dial at once
-_BUFFER_BYTES = 256 * 1024
 
 
 class SiteListenError(CommonageError):
@@ -78,9 +78,7 @@ class SiteListener:
             ) from error
         pair = await asyncio.to_thread(self._authority.serve, [SERVER_NAME])
         context = await asyncio.to_thread(server_context, pair, self._authority.certificate)
-        self._server = await asyncio.start_server(
-            self._connected, sock=listening, ssl=context, limit=_BUFFER_BYTES, ssl_handshake_timeout=_TIMEOUT_S
-        )
+        self._server = await listen(listening, context, self._connected, _TIMEOUT_S)
         found: int = listening.getsockname()[1]
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from commonage.link.exchange import MAX_UNSENT_BYTES, ConnectionLost
 
@@ -22,7 +22,7 @@ class Outbox:
         self._writer = writer
         self._control: deque[bytes] = deque()
         self._control_bytes = 0
-        self._chunks: deque[tuple[bytes, Callable[[], None], asyncio.Future[None]]] = deque()
+        self._chunks: deque[tuple[deque[bytes], Callable[[bytes], None], asyncio.Future[None]]] = deque()
         self._wake = asyncio.Event()
         self._closed: ConnectionLost | None = None
         _bound_buffers(writer)
@@ -37,15 +37,15 @@ class Outbox:
         self._control_bytes += len(frame)
         self._wake.set()
 
-    async def chunk(self, frame: bytes, on_sent: Callable[[], None]) -> None:
-        """Send a frame of a stream in its turn. `on_sent` is called when it was handed to the connection.
+    async def chunks(self, frames: Iterable[bytes], on_sent: Callable[[bytes], None]) -> None:
+        """Send frames of a stream, each in its turn. `on_sent` is called with each that was handed to the connection.
 
-        If cancelled before that, the frame is not sent. Raises ConnectionLost.
+        If cancelled before that, the rest is not sent. Raises ConnectionLost.
         """
         if self._closed is not None:
             raise self._closed
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._chunks.append((frame, on_sent, taken))
+        self._chunks.append((deque(frames), on_sent, taken))
         self._wake.set()
         await taken
 
@@ -60,11 +60,15 @@ class Outbox:
                     self._control_bytes -= len(frame)
                     self._writer.write(frame)
                 if self._chunks:
-                    frame, on_sent, taken = self._chunks.popleft()
+                    frames, on_sent, taken = self._chunks.popleft()
                     if not taken.done():
+                        frame = frames.popleft()
                         self._writer.write(frame)
-                        on_sent()
-                        taken.set_result(None)
+                        on_sent(frame)
+                        if frames:
+                            self._chunks.append((frames, on_sent, taken))
+                        else:
+                            taken.set_result(None)
                 await self._writer.drain()
 
     def flush(self) -> None:

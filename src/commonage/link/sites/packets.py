@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 from enum import IntEnum
 from typing import TypeVar
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
-from commonage.link import forwarding
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.streams import TURN_BYTES, Stream
 
 T = TypeVar("T")
 _HEADER = struct.Struct("!BI")
@@ -81,21 +81,39 @@ def decode(kind: type[T], payload: bytes) -> T:
         raise EngineFailure(f"the other side sent a packet that cannot be read: {error}") from error
 
 
-async def join(stream: Stream, connection: forwarding.Streams) -> None:
-    """Pass bytes both ways until both sides have ended, or one fails. Closes the connection."""
-    reader, writer = connection
+async def connect(host: str, port: int) -> socket.socket:
+    """A connection for `join`. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    connection = socket.socket(family, kind, protocol)
+    try:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def join(stream: Stream, connection: socket.socket) -> None:
+    """Pass bytes both ways until both sides have ended, or one fails. Closes the connection, which does not block.
+
+    Works on the socket itself: the buffers of asyncio's streams would copy each byte twice more.
+    """
+    loop = asyncio.get_running_loop()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def outward() -> None:
-        while data := await reader.read(forwarding.CHUNK):
-            await stream.write(data)
+        buffer = memoryview(bytearray(TURN_BYTES))
+        while count := await loop.sock_recv_into(connection, buffer):
+            await stream.write(buffer[:count])
         await stream.end()
 
     async def inward() -> None:
         while data := await stream.read():
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
+            await loop.sock_sendall(connection, data)
+        connection.shutdown(socket.SHUT_WR)
 
     try:
         async with asyncio.TaskGroup() as both:
@@ -104,4 +122,4 @@ async def join(stream: Stream, connection: forwarding.Streams) -> None:
     except* (OSError, EngineFailure) as failed:  # one side is gone: the other side learns it by the abort
         stream.abort(f"the connection ended: {failed.exceptions[0]}")
     finally:
-        writer.close()
+        connection.close()

@@ -8,12 +8,12 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
-from commonage.link.forwarding import CHUNK
 from commonage.link.sites.packets import join
 from commonage.link.sites.streams import Stream
 
 _log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 512
+_PAUSE_S = 1.0
 
 
 class StreamForwarder:
@@ -21,30 +21,39 @@ class StreamForwarder:
 
     def __init__(self, name: str, open_stream: Callable[[], Awaitable[Stream]]) -> None:
         self._name, self._open_stream = name, open_stream
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def listen(self, listening: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._on_connection, sock=listening, limit=CHUNK)
+    def listen(self, listening: socket.socket) -> None:
+        """Accept connections of this listening socket until `close`, which closes it soon."""
+        self._accepting = asyncio.create_task(self._accept(listening), name=self._name)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._connections:
-            task.cancel()
+        for task in (self._accepting, *self._connections):
+            if task is not None:
+                task.cancel()
 
-    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._carry(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            listening.setblocking(False)
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listening)
+                except OSError as error:  # no more file descriptors, or the client has gone already
+                    _log.warning("%s: a connection is not accepted: %s", self._name, error)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                task = asyncio.create_task(self._carry(connection))
+                self._connections.add(task)
+                task.add_done_callback(self._connections.discard)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if len(self._connections) > MAX_CONNECTIONS:
-                raise EngineFailure(f"{MAX_CONNECTIONS} connections are open, the limit")
-            async with await self._open_stream() as stream:
-                await join(stream, (reader, writer))
-        except EngineFailure as error:
-            _log.info("%s: a connection is closed: %s", self._name, error)
-        finally:
-            writer.close()
+    async def _carry(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                if len(self._connections) > MAX_CONNECTIONS:
+                    raise EngineFailure(f"{MAX_CONNECTIONS} connections are open, the limit")
+                async with await self._open_stream() as stream:
+                    await join(stream, connection)
+            except EngineFailure as error:
+                _log.info("%s: a connection is closed: %s", self._name, error)

@@ -9,21 +9,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.exchange import ConnectionLost, decode_failure, encode_failure, encode_json, parse_json
-from commonage.link.sites.frames import CHUNK_BYTES, MAX_OPEN_BYTES, FrameType, decode_count, encode, encode_count
+from commonage.link.sites.frames import (
+    CHUNK_BYTES,
+    MAX_OPEN_BYTES,
+    FrameType,
+    decode_count,
+    encode,
+    encode_count,
+    payload_bytes,
+)
 from commonage.link.sites.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 WINDOW_BYTES = 1024 * 1024
 """Of each stream, a receiver buffers at most this much."""
+TURN_BYTES = 4 * CHUNK_BYTES
+"""A writer hands over this much at once: fewer switches between tasks. Other streams still have their turns between."""
 MAX_INCOMING = 256
 """Streams that the other side may have open at once, by default."""
 _MAX_TEXT = 4096
@@ -52,7 +62,7 @@ class Stream:
         self._streams, self._outbox, self._id = streams, outbox, stream_id
         self._accepts = incoming  # not accepted yet
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._received = bytearray()
+        self._received: deque[bytes] = deque()
         self._consumed = 0
         self._window = WINDOW_BYTES  # what the other side may send now
         self._credit = WINDOW_BYTES  # what this side may send now
@@ -78,22 +88,21 @@ class Stream:
                 return b""
             self._readable.clear()
             await self._readable.wait()
-        data = bytes(self._received)
-        self._received.clear()
+        data = self._received.popleft()
         self._consume(len(data))
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Send all of the data, as the other side reads it. If cancelled, a part of it may have been sent."""
         self.accept()
         left = memoryview(data)
         async with self._writing:
             while left:
                 await self._wait_for_credit()
-                part = left[: min(self._credit, CHUNK_BYTES)]
-                frame = encode(FrameType.DATA, self._id, part)
-                await self._outbox.chunk(frame, partial(self._on_sent, len(part)))
-                left = left[len(part) :]
+                turn = left[: min(self._credit, TURN_BYTES)]
+                parts = (turn[at : at + CHUNK_BYTES] for at in range(0, len(turn), CHUNK_BYTES))
+                await self._outbox.chunks((encode(FrameType.DATA, self._id, part) for part in parts), self._on_sent)
+                left = left[len(turn) :]
         self._raise_failure()
 
     async def end(self) -> None:
@@ -102,7 +111,7 @@ class Stream:
         async with self._writing:
             self._raise_failure()
             if not self._ended_here:
-                await self._outbox.chunk(encode(FrameType.END, self._id), self._on_end_sent)
+                await self._outbox.chunks((encode(FrameType.END, self._id),), self._on_end_sent)
 
     def abort(self, reason: str) -> None:
         """End both directions at once; what was not read yet is lost. No effect on a stream that has ended."""
@@ -124,10 +133,10 @@ class Stream:
         if self._ended_here:
             raise EngineFailure("this side of the stream has ended: nothing can be written any more")
 
-    def _on_sent(self, count: int) -> None:
-        self._credit -= count
+    def _on_sent(self, frame: bytes) -> None:
+        self._credit -= payload_bytes(frame)
 
-    def _on_end_sent(self) -> None:
+    def _on_end_sent(self, _frame: bytes) -> None:
         self._ended_here = True
         self._forget_if_over()
 
@@ -148,7 +157,7 @@ class Stream:
     def discard(self) -> None:
         """Drop what the other side still sends: nobody reads this stream any more."""
         self._discards = True
-        self._consume(len(self._received))
+        self._consume(sum(map(len, self._received)))
         self._received.clear()
 
     def fail(self, error: CommonageError, *, tell: bool = True) -> None:
@@ -179,7 +188,12 @@ class Stream:
         if self._discards:
             self._consume(len(data))
             return
-        self._received += data
+        if not data:
+            return
+        if self._received and len(self._received[-1]) + len(data) <= CHUNK_BYTES:
+            self._received[-1] += data  # a million tiny frames must not become a million objects
+        else:
+            self._received.append(data)
         self._readable.set()
 
     def on_credit(self, count: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import click
+import uvloop
 
 from commonage.link.sites.credentials import SiteCredentials
 from commonage.server import logs
@@ -35,4 +36,5 @@ def agent(resolved: Resolved) -> None:
         logs.set_up(data.logs, settings.log_level, settings.log_format, logging.INFO)
         from commonage.server.site_agent import run_site_agent  # noqa: PLC0415 - imports the engines: only when joined
 
-        asyncio.run(run_site_agent(settings, data, folder))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_site_agent(settings, data, folder))

@@ -1,0 +1,1 @@
+"""A hundred appliances on real site links, and a notebook through the tunnel of one."""
