@@ -136,13 +136,14 @@ def _compare_events(findings: Findings, day: Day) -> None:
         if event.workload_id:
             own = event.attempt_id if event.kind in ("starting", "running") else None
             lives.setdefault(event.workload_id, Counter())[(event.kind, own)] += 1
+    stopped = {job.key for job in day.jobs if job.stop_after_s is not None}  # perhaps before it was known to run
     for key, workload_id in day.submitted.items():
         life = lives.get(workload_id, Counter())
         for kind in ("submitted", "ended"):
             if life[(kind, None)] == 0:
                 findings.lost.append(f"{key} ({workload_id}): no event says {kind}")
         noted = read_ledger(day.place.folder / "ledger" / key)
-        for number in noted.starts:
+        for number in noted.starts if key not in stopped else ():
             if life[("running", f"{workload_id}-{number}")] == 0:
                 findings.lost.append(f"{key} ({workload_id}): no event says that attempt {number} runs")
         findings.doubled += [

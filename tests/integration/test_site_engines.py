@@ -16,13 +16,19 @@ from tests.contract.engines.rigs import command_of
 from tests.fakes.waiting import until
 from tests.integration.site_link_world import World, site_world
 
+from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.remote.engine import RemoteEngine
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
+from commonage.link.messages import Nothing, RequestType
+from commonage.link.sites.connection import SiteConnection
+from commonage.link.sites.engine_messages import STATUSES
 from commonage.link.sites.links import SiteEvents
+from commonage.link.sites.messages import Protocols
+from commonage.link.sites.streams import StreamType
 from commonage.ports.clock import Clock
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings
@@ -47,6 +53,17 @@ class RealTime(Clock):
         await asyncio.sleep(seconds)
 
 
+class Behind(Clock):
+    def __init__(self, clock: Clock, behind_s: float) -> None:
+        self._clock, self._behind_s = clock, behind_s
+
+    def now(self) -> float:
+        return self._clock.now() - self._behind_s
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
 @dataclass
 class Platform:
     """The control plane's sites, and the engines of its appliances."""
@@ -56,22 +73,42 @@ class Platform:
     clock: Clock
     local: dict[str, FakeEngine] = field(default_factory=dict)
     closing: list[Callable[[], object]] = field(default_factory=list)
+    stored: list[Sample] = field(default_factory=list)
 
-    async def appliance(self, site: str, port: int = 0) -> FakeEngine:
-        """A site that has joined, and its agent, linked until the test ends."""
-        engine = FakeEngine(site, [NodeReport("node-1", 64000, 65536)], self.clock, world=FakeWorld())
+    async def appliance(
+        self,
+        site: str,
+        port: int = 0,
+        *,
+        behind_s: float = 0.0,
+        says_first: Callable[[SiteConnection], None] = lambda _: None,
+        protocols: Protocols | None = None,
+    ) -> FakeEngine:
+        """A site that has joined, and its agent, linked until the test ends. Its clock is `behind_s` behind.
+
+        `says_first` sends more on each link.
+        """
+        clock = Behind(self.clock, behind_s)
+        engine = FakeEngine(site, [NodeReport("node-1", 64000, 65536)], clock, world=FakeWorld())
         gateway = SiteGateway()
         await gateway.open()
-        settings = SiteSettings(report_every_s=0.2)
-        agent = SiteAgent(engine, gateway, self.world.folder / f"agent-{site}", self.clock, settings)
+        settings = SiteSettings(report_every_s=0.2, sample_every_s=0.2)
+        agent = SiteAgent(engine, gateway, self.world.folder / f"agent-{site}", clock, settings)
         await agent.open()
         loops = asyncio.create_task(agent.run())
 
-        async def use(connection: object, _welcome: object) -> None:
-            await agent.use(connection)  # type: ignore[arg-type]  # the dialer's
+        async def use(connection: SiteConnection, _welcome: object) -> None:
+            says_first(connection)
+            await agent.use(connection)
 
         await self.world.links.joined(site)
-        self.world.dial(self.world.joined(site, port), agent.handlers(), on_connected=use)
+        self.world.dial(
+            self.world.joined(site, port),
+            agent.handlers(),
+            on_connected=use,
+            now=lambda: time.time() - behind_s,
+            protocols=protocols,
+        )
 
         async def close() -> None:
             loops.cancel()
@@ -101,11 +138,11 @@ class Platform:
 
 
 @asynccontextmanager
-async def made(folder: Path) -> AsyncIterator[Platform]:
-    clock = RealTime()
+async def made(folder: Path, protocols: Protocols | None = None) -> AsyncIterator[Platform]:
+    clock, stored = RealTime(), list[Sample]()
 
-    async def store(_site: str, _samples: Sequence[Sample]) -> None:
-        return None
+    async def store(_site: str, samples: Sequence[Sample]) -> None:
+        stored.extend(samples)
 
     async def open_engine(engine: RemoteEngine) -> None:
         await engine.open()
@@ -116,8 +153,8 @@ async def made(folder: Path) -> AsyncIterator[Platform]:
 
     sites = Sites((), RemoteSettings(folder / "sites"), clock, store, open_engine, close_engine)
     events = SiteEvents(sites.on_connected, sites.on_joined, sites.on_removed)
-    async with site_world(folder, sites.handlers, events=events) as world:
-        platform = Platform(world, sites, clock)
+    async with site_world(folder, sites.handlers, events=events, protocols=protocols or Protocols()) as world:
+        platform = Platform(world, sites, clock, stored=stored)
         try:
             yield platform
         finally:
@@ -220,6 +257,84 @@ async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platfor
 
     await until(all_forgotten)
     await proxy.close()
+
+
+@pytest.mark.parametrize("behind_s", [3600.0, -3600.0], ids=["site is behind", "site is ahead"])
+async def test_times_of_a_site_with_a_wrong_clock_are_those_of_the_control_plane(
+    platform: Platform, behind_s: float
+) -> None:
+    proxy = FaultProxy(platform.world.links.port)
+    await proxy.open()
+    local = await platform.appliance("lab", proxy.port, behind_s=behind_s)
+    engine = await platform.engine("lab")
+    local.default = Behaviour(lasts_s=None)
+    lasts = platform.request()
+    before = platform.clock.now()
+    await engine.start(lasts)
+
+    async def runs() -> bool:
+        return any(one.phase is Phase.RUNNING for one in await engine.statuses())
+
+    await until(runs)
+    local.default = Behaviour()
+    ends = platform.request()
+    await engine.start(ends)
+    assert await ended(engine, ends) == 0
+    after = platform.clock.now()
+    [status] = [one for one in await engine.statuses() if one.attempt_id == ends.attempt_id]
+    assert before <= status.at <= after
+    assert status.started_at is None or before <= status.started_at <= status.at
+    proxy.faults = Faults(refuses=True)
+    proxy.cut()
+    await until(lambda: not engine.is_connected)
+    await asyncio.sleep(1)  # it measures meanwhile
+    proxy.faults = Faults()
+    await until(lambda: platform.stored)
+    assert all(before <= one.at <= platform.clock.now() for one in platform.stored)
+    again = {one.attempt_id: one for one in await engine.statuses()}
+    assert again[ends.attempt_id] == status, "the same time is always converted to the same"
+    await proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("site", "control"),
+    [(Protocols(1, 2), Protocols(1, 1)), (Protocols(1, 1), Protocols(1, 2)), (Protocols(0, 1), Protocols(1, 2))],
+    ids=["newer agent", "older agent", "oldest agent"],
+)
+async def test_agent_of_another_protocol_version_keeps_working(
+    tmp_path: Path, site: Protocols, control: Protocols
+) -> None:
+    """The newer side sends what the other does not know; the older one leaves out what was added later."""
+
+    def future(connection: SiteConnection) -> None:
+        connection.send("weather", Nothing())
+        status = {"attempt_id": "future-1", "phase": "starting", "at": 0.0, "mood": "good"}
+        reason = {"code": "FromTheFuture", "params": {"depth": 7}}
+        connection._write({"message": STATUSES, "body": {"changed": [{**status, "reason": reason}], "wind": 3}})
+
+    def past(connection: SiteConnection) -> None:
+        status = {"attempt_id": "past-1", "phase": "starting", "at": 0.0}
+        connection._write({"message": STATUSES, "body": {"changed": [status]}})
+
+    async with made(tmp_path, control) as platform:
+        says_first = future if site.newest > control.newest else past
+        local = await platform.appliance("lab", says_first=says_first, protocols=site)
+        engine = await platform.engine("lab")
+        link = platform.world.links.connection("lab")
+        assert link.protocol == 1
+        if control.newest > site.newest:
+            link.send("weather", Nothing())
+            with pytest.raises(EngineFailure, match="not known"):
+                await link.request(RequestType("dance", Nothing, Nothing, 30.0), Nothing())
+            with pytest.raises(EngineFailure, match="not known"):
+                await link.open(StreamType("dance", Nothing), Nothing())
+        request = platform.request()
+        await engine.start(request)
+        assert await ended(engine, request) == 0
+        assert [line.text async for line in engine.logs(request.attempt_id)] == []
+        assert [node.name for node in await engine.nodes()] == ["node-1"]
+        assert local.world.starts[request.attempt_id] == 1
+        assert not link.is_closed, "nothing of it ended the link"
 
 
 async def test_killed_agent_takes_its_running_workloads_over(platform: Platform) -> None:

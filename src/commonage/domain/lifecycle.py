@@ -106,8 +106,11 @@ class StopRun:
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """`state` of the workload at the event; None for that after the step."""
+
     kind: EventKind
     reason: Reason
+    state: State | None = None
 
 
 Effect = StartRun | StopRun | Record
@@ -208,7 +211,7 @@ def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> S
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
     reason = attempts.Running(node=attempt.allocation.node_key.label)
     after = replace(workload, state=State.RUNNING, since=now, reason=reason, attempt=running)
-    return Step(after, (Record(EventKind.RUNNING, reason),))
+    return Step(after, (Record(EventKind.RUNNING, reason, State.RUNNING),))
 
 
 def _warned(workload: Workload, status: Status) -> Step:

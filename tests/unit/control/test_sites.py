@@ -93,6 +93,43 @@ async def test_a_site_may_report_its_own_attempts_only(site: Site) -> None:
         assert site.there(one).state is State.FAILED
 
 
+async def test_earlier_attempt_that_reappears_is_ended_at_the_site_that_reports_it(site: Site) -> None:
+    async with site.open() as control:
+        other = east(site)
+        control.engines.add(other)
+        one = await submit(control, job(labels=(("site", "local"),)))
+        await site.clock.advance(5)
+        stopped: list[tuple[str, str]] = []
+        for engine in (site.engine, other):
+
+            async def stop(attempt_id: str, _grace_s: float, at: str = engine.site) -> None:
+                stopped.append((at, attempt_id))
+
+            engine.stop = stop  # type: ignore[method-assign]
+        control.reconcile.report(other, Status(f"{one.id}-7", Phase.RUNNING, site.clock.now()))
+        await site.clock.advance(1)
+        assert set(stopped) == {("east", f"{one.id}-7")}
+        assert site.there(one).state is State.RUNNING
+
+
+async def test_a_site_may_measure_its_own_attempts_only(site: Site) -> None:
+    async with site.open() as control:
+        other = east(site)
+        one = await submit(control, job(labels=(("site", "local"),)))
+        await site.clock.advance(5)
+
+        async def measure() -> Sequence[Measurement]:
+            return [Measurement(f"{one.id}-1", 0.0, 999_999), Measurement("evil", 0.0, 1)]
+
+        other.measure = measure  # type: ignore[method-assign]
+        control.engines.add(other)
+        before = len(site.metrics.samples)
+        await site.sampled(control, 30)
+        found = site.metrics.samples[before:]
+        assert found, "the answer of one site does not spoil the round"
+        assert not [each for each in found if each.value == 999_999 or "evil" in each.subject]
+
+
 async def test_a_removed_site_takes_no_work(site: Site) -> None:
     async with site.open() as control:
         control.engines.add(east(site))

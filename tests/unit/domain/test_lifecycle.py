@@ -425,6 +425,18 @@ def test_stops_an_attempt_that_appears_after_its_end() -> None:
     assert step(ended, late, NOW).effects == (StopRun(attempt_id(ended.id, 1), 0),)
 
 
+def test_start_that_was_not_reported_is_recorded_before_the_end() -> None:
+    queued = factories.workload(State.QUEUED)
+    starting = step(queued, AllocationAssigned(allocation_for(queued)), NOW).workload
+    assert starting.attempt is not None
+    end = Status(starting.attempt.id, Phase.ENDED, NOW + 2, exit_code=0, started_at=NOW + 1)
+    ended = step(starting, StatusReported(end), NOW + 9)
+    assert [one.kind for one in ended.effects if isinstance(one, Record)] == [EventKind.RUNNING, EventKind.ENDED]
+    assert ended.workload.attempt is not None
+    assert (ended.workload.attempt.started_at, ended.workload.attempt.ended_at) == (NOW + 1, NOW + 2)
+    assert ended.workload.state is State.SUCCEEDED
+
+
 def test_reasons_name_the_node_with_its_site() -> None:
     queued = factories.workload(State.QUEUED)
     elsewhere = replace(allocation_for(queued), site="east", node="gpu-1")

@@ -113,7 +113,9 @@ def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: T
     draft.latest[workload_id] = after
     draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))
     draft.batch.events.extend(
-        event_of(after, effect.kind, now, effect.reason) for effect in outcome.effects if isinstance(effect, Record)
+        event_of(after if effect.state is None else replace(after, state=effect.state), effect.kind, now, effect.reason)
+        for effect in outcome.effects
+        if isinstance(effect, Record)
     )
     if after is not before:
         # The row is written once per batch, even after several steps: its version rises by one.

@@ -49,8 +49,14 @@ async def unreachable(rig: RemoteFakeRig) -> None:
 
 async def pass_rounds(rig: RemoteFakeRig, rounds: int) -> None:
     """Let the agent measure that often, and write it to disk each time."""
-    for _ in range(rounds):
-        await rig.pass_time(rig.settings.sample_every_s)
+    agent = rig.agent
+    assert agent is not None
+    for number in range(rounds):
+
+        async def is_written(number: int = number) -> bool:
+            return len(await agent._file.read("SELECT id FROM samples")) > number
+
+        await rig.until(is_written, "the round is written")
 
 
 # --- what users and the core see --------------------------------------------------------------------------------------

@@ -1,0 +1,214 @@
+"""A site that joined, and speaks about others, or says what nobody can store: one test per message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.metrics import KeptMetrics
+
+from commonage.control.usage.site_samples import SiteSamples
+from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.statuses import Capabilities, LastUse, Phase, StartRequest, Status
+from commonage.domain.workloads import State
+from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.statuses import MAX_UNKNOWN
+from commonage.engines.settings import RemoteSettings
+from commonage.link.messages import Nothing
+from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.engine_messages import (
+    ATTACH,
+    REPORT,
+    START,
+    STATUSES,
+    STORE_SAMPLES,
+    Samples,
+    SiteReport,
+    SiteStatuses,
+)
+from commonage.ports.agents import OnProgress
+from commonage.ports.metrics import Sample
+from commonage.ports.store import Batch
+from commonage.scheduler.model.grid import labels_of
+from commonage.testing import factories as make
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import StartRequestFactory
+from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.store import MemoryStore
+from commonage.testing.site_links import connected_pair
+
+pytestmark = [pytest.mark.anyio, pytest.mark.allow_hosts(["127.0.0.1", "127.64.0.0/10"])]
+PORT_URL = "http://127.0.0.1:28123/"
+
+
+@dataclass
+class Attack:
+    """The engine of the site `lab`, and the end of its link that the attacker has."""
+
+    engine: RemoteEngine
+    site: SiteConnection
+    clock: FakeClock
+    stored: list[tuple[str, Sample]]
+
+    async def report(self, *statuses: Status) -> None:
+        """Returns once they are processed: messages and requests are taken in their order."""
+        self.site.send(STATUSES, SiteStatuses(statuses, complete=True))
+        await self.site.request(STORE_SAMPLES, Samples(()))
+
+    async def statuses(self) -> dict[str, Status]:
+        return {one.attempt_id: one for one in await self.engine.statuses()}
+
+    def request(self) -> StartRequest:
+        factory = StartRequestFactory(make.environment(), "node-1", lambda _: ("act",), self.clock.now)
+        return factory(Behaviour())
+
+
+@asynccontextmanager
+async def attack(folder: Path) -> AsyncIterator[Attack]:
+    clock, stored = FakeClock(), list[tuple[str, Sample]]()
+
+    async def store(site: str, samples: Sequence[Sample]) -> None:
+        stored.extend((site, one) for one in samples)
+
+    async def hold(_: Any, __: OnProgress) -> Nothing:
+        await asyncio.Event().wait()
+        return Nothing()
+
+    async def accept(_: Any, __: OnProgress) -> Nothing:
+        return Nothing()
+
+    engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, store)
+    await engine.open()
+    served = Handlers(requests={ATTACH: hold, START: accept})
+    async with connected_pair(engine.handlers(), served) as (control, site):
+        engine.attach(control)
+        yield Attack(engine, site, clock, stored)
+    await engine.close()
+
+
+@pytest.fixture
+async def attacked(tmp_path: Path) -> AsyncIterator[Attack]:
+    async with attack(tmp_path) as made:
+        yield made
+
+
+# --- statuses ---------------------------------------------------------------------------------------------------------
+
+
+async def test_attempt_that_was_never_dispatched_there_gets_no_address(attacked: Attack) -> None:
+    request = attacked.request()
+    await attacked.report()
+    await attacked.engine.start(request)
+    now = attacked.clock.now()
+    names = (request.attempt_id, "foreign-1")
+    await attacked.report(*(Status(one, Phase.RUNNING, now, url=PORT_URL) for one in names))
+    own, foreign = [(await attacked.statuses())[one] for one in names]
+    assert own.url is not None
+    assert own.url.startswith("http://127.")
+    assert foreign.url is None
+
+
+async def test_number_of_attempts_that_a_site_invents_is_limited(attacked: Attack) -> None:
+    invented = [Status(f"invented-{number}", Phase.RUNNING, 0.0) for number in range(MAX_UNKNOWN + 500)]
+    await attacked.report(*invented)
+    assert len(await attacked.engine.statuses()) <= MAX_UNKNOWN
+
+
+BAD = {
+    "id that leads out of a folder": Status("../../etc", Phase.RUNNING, 0.0),
+    "NUL in the id": Status("a\0b", Phase.RUNNING, 0.0),
+    "NUL in a reason": Status("bad-1", Phase.ENDED, 0.0, reason=NodeLost(node="a\0b")),
+    "text that is not Unicode": Status("bad-1", Phase.ENDED, 0.0, node="\ud800"),
+    "exit code that no column holds": Status("bad-1", Phase.ENDED, 0.0, exit_code=2**40),
+    "use that no column holds": Status("bad-1", Phase.ENDED, 0.0, exit_code=0, used=LastUse(1.0, 2**70)),
+    "endless reason": Status("bad-1", Phase.ENDED, 0.0, reason=NodeLost(node="x" * 100_000)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+async def test_status_that_nobody_can_store_is_dropped_alone(attacked: Attack, bad: Status) -> None:
+    good = Status("good-1", Phase.RUNNING, attacked.clock.now())
+    await attacked.report(bad, good)
+    assert set(await attacked.statuses()) == {"good-1"}
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "file:///etc/passwd", "http://h:99999/", "http://[", "http://h:0/"]
+)
+async def test_address_that_is_no_port_is_not_used(attacked: Attack, url: str) -> None:
+    request = attacked.request()
+    await attacked.report()
+    await attacked.engine.start(request)
+    await attacked.report(Status(request.attempt_id, Phase.RUNNING, attacked.clock.now(), url=url))
+    assert (await attacked.statuses())[request.attempt_id].url is None
+
+
+async def test_times_in_the_future_become_now(attacked: Attack) -> None:
+    await attacked.report(Status("later-1", Phase.RUNNING, 9e11, started_at=9e11))
+    found = (await attacked.statuses())["later-1"]
+    assert found.at <= attacked.clock.now()
+    assert found.started_at is not None
+    assert found.started_at <= attacked.clock.now()
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+async def test_report_has_own_nodes_only(attacked: Attack) -> None:
+    node = NodeReport("node-1", 1000, 1000)
+    nodes = (node, replace(node, cpus_milli=9), replace(node, name="other/node-1"), replace(node, name=""))
+    bounds = Capabilities("process", bounded_on=("node-1", "elsewhere"), unbounded_on=("elsewhere",))
+    attacked.site.send(REPORT, SiteReport(bounds, nodes))
+    await attacked.report()
+    assert list(await attacked.engine.nodes()) == [node]
+    assert attacked.engine.capabilities().bounded_on == ("node-1",)
+    assert attacked.engine.capabilities().unbounded_on == ()
+
+
+async def test_report_that_nobody_can_store_is_dropped(attacked: Attack) -> None:
+    bad = NodeReport("node-1", 1000, 1000, labels=(("zone", "a\0b"),))
+    attacked.site.send(REPORT, SiteReport(Capabilities("process"), (bad,)))
+    await attacked.report()
+    assert list(await attacked.engine.nodes()) == []
+
+
+@pytest.mark.parametrize("label", ["site", "node", "engine"])
+def test_label_does_not_attract_workloads_of_another_site(label: str) -> None:
+    node = make.node("node-1", labels=((label, "clinic"), ("zone", "a")))
+    assert (label, "clinic") not in labels_of(node)
+    assert ("zone", "a") in labels_of(node)
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+async def test_samples_are_kept_with_the_site_that_sent_them(attacked: Attack) -> None:
+    now = attacked.clock.now()
+    named = ("node:clinic/node-1", "device:clinic/GPU-0", "platform", "node:/own")
+    await attacked.site.request(STORE_SAMPLES, Samples(tuple(Sample("cpu_cores", one, now, 1.0) for one in named)))
+    assert [(site, one.subject) for site, one in attacked.stored] == [("lab", "node:lab/own")]
+
+
+async def test_samples_of_attempts_of_another_site_are_not_stored() -> None:
+    clock, store, metrics = FakeClock(), MemoryStore(), KeptMetrics()
+    await store.open()
+    now = clock.now()
+    attempts = []
+    for site in ("lab", "clinic"):
+        workload = make.workload(State.RUNNING)
+        assert workload.attempt is not None
+        allocation = replace(workload.attempt.allocation, site=site, at=now - 60)
+        workload = replace(workload, attempt=replace(workload.attempt, allocation=allocation))
+        await store.commit(Batch(inserts=[workload]))
+        attempts.append(allocation.attempt_id)
+    samples = [Sample("cpu_cores", f"attempt:{one}", now - 30, 1.0) for one in (*attempts, "evil", "")]
+    samples.append(Sample("cpu_cores", f"attempt:{attempts[0]}", now - 9999, 1.0))
+    samples.append(Sample("cpu_cores", f"attempt:{attempts[0]}", now + 9999, 1.0))
+    await SiteSamples(store, metrics, clock).write("lab", samples)
+    assert [(one.subject, one.at) for one in metrics.samples] == [(f"attempt:{attempts[0]}", now - 30)]
