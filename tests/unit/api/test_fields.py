@@ -172,6 +172,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
+    "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
     "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",

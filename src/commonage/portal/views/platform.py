@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -82,7 +83,12 @@ def routes(site: Site) -> list[Route]:
     def show(request: Request, visitor: Visitor, form: ResourceForm, status: int = 200) -> Response:
         rows = rows_of(form.kind)
         tables = {one.path: table_of(one, form.values, _SPARE) for one in rows if one.control == "table"}
-        values: dict[str, Any] = {"section": "platform", "form": form, "rows": rows, "tables": tables}
+        values: dict[str, Any] = {"section": "platform", "form": form, "tables": tables}
+        values["sections"] = [
+            (outer, list(some)) for outer, some in groupby(rows, lambda one: one.path.rpartition(".")[0])
+        ]
+        values["given"] = {path for path, text in form.values.items() if text} | {*form.errors}
+        values["name_hint"] = KINDS[form.kind].form.model_fields["name"].description or ""
         values["may_change"] = site.access(visitor).may(Permission.MANAGE_PLATFORM) and not form.managed_by
         return site.render(request, visitor, "resource.html", values, status)
 
