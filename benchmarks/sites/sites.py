@@ -116,7 +116,10 @@ async def _all(folder: Path, plan: Plan) -> list[Figure]:
                 await _until(lambda: _linked(client, plan.appliances + 1), "the real appliance is linked")
                 figures += await _starts(served, client, plan)
                 if plan.cells:
-                    figures += await _tunnel(served, client, plan)
+                    try:
+                        figures += await _tunnel(served, client, plan)
+                    finally:  # an appliance leaves its workloads running
+                        await _stop_sessions(client)
         return figures + await _reconnects(installation, plan)
 
 
@@ -286,6 +289,13 @@ async def _session(served: Served, client: AsyncClient, user: str) -> Way:
     [session] = [one async for one in client.workloads(owner=user, kind="session", state=["running"])]
     url = urlsplit(session.url or "")
     return Way(url.port or 0, url.path, url.netloc, token["token"])
+
+
+async def _stop_sessions(client: AsyncClient) -> None:
+    live = client.workloads(kind="session", state=["queued", "starting", "running"])
+    for workload_id in [one.id async for one in live]:
+        await client.stop(workload_id, "the benchmark is over")
+        await client.wait(workload_id, _WITHIN_S)
 
 
 async def _direct(way: Way) -> Way:

@@ -72,6 +72,18 @@ ROWS = {
     "POST sites": Row(P.MANAGE_PLATFORM),
     "POST sites/{name}/revoke": Row(P.MANAGE_PLATFORM),
     "POST sites/{name}/remove": Row(P.MANAGE_PLATFORM),
+    "GET cron-jobs": EVERYBODY,
+    "GET cron-jobs/{id}": Row(P.SEE_WORKLOADS, P.SEE_WORKLOADS),
+    "POST cron-jobs/{id}/suspend": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "POST cron-jobs/{id}/resume": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "POST cron-jobs/{id}/trigger": Row(P.ENTER_WORKLOADS, P.SEE_WORKLOADS),
+    "POST cron-jobs/{id}/remove": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "GET people": Row(P.SEE_PLATFORM),
+    "GET offboard": Row(P.SEE_PLATFORM),
+    "POST offboard": Row(P.MANAGE_PLATFORM),
+    "POST offboard/plan": Row(P.SEE_PLATFORM),
+    "GET offboard/{id}": Row(P.SEE_PLATFORM),
+    "POST offboard/{id}/release": Row(P.MANAGE_PLATFORM),
     "GET images": EVERYBODY,
     "GET live/images": EVERYBODY,
     "POST images/{scope}/{name}/remove": Row(P.MANAGE_IMAGES, P.SEE_TENANT),
@@ -113,7 +125,8 @@ async def test_every_route_of_the_portal_has_a_row(world: World) -> None:
 
 
 def of_tenant(path: str, world: World, name: str) -> str:
-    kind = "reservation_id" if path.startswith("reservations/") else "workload_id:workload"
+    kinds = {"reservations": "reservation_id", "cron-jobs": "cron_job_id:workload"}
+    kind = kinds.get(path.partition("/")[0], "workload_id:workload")
     values = {"{id}": f"{{{kind}}}", "{path:path}": "no-such-page"}
     for short, known in values.items():
         path = path.replace(short, known)
@@ -127,7 +140,9 @@ def of_tenant(path: str, world: World, name: str) -> str:
 
 async def visit(world: World, caller: str | None, name: str, tenant: str) -> Answer:
     """The answer to somebody who is signed in, and sends the form as the page would."""
-    world.api.control.catalogue.put(world.images.values())
+    world.api.control.catalogue.put(world.images.values())  # an earlier caller may have removed one
+    for cron_job in world.cron_jobs.values():
+        world.api.control.live_state.put_cron_job(cron_job)
     method, _, path = name.partition(" ")
     headers, form = {}, None
     if caller is not NOBODY:
@@ -185,6 +200,8 @@ async def test_pages_follow_the_table_and_name_nothing_hidden(world: World, name
     for asked, answer in answers.items():
         hidden = [one for one in {OWN, OTHER} - {asked} if not may(caller, P.SEE_TENANT, one)]
         assert [text for one in hidden for text in world.secrets_of(one) if text.encode() in answer.body] == []
+        unread = [one for one in (OWN, OTHER) if not may(caller, P.READ_OUTPUT, one)]
+        assert [one for one in unread if f"{one}-secret".encode() in answer.body] == [], "a command is content"
 
 
 STREAMS = ["/events", "/workloads/{workload_id:workload}/events", "/workloads/{workload_id:workload}/logs"]

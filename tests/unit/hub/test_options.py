@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from commonage.hub.options import CHOICES, EXTRAS, read_options, render_form, render_unavailable
 from commonage.units import TEXT_FIELDS, with_units_in_names
+from commonage.wire.cron_jobs import CronJobIn
 from commonage.wire.environments import LaunchOptions
 from commonage.wire.workloads import SubmitIn
 
@@ -50,9 +51,9 @@ def offer(**changes: object) -> LaunchOptions:
 
 def test_every_choice_is_a_field_of_the_submission() -> None:
     assert {*CHOICES, *EXTRAS} <= set(SubmitIn.model_fields) | TEXT_FIELDS
-    text = {"time": "90m", "memory": "2048", "grace": "10s", "backoff": "0"}
+    text = {"time": "90m", "memory": "2048", "grace": "10s", "backoff": "0", "starting_deadline": "10m"}
     assert text.keys() == TEXT_FIELDS
-    assert with_units_in_names(text).keys() <= set(SubmitIn.model_fields)
+    assert with_units_in_names(text).keys() <= set(SubmitIn.model_fields) | set(CronJobIn.model_fields)
 
 
 def test_ignores_options_reserved_for_the_control_plane() -> None:
