@@ -16,14 +16,12 @@ from cronsim import CronSim, CronSimError
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.cron_jobs import PreviousRunActive, StartingDeadlinePassed
+from commonage.domain.reasons.cron_jobs import MAX_COUNTED, PreviousRunActive, StartingDeadlinePassed
 from commonage.domain.time_zones import zone_of
 from commonage.domain.workloads import Spec, encode_id
 
 ON_TIME_S = 60.0
 """A run that starts within this time is not late. The default starting deadline if missed runs are skipped."""
-MAX_COUNTED = 100
-"""So many missed times are counted."""
 NEXT_TIMES = 5
 _MAX_EXPRESSION = 100
 _ALIASES = {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from commonage.domain.cron_jobs import MAX_COUNTED
 from commonage.domain.reasons import cron_jobs as r
 from commonage.messages.template import Say, Texts, moment
 
 
 def _older(missed: int) -> str:
-    more = " or more" if missed >= MAX_COUNTED else ""
+    more = " or more" if missed >= r.MAX_COUNTED else ""
     return f"{missed}{more} older {'time was' if missed == 1 else 'times were'} missed"
 
 

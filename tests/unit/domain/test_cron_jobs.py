@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commonage.domain.cron_jobs import (
-    MAX_COUNTED,
     CronRule,
     Decision,
     MissedRuns,
@@ -21,7 +20,7 @@ from commonage.domain.cron_jobs import (
     slot_of,
 )
 from commonage.domain.errors import InvalidInput
-from commonage.domain.reasons.cron_jobs import PreviousRunActive, StartingDeadlinePassed
+from commonage.domain.reasons.cron_jobs import MAX_COUNTED, PreviousRunActive, StartingDeadlinePassed
 from commonage.domain.workloads import IdSequence, is_workload_id
 
 BERLIN = ZoneInfo("Europe/Berlin")

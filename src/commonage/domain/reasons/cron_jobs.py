@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from commonage.domain.reasons.base import Reason
 
+MAX_COUNTED = 100
+"""Missed times are counted up to this number."""
+
 
 class CronJobCreated(Reason):
     """A user created a cron job."""
