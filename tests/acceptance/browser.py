@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from tests.conftest import chromium_path
 
@@ -121,9 +130,24 @@ def sign_out(page: Page) -> None:
 
 def go(page: Page, path: str) -> None:
     """A page of the portal by its path below the portal's, live where it is."""
-    page.goto(f"{PORTAL_PATH}{path}")
-    if page.locator(".live").count():
-        await_live(page)
+    failures: list[str | None] = []
+
+    def note(request: Request) -> None:
+        failures.append(request.failure)
+
+    page.on("requestfailed", note)
+    try:
+        page.goto(f"{PORTAL_PATH}{path}")
+        if page.locator(".live").count():
+            await_live(page)
+    except (PlaywrightTimeoutError, AssertionError):
+        if "net::ERR_NETWORK_CHANGED" not in failures:  # see sign_in
+            raise
+        page.goto(f"{PORTAL_PATH}{path}")
+        if page.locator(".live").count():
+            await_live(page)
+    finally:
+        page.remove_listener("requestfailed", note)
 
 
 def await_live(page: Page) -> None:
