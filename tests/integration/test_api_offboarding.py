@@ -32,7 +32,7 @@ def prepare(api: Api) -> None:
 
 async def planned(api: Api, ask: dict[str, Any]) -> dict[str, Any]:
     async with api.client("admin:root") as admin:
-        response = await admin.post("/offboardings/plan", json=ask)
+        response = await admin.post("/offboarding-plans", json=ask)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
@@ -104,7 +104,7 @@ async def test_managers_of_a_tenant_neither_rename_nor_remove_it(tmp_path: Path)
     async with serving(tmp_path, rules=rules) as api, api.client("bob") as bob:
         for ask in asks:
             for response in (
-                await bob.post("/offboardings/plan", json=ask),
+                await bob.post("/offboarding-plans", json=ask),
                 await bob.post("/offboardings", json={**ask, "version": "v"}),
             ):
                 assert (response.status_code, response.json()["code"]) == (403, "permission-missing")
@@ -126,7 +126,7 @@ async def test_managers_of_a_tenant_neither_rename_nor_remove_it(tmp_path: Path)
 async def test_bad_requests_say_what_is_wrong(tmp_path: Path, ask: dict[str, Any], status: int, code: str) -> None:
     async with serving(tmp_path) as api, api.client("admin:root") as admin:
         prepare(api)
-        response = await admin.post("/offboardings/plan", json=ask)
+        response = await admin.post("/offboarding-plans", json=ask)
         assert (response.status_code, response.json()["code"]) == (status, code), response.text
         assert len(response.json()["detail"]) > 20
 

@@ -418,7 +418,7 @@ class AsyncClient:
 
     async def plan_offboarding(self, ask: OffboardingPlanIn) -> OffboardingPlanOut:
         """What the renaming or removal of a user or tenant would do. Changes nothing. For admins."""
-        return await self._call(Call("POST", "/offboardings/plan", OffboardingPlanOut, body=ask))
+        return await self._call(Call("POST", "/offboarding-plans", OffboardingPlanOut, body=ask))
 
     async def begin_offboarding(self, ask: OffboardingIn) -> OffboardingOut:
         """Begin a renaming or removal as planned. The same request again returns the first. For admins."""

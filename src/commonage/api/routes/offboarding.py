@@ -41,7 +41,7 @@ async def one_user(request: Request, name: str) -> UserOut:
 
 
 @router.post(
-    "/offboardings/plan",
+    "/offboarding-plans",
     tags=["users"],
     summary="Plan a renaming or removal",
     responses=problems(*_PLANNED),
