@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.faults.day import Day
-from benchmarks.faults.jobs import LABEL, Job, Noted, complete, read_ledger
+from benchmarks.faults.jobs import LABEL, Job, Noted, complete, read_journal
 from benchmarks.faults.place import Place
 from commonage.sdk import ApiError, AsyncClient
 from commonage.server.sites import FOLDER
@@ -48,7 +48,7 @@ async def audit(day: Day, client: AsyncClient) -> Findings:
             findings.lost.append(f"{job.key}: the platform does not know it")
             continue
         attempts = list(await client.attempts(workload.id))
-        noted = read_ledger(day.place.folder / "ledger" / job.key)
+        noted = read_journal(day.place.folder / "journal" / job.key)
         findings.attempts += len(attempts)
         _compare_runs(findings, job, workload, attempts, noted)
         await _compare_logs(findings, client, day, job, workload, noted)
@@ -142,7 +142,7 @@ def _compare_events(findings: Findings, day: Day) -> None:
         for kind in ("submitted", "ended"):
             if life[(kind, None)] == 0:
                 findings.lost.append(f"{key} ({workload_id}): no event says {kind}")
-        noted = read_ledger(day.place.folder / "ledger" / key)
+        noted = read_journal(day.place.folder / "journal" / key)
         for number in noted.starts if key not in stopped else ():
             if life[("running", f"{workload_id}-{number}")] == 0:
                 findings.lost.append(f"{key} ({workload_id}): no event says that attempt {number} runs")

@@ -139,7 +139,7 @@ class Day:
     async def _live(
         self, client: AsyncClient, job: Job, bundle: str, more: Callable[[Job, str], Awaitable[None]] | None
     ) -> None:
-        ask = SubmitIn.model_validate(job.body(self.place.folder / "ledger", bundle))
+        ask = SubmitIn.model_validate(job.body(self.place.folder / "journal", bundle))
         workload = await self._insist(lambda: client.submit(ask))
         self.submitted[job.key] = workload.workload.id
         if more is not None:

@@ -1,4 +1,4 @@
-"""The workloads of the day, determined by the seed, and the ledger in which they note themselves that they ran."""
+"""The workloads of the day, determined by the seed, and the journal in which they note themselves that they ran."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABEL = {"place": "appliance"}
 
 # A line that cannot be printed, because the disk is full, is noted: nobody else can know of it.
 _JOB = """
-note() { echo "$*" >> "$LEDGER"; }
+note() { echo "$*" >> "$JOURNAL"; }
 note start "$COMMONAGE_ATTEMPT"
 i=0
 while [ "$i" -lt "$LINES_WANTED" ]; do
@@ -58,9 +58,9 @@ class Job:
     gpus: str | None = None
     stop_after_s: float | None = None
 
-    def body(self, ledger: Path, bundle: str) -> dict[str, Any]:
+    def body(self, journal: Path, bundle: str) -> dict[str, Any]:
         variables = {
-            "LEDGER": str(ledger / self.key),
+            "JOURNAL": str(journal / self.key),
             "LINES_WANTED": str(self.lines),
             "PAUSE": f"{self.pause_s:g}",
             "CODE": str(self.exit_code),
@@ -127,7 +127,7 @@ class Noted:
     unprinted: dict[int, set[int]] = field(default_factory=dict)
 
 
-def read_ledger(path: Path) -> Noted:
+def read_journal(path: Path) -> Noted:
     """Of a job that never ran, nothing is noted."""
     noted = Noted()
     for line in path.read_text().splitlines() if path.exists() else ():

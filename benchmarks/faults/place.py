@@ -239,7 +239,7 @@ def new_place(folder: Path) -> Place:
         "COMMONAGE_JOINING_BIND": "127.0.0.1",
         "COMMONAGE_JOINING_PORT": str(JOIN_PORT),
     }
-    (folder / "ledger").mkdir()
+    (folder / "journal").mkdir()
     return Place(folder, Server("the control plane", argv, data, folder / "control.log", variables))
 
 

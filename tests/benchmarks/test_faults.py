@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.jobs import Job, JobKind, Noted, complete, jobs, read_ledger
+from benchmarks.faults.jobs import Job, JobKind, Noted, complete, jobs, read_journal
 from benchmarks.faults.schedule import CONTROL, SITES, FaultKind, schedule
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +30,11 @@ def test_seed_determines_faults_and_jobs() -> None:
     assert {one.kind for one in jobs(7, 600, 1)} == set(JobKind)
 
 
-def test_ledger_says_how_often_each_attempt_ran(tmp_path: Path) -> None:
+def test_journal_says_how_often_each_attempt_ran(tmp_path: Path) -> None:
     path = tmp_path / "job"
-    assert read_ledger(path) == Noted()
+    assert read_journal(path) == Noted()
     path.write_text("start 1\nunprinted 1 4\nstart 1\nend 1\n")
-    assert read_ledger(path) == Noted([1, 1], [1], {1: {4}})
+    assert read_journal(path) == Noted([1, 1], [1], {1: {4}})
 
 
 def test_log_lacks_only_lines_that_the_job_could_not_print() -> None:
