@@ -20,6 +20,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.join.client import JoinRefused
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
@@ -35,12 +36,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @asynccontextmanager
 async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving(folder, run=False) as made:
-        join_service = None if world is None else world.join_service
+        join_services = {} if world is None else {LOCAL_SITE: world.join_service}
         control = made.control
         control.drains = Drains(
-            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_service
+            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_services
         )
-        app = create_app(control, Auth(made.identity), services=Services(nodes=join_service))
+        app = create_app(control, Auth(made.identity), services=Services(nodes=join_services))
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client
