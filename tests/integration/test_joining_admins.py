@@ -153,3 +153,25 @@ async def test_where_no_node_can_join_that_is_said(tmp_path: Path, call: tuple[s
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
         assert "site_address" in answer.json()["detail"]
         assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404
+
+
+async def test_admins_make_tokens_for_a_site_elsewhere(world: World, tmp_path: Path) -> None:
+    """Its join service answers in place of the control plane's."""
+    async with serving(tmp_path, run=False) as made:
+        app = create_app(made.control, Auth(made.identity), services=Services(nodes={"clinic": world.join_service}))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=URL) as client:
+            token = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN, json={"site": "clinic", "for_s": 600})
+            assert token.status_code == 201
+            world.tokens.check(token.json()["token"], time.time())
+            kit = await client.get(f"{API_PATH}/join-kit", params={"site": "clinic"}, headers=ADMIN)
+            assert kit.json()["script_sha256"] == token.json()["script_sha256"]
+            revoked = await client.delete(f"{API_PATH}/join-tokens", params={"site": "clinic"}, headers=ADMIN)
+            assert revoked.status_code == 200
+            with pytest.raises(Forbidden, match="revoked"):
+                world.tokens.check(token.json()["token"], time.time())
+            here = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN)
+            assert (here.status_code, here.json()["code"]) == (409, "conflict")
+            unknown = await client.get(f"{API_PATH}/join-kit", params={"site": "ward"}, headers=ADMIN)
+            assert (unknown.status_code, unknown.json()["code"]) == (404, "site-not-found")
+            assert "there are: clinic" in unknown.json()["detail"]
+            assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404, "only the site serves its script"

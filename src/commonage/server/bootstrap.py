@@ -207,7 +207,7 @@ async def assemble(
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
-        create_router(control, portal_auth, sites),
+        create_router(control, portal_auth, sites, joins),
         metrics_router(control, meter).routes,
         Services(joins, registry, sites),
     )
