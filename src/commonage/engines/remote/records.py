@@ -128,6 +128,10 @@ class SiteRecords:
             dispatched.append(_upsert("images (id, image)", command.attempt_id, image))
         await self._file.write(_command(command), *dispatched)
 
+    def note_delivered(self, rest: Command) -> None:
+        """`rest` is left to deliver. Until that is written, a restart delivers the whole command again."""
+        self._file.post(_command(rest))
+
     async def keep_warned(self, warned: Warned) -> None:
         """Durable when this returns. Raises Unavailable."""
         await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
