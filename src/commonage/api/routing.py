@@ -23,7 +23,6 @@ from commonage.domain.permissions import OWN, Permission
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
-from commonage.ports.sites import Sites
 from commonage.wire.reasons import Problem
 
 _NO_STORE = ("Cache-Control", "no-store")
@@ -46,11 +45,10 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that an installation may lack: they let nodes join, keep images, and admit sites elsewhere."""
+    """Services that an installation may lack: they let nodes join, and keep images."""
 
     nodes: Joining | None = None
     images: Registry | None = None
-    sites: Sites | None = None
 
 
 NO_SERVICES = Services()
@@ -64,7 +62,6 @@ class Context:
     auth: Auth
     joining: Joining | None = None
     registry: Registry | None = None
-    sites: Sites | None = None
     streams: Streams = field(default_factory=Streams)
     failed: FailedTokens = field(init=False)
 
