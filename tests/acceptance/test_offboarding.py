@@ -3,12 +3,15 @@
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.acceptance.browser import DESK, PHONE, chromium, go, overflow, person
 from tests.acceptance.served import ADMIN_PASSWORD, Served, served
+from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
+from tests.contract.harness.small_session import session_image
 from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
@@ -34,10 +37,19 @@ mode: rw
 """
 
 
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("offboarding")
-    with served(folder, "--gpus", "simulated:1x24GiB") as running:
+@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.needs("docker"))])
+def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder, variables = tmp_path_factory.mktemp("offboarding"), dict[str, str]()
+    with ExitStack() as ending:
+        if request.param == "docker":
+            daemon = Dockerd(new_folder(), NO_RULES)
+            ending.callback(daemon.remove)
+            daemon.start()
+            repository, _, tag = IMAGE.partition(":")
+            daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
+            variables = {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+        flags = ("--engine", request.param, "--gpus", "none")
+        running = ending.enter_context(served(folder, *flags, variables=variables))
         (folder / "optics.commonage.yml").write_text(RESOURCES.format(folder=folder))
         applied = running.cli("apply", "--yes", "optics.commonage.yml", token=running.token("admin", "--admin"))
         assert applied.returncode == 0, applied.stdout + applied.stderr
@@ -53,7 +65,7 @@ def browser() -> Iterator[Browser]:
 def settle(installation: Served, user: str) -> Client:
     """A session and a job that run, files in the home and in a volume, and a cron job; a client with their token."""
     token = installation.token(user)
-    session = {"environment": "notebook", "cpus": "0.2", "memory": "1GiB", "tenant": "optics"}
+    session = {"cpus": "0.2", "memory": "1GiB", "tenant": "optics"}
     asked = installation.hub("POST", f"/users/{user}/servers/", json=session)
     assert asked.status_code in (201, 202), asked.text
     script = f"echo {user} > ~/thesis.txt; echo light > $COMMONAGE_VOLUME_SPECTRA/one.txt; echo written; sleep 3600"

@@ -63,9 +63,7 @@ TEXTS: Texts = {
     r.SessionsStop: lambda reason, _: f"Stop {count(len(reason.workloads), 'session')} ({_some(reason.workloads)}).",
     r.WorkloadsStop: lambda reason, _: f"Stop {_workloads(reason.workloads)}.",
     r.WorkloadsFinish: lambda reason, _: f"Wait until these end by themselves: {_workloads(reason.workloads)}.",
-    r.WorkloadsRequeued: lambda reason, _: (
-        f"Stop {_workloads(reason.workloads)}, and start them again for {reason.receiver}."
-    ),
+    r.WorkloadsRequeued: lambda reason, _: f"Requeue {_workloads(reason.workloads)} for {reason.receiver}.",
     r.WorkloadsMove: lambda reason, _: f"Hand over to {reason.receiver}, in the queue: {_workloads(reason.workloads)}.",
     r.FolderMoves: "Move {folder} to {to}.",
     r.FolderArchived: "Pack {folder} into an archive in {archive}, then delete the folder.",
