@@ -122,6 +122,17 @@ async def expiry(request: Request) -> float | None:
     return await context(request).auth.expires_at(request.headers.get("authorization"), caller(request))
 
 
+async def need_lifetime(request: Request, for_s: int) -> None:
+    """Raise InvalidInput if a join token with this lifetime would outlive the caller's token."""
+    latest, now = await expiry(request), context(request).control.clock.now()
+    if latest is not None and now + for_s > latest:
+        raise InvalidInput(
+            f"A join token cannot last {for_s} seconds: the token of this request expires in {int(latest - now)} "
+            "seconds. Request a shorter lifetime, or use another token.",
+            field="for_s",
+        )
+
+
 _ASKS = "asks_permission"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

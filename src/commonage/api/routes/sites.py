@@ -6,8 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from commonage.api.fill import fill
-from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, expiry, problems, read_json
-from commonage.domain.errors import InvalidInput
+from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, need_lifetime, problems, read_json
 from commonage.domain.permissions import Permission
 from commonage.wire.nodes import DoneOut
 from commonage.wire.sites import SiteList, SiteOut, SiteTokenIn, SiteTokenOut
@@ -36,13 +35,7 @@ async def make(request: Request, name: str) -> SiteTokenOut:
     It expires no later than the token of the request. A machine that is this site already stays so until then.
     """
     body = await read_json(request, SiteTokenIn, optional=True)
-    latest, now = await expiry(request), context(request).control.clock.now()
-    if latest is not None and now + body.for_s > latest:
-        raise InvalidInput(
-            f"a token cannot last {body.for_s} seconds: the token of this request expires in {int(latest - now)} "
-            "seconds; request a shorter lifetime, or use another token",
-            field="for_s",
-        )
+    await need_lifetime(request, body.for_s)
     return fill(SiteTokenOut, await context(request).control.sites.token(caller(request), name, body.for_s))
 
 
