@@ -15,6 +15,7 @@ from commonage.domain.codec import Unreadable, to_json
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Status
 from commonage.link.sites.engine_messages import SiteReport
+from commonage.ports.cron_sites import SiteRun
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
@@ -51,6 +52,14 @@ def checked_report(report: SiteReport) -> SiteReport:
         if _NODE.fullmatch(node.name):
             nodes.setdefault(node.name, node)
     return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
+
+
+def checked_run(run: SiteRun) -> SiteRun:
+    """Raises Unreadable."""
+    written = _storable(run, _MAX_REPORT_NUMBER)
+    if len(written) > _MAX_STATUS_BYTES:
+        raise Unreadable(f"a run of cron job {run.cron_job[:40]!r} has {len(written)} bytes")
+    return run
 
 
 def _own(capabilities: Capabilities, nodes: object) -> Capabilities:

@@ -22,6 +22,7 @@ from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase,
 from commonage.engines.remote.claims import checked_report
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.cron_jobs import RemoteCronSite
 from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
@@ -31,6 +32,7 @@ from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.cron_messages import REPORT_RUNS, SiteRuns
 from commonage.link.sites.engine_messages import (
     ATTACH,
     GATEWAY,
@@ -70,7 +72,9 @@ StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
 
 
 class RemoteEngine(Engine):
-    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes."""
+    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes, and `cron_site` fires
+    cron jobs while its link is down.
+    """
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
         self._site, self._clock, self._store_samples = site, clock, store_samples
@@ -84,6 +88,15 @@ class RemoteEngine(Engine):
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
+        self._links = 0
+        self.cron_site = RemoteCronSite(
+            site,
+            self._attempts,
+            self._site_clock,
+            lambda: (self._links, self._connection),
+            self._required,
+            lambda: None if self.is_connected else self._why_unreachable(),
+        )
         self._connected = asyncio.Event()
         self._lost_at = self._last_contact = clock.now()
         self._iterations = Iterations("remote: deliver", clock.now)
@@ -109,7 +122,11 @@ class RemoteEngine(Engine):
 
     def handlers(self) -> Handlers:
         return Handlers(
-            requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
+            requests={
+                STORE_SAMPLES: self._on_samples,
+                STORE_WARNINGS: self.devices.on_warnings,
+                REPORT_RUNS: self._on_runs,
+            },
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
             streams={GATEWAY: self._carry_to_gateway},
         )
@@ -160,6 +177,8 @@ class RemoteEngine(Engine):
         self._follow_clock()
         self._attempts.apply(statuses, self._commands.forgotten())
         if statuses.complete:
+            if self._connection is not self._link:
+                self._links += 1
             self._connection = self._link
             self._connected.set()
 
@@ -168,6 +187,10 @@ class RemoteEngine(Engine):
         self._follow_clock()
         await self._store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    async def _on_runs(self, reported: SiteRuns, on_progress: OnProgress) -> Nothing:
+        self._follow_clock()
+        return await self.cron_site.on_runs(reported, on_progress)
 
     def _own(self, sample: Sample) -> Sample | None:
         """With this site in the subject: a site names none, and so speaks of itself only. In the time of this side."""

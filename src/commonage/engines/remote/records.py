@@ -111,6 +111,14 @@ class SiteRecords:
         dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
         await self._file.write(_command(command), *dispatched)
 
+    async def keep_adopted(self, adopted: Iterable[Status]) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        statements: list[Statement] = []
+        for one in adopted:
+            statements.append(_upsert("statuses (id, own, status)", one.attempt_id, 0, _text(one)))
+            statements.append(_upsert("dispatched (id)", one.attempt_id))
+        await self._file.write(*statements)
+
     async def keep_warned(self, warned: Warned) -> None:
         """Durable when this returns. Raises Unavailable."""
         await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
