@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.errors import CommonageError, start_failure
+from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.link.sites.engine_messages import Start
@@ -94,7 +94,10 @@ class Attempts:
         ]
 
     async def start(self, wanted: Start) -> None:
-        """Goes on if the caller is cancelled. Raises EngineFailure if the engine refuses it; then it is not kept."""
+        """Goes on if the caller is cancelled.
+
+        Raises EngineFailure if the engine refuses it, and Unavailable on a full disk; then it is not kept.
+        """
         attempt_id = wanted.request.attempt_id
         task = self._starting.get(attempt_id)
         if task is None:
@@ -114,10 +117,18 @@ class Attempts:
             return
         await self._accept(wanted, own=False)
         try:
-            await self._begin(wanted)
-        except CommonageError:
-            await self._drop(attempt_id)
+            await self._engine.start(self._complete(wanted))
+        except CommonageError as error:
+            try:
+                await self._drop(attempt_id)
+            except Unavailable:  # then it is accepted for good: it would run after a restart
+                _log.warning("attempt %s is tried again: %s", attempt_id, error)
+                return
             raise
+        try:
+            await self._note_begun(attempt_id)
+        except CommonageError as error:
+            _log.warning("attempt %s runs, which is noted later: %s", attempt_id, error)
 
     async def fire(self, wanted: Start, *statements: Statement) -> None:
         """Start a run of a cron job that the site fires. Durable with the statements when this returns.
@@ -154,7 +165,12 @@ class Attempts:
             "INSERT INTO cron_attempts (id, cron_job, own) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING",
             (request.attempt_id, request.cron_job, int(own)),
         )
-        await self._file.write(accepted, *((of_cron_job,) if request.cron_job else ()), *statements)
+        try:
+            await self._file.write(accepted, *((of_cron_job,) if request.cron_job else ()), *statements)
+        except Unavailable:
+            self._bundles.stored(wanted.bundle)
+            await self.clear_bundles()
+            raise
         self._allocations[request.attempt_id] = request.allocation
         if request.cron_job:
             self._of_cron_jobs.setdefault(request.attempt_id, CronAttempt(request.cron_job, own))
@@ -169,18 +185,21 @@ class Attempts:
 
     async def _begin_or_refuse(self, wanted: Start) -> None:
         try:
-            await self._begin(wanted)
+            await self._engine.start(self._complete(wanted))
         except CommonageError as error:
             _log.warning("attempt %s does not start: %s", wanted.request.attempt_id, error)
             if not error.is_retryable:
                 await self._refuse(wanted.request, error)
+        else:
+            await self._note_begun(wanted.request.attempt_id)
 
-    async def _begin(self, wanted: Start) -> None:
-        request = wanted.request
-        if wanted.bundle:
-            request = replace(request, bundle_path=str(self._bundles.path(wanted.bundle)))
-        await self._engine.start(self._prepare(request))
-        await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (request.attempt_id,)))
+    def _complete(self, wanted: Start) -> StartRequest:
+        if not wanted.bundle:
+            return self._prepare(wanted.request)
+        return self._prepare(replace(wanted.request, bundle_path=str(self._bundles.path(wanted.bundle))))
+
+    async def _note_begun(self, attempt_id: str) -> None:
+        await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (attempt_id,)))
         await self._statuses.refresh()
 
     async def _refuse(self, request: StartRequest, error: CommonageError) -> None:
@@ -215,9 +234,9 @@ class Attempts:
         )
         self._allocations.pop(attempt_id, None)
         self._of_cron_jobs.pop(attempt_id, None)
-        await self.drop_bundles()
+        await self.clear_bundles()
 
-    async def drop_bundles(self) -> None:
+    async def clear_bundles(self) -> None:
         """Delete the files that neither an attempt nor a cron job needs."""
         rows = await self._file.read("SELECT bundle FROM attempts UNION SELECT bundle FROM cron_jobs")
         await self._bundles.remove_except({bundle for (bundle,) in rows})

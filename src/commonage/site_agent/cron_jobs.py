@@ -128,7 +128,7 @@ class CronJobs:
             if self._jobs or self._runs:
                 await self._file.write(("DELETE FROM cron_jobs", ()), ("DELETE FROM cron_runs", ()))
                 self._jobs, self._runs = {}, {}
-                await self._attempts.drop_bundles()
+                await self._attempts.clear_bundles()
 
     def lost(self) -> None:
         """The link is down."""
@@ -151,7 +151,7 @@ class CronJobs:
             self._jobs[job.id] = _Job(job, given.bundle, until)
             self._bundles.stored(given.bundle)
             if before is not None and before.bundle != given.bundle:
-                await self._attempts.drop_bundles()
+                await self._attempts.clear_bundles()
         return Nothing()
 
     async def keep_only(self, wanted: CronJobIds, _: OnProgress) -> CronJobVersions:
@@ -161,7 +161,7 @@ class CronJobs:
                 await self._file.write(*(("DELETE FROM cron_jobs WHERE id = ?", (one,)) for one in gone))
                 for one in gone:
                     del self._jobs[one]
-                await self._attempts.drop_bundles()
+                await self._attempts.clear_bundles()
             return CronJobVersions(tuple((one.job.id, one.job.version) for one in self._jobs.values()))
 
     async def claim(self, wanted: DueTime, _: OnProgress) -> Nothing:
