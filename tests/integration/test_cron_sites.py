@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ from commonage.domain.reasons.cron_jobs import (
     TakenByCronRun,
 )
 from commonage.domain.workloads import State
+from commonage.link.sites.messages import CRON_PROTOCOL
+from commonage.ports.cron_sites import SiteRun
 from commonage.site_agent.agent import SiteAgent
+from commonage.testing import factories as make
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.factories import NOW
 from commonage.testing.fault_proxy import Faults
@@ -198,6 +202,62 @@ async def test_a_start_whose_place_was_taken_meanwhile_is_requeued(appliance: Ap
     assert after.attempt.reason == TakenByCronRun(node="node-1", workload_id=run.id)
 
 
+async def test_files_of_a_cron_job_are_on_the_site_before_its_runs(appliance: Appliance, tmp_path: Path) -> None:
+    assert appliance.control is not None
+    cron_job = await given_to(appliance, wanted())
+    files = tmp_path / "files.tar.gz"
+    files.write_bytes(b"the files of a job")
+    kept = appliance.control.cron_sites._made(appliance.site.store.shelf.cron_jobs[cron_job.id], SITE)
+    assert kept is not None
+    assert appliance.rig._remote is not None
+    with_files = replace(kept, version="with files", start=replace(kept.start, bundle_path=str(files)))
+    await appliance.rig._remote.cron_site.keep(with_files)
+    await appliance.rig.cut()
+    files.unlink()
+    await appliance.pass_time(MINUTE)
+    request = appliance.world.runs[f"{run_id(cron_job.id, FIRST)}-1"].request
+    assert request.bundle_path is not None
+    assert Path(request.bundle_path).read_bytes() == b"the files of a job"
+    assert dict(request.variables)["COMMONAGE_WORKLOAD_ID"] == run_id(cron_job.id, FIRST)
+
+
+async def test_an_agent_of_the_protocol_before_gets_no_cron_jobs(appliance: Appliance) -> None:
+    await given_to(appliance, wanted())
+    await appliance.rig.cut()
+    appliance.rig.protocol = CRON_PROTOCOL - 1
+    await appliance.rig.connect()
+    await appliance.pass_time(MINUTE)
+    await appliance.settled()
+    assert len(due(appliance)) >= 1
+    assert [one.site for one in appliance.site.store.shelf.cron_jobs.values()] == [None]
+    assert appliance.rig.agent is not None
+    assert appliance.rig.agent._cron_jobs._jobs == {}
+
+
+async def test_a_site_speaks_about_its_own_cron_jobs_only(appliance: Appliance) -> None:
+    assert appliance.control is not None
+    cron_jobs = appliance.control.cron_jobs
+    cron_job = await given_to(appliance, wanted())
+    now, first = appliance.rig.clock.now(), run_id(cron_job.id, FIRST)
+    good = SiteRun(cron_job.id, FIRST, now, make.allocation(f"{first}-1", site=SITE, node="node-1"))
+    assert good.allocation is not None
+    for site, bad in (
+        ("other", good),
+        (SITE, replace(good, cron_job="c-unknown")),
+        (SITE, replace(good, due_at=FIRST + 1)),
+        (SITE, replace(good, due_at=FIRST + 24 * 60 * MINUTE)),
+        (SITE, replace(good, allocation=replace(good.allocation, attempt_id=f"{first}-2"))),
+        (SITE, replace(good, allocation=replace(good.allocation, node="foreign"))),
+        (SITE, replace(good, allocation=replace(good.allocation, cpus_milli=10**9))),
+        (SITE, replace(good, allocation=replace(good.allocation, shares=(make.share(),)))),
+    ):
+        await cron_jobs.adopt(site, bad)
+    assert appliance.runs() == []
+    for _ in range(2):
+        await cron_jobs.adopt(SITE, good)
+    assert [one.id for one in appliance.runs()] == [first]
+
+
 # --- a real agent, real processes and a line that breaks --------------------------------------------------------------
 
 
@@ -285,11 +345,16 @@ async def _live(folder: Path, life: list[tuple[Any, ...]]) -> None:
     if not linked:
         await appliance.rig.connect()
     await appliance.pass_time(70)
+    now = appliance.rig.clock.now()
+    await appliance.pass_time((now // MINUTE + 1) * MINUTE + 25 - now)  # far from the next due time
     await appliance.settled()
+    shelf, steady = appliance.site.store.shelf.cron_jobs, {one.id for one in made[1:]}
+    last = appliance.rig.clock.now() // MINUTE * MINUTE
+    await until(lambda: all(shelf[one].decided_until == last for one in steady), "nothing is left undecided")
     ended = appliance.rig.clock.now()
     await appliance.kill_control()
     await appliance.rig.stop_agent()
-    _check(appliance, began, ended, {one.id for one in made[1:]})
+    _check(appliance, began, ended, steady)
 
 
 def _check(appliance: Appliance, began: float, ended: float, steady: set[str]) -> None:
