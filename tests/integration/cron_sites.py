@@ -18,7 +18,7 @@ from tests.unit.control.world import Site
 from commonage.control.control import Control
 from commonage.domain.workloads import Kind, Workload
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import ProcessSettings, RemoteSettings
 from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.links import SiteEvents
@@ -43,7 +43,7 @@ class Appliance:
         self._loops: asyncio.Task[None] | None = None
 
     async def begin_control(self) -> Control:
-        remote = RemoteEngine(SITE, RemoteSettings(self.folder / "control"), self.rig.clock, self.rig._store)
+        remote = RemoteEngine(SITE, RemoteSettings(self.folder / "control"), self.rig.clock, FromSites(self.rig._store))
         self.rig._remote = remote
         await self.site.store.open()
         self.control = self.site.control(remote)
@@ -121,7 +121,7 @@ async def _stored(_site: str, _samples: Sequence[Sample]) -> None:
 @asynccontextmanager
 async def real_appliance(folder: Path) -> AsyncIterator[RealAppliance]:
     clock = ShiftedClock()
-    remote = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, _stored)
+    remote = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, FromSites(_stored))
     site = Site()
     site.clock = clock  # type: ignore[assignment]  # it only tells the time
     site.environments = [factories.environment("base", kinds=(Kind.JOB,), python=sys.executable)]
