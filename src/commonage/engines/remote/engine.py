@@ -23,6 +23,7 @@ from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase,
 from commonage.engines.remote.claims import checked_report
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.cron_jobs import RemoteCronSite
 from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.joining import SiteJoining
 from commonage.engines.remote.records import SiteRecords
@@ -34,6 +35,7 @@ from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.cron_messages import REPORT_RUNS, SiteRuns
 from commonage.link.sites.engine_messages import (
     ATTACH,
     GATEWAY,
@@ -95,7 +97,9 @@ class FromSites:
 
 
 class RemoteEngine(Engine):
-    """`devices` are the GPUs of the site's nodes, `storage` its homes and volumes; `joining` lets nodes join it."""
+    """`devices` are the GPUs of the site's nodes, `storage` its homes and volumes; `joining` lets nodes join it.
+    `cron_site` fires cron jobs while its link is down.
+    """
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, from_sites: FromSites) -> None:
         self._site, self._clock, self._from_sites = site, clock, from_sites
@@ -113,6 +117,15 @@ class RemoteEngine(Engine):
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
+        self._links = 0
+        self.cron_site = RemoteCronSite(
+            site,
+            self._attempts,
+            self._site_clock,
+            lambda: (self._links, self._connection),
+            self._required,
+            lambda: None if self.is_connected else self._why_unreachable(),
+        )
         self._connected = asyncio.Event()
         self._lost_at = self._last_contact = clock.now()
         self._iterations = Iterations("remote: deliver", clock.now)
@@ -142,6 +155,7 @@ class RemoteEngine(Engine):
             requests={
                 STORE_SAMPLES: self._on_samples,
                 STORE_WARNINGS: self.devices.on_warnings,
+                REPORT_RUNS: self._on_runs,
                 NODE_LEFT: self._on_node_left,
                 PULL_TOKEN: self._on_pull_token,
             },
@@ -195,6 +209,8 @@ class RemoteEngine(Engine):
         self._follow_clock()
         self._attempts.apply(statuses, self._commands.forgotten())
         if statuses.complete:
+            if self._connection is not self._link:
+                self._links += 1
             self._connection = self._link
             self._connected.set()
 
@@ -203,6 +219,10 @@ class RemoteEngine(Engine):
         self._follow_clock()
         await self._from_sites.store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    async def _on_runs(self, reported: SiteRuns, on_progress: OnProgress) -> Nothing:
+        self._follow_clock()
+        return await self.cron_site.on_runs(reported, on_progress)
 
     async def _on_node_left(self, left: NodeName, _: OnProgress) -> Nothing:
         if self._report is not None:  # the next report lacks it

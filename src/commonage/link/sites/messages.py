@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The newest version that this program speaks. Raised when the two sides would misunderstand each other."""
+CRON_PROTOCOL = 2
+"""From this version on, a site fires cron jobs while its link is down."""
 OLDEST_PROTOCOL = 1
 """The oldest version that this program speaks: not newer than the one before PROTOCOL."""
 SITE_URI = "commonage:site:"
