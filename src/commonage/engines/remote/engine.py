@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -50,8 +51,7 @@ from commonage.link.sites.engine_messages import (
     SiteReport,
     SiteStatuses,
 )
-from commonage.link.sites.packets import connect, join
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.packets import connect
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -76,7 +76,7 @@ class RemoteEngine(Engine):
         self._site, self._clock, self._store_samples = site, clock, store_samples
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports)
         self._records = SiteRecords(settings.folder / f"{site}.db")
-        self._tunnels = Tunnels(site, self._records, self._open_tunnel)
+        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
@@ -111,7 +111,7 @@ class RemoteEngine(Engine):
         return Handlers(
             requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
-            streams={GATEWAY: self._carry_to_gateway},
+            targets={GATEWAY: self._connect_to_gateway},
         )
 
     def attach(self, connection: SiteConnection) -> None:
@@ -182,18 +182,16 @@ class RemoteEngine(Engine):
     def _reported_nodes(self) -> Sequence[NodeReport]:
         return () if self._report is None else self._report.nodes
 
-    async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
+    async def _connect_to_gateway(self, _nothing: Nothing) -> socket.socket:
         if not self._gateway_port:
             raise EngineFailure("the control plane accepts no connections from workloads")
         try:
-            connection = await connect("127.0.0.1", self._gateway_port)
+            return await connect("127.0.0.1", self._gateway_port)
         except OSError as error:
             raise EngineFailure(f"the workload gateway does not answer: {error}", retryable=True) from error
-        stream.accept()
-        await join(stream, connection)
 
-    async def _open_tunnel(self, attempt_id: str) -> Stream:
-        return await self._required().open(TUNNEL, AttemptId(attempt_id))
+    async def _carry_to_attempt(self, attempt_id: str, connection: socket.socket) -> None:
+        await self._required().carry(TUNNEL, AttemptId(attempt_id), connection)
 
     def _required(self) -> SiteConnection:
         if self._connection is None:
