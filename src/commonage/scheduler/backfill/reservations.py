@@ -60,6 +60,7 @@ class ReservedCapacity:
         self.counted: set[str] = set()
         self.now = now
         self._grid, self._allocations = grid, allocations
+        self._reservation_of: dict[str, str] = {}  # the reservation of each counted attempt: stays until the attempt ends
         self._views: dict[tuple[float, str | None], _View] = {}
         self._places = ReservationPlaces(allocations, self._update_views)
         self._declared: list[Reservation] = []
@@ -92,7 +93,7 @@ class ReservedCapacity:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Undo all changes made inside when the context ends: used places, and advanced time."""
-        now, declared = self.now, list(self._declared)
+        now, declared, reservation_of = self.now, list(self._declared), dict(self._reservation_of)
         before = {name: list(state.places) for name, state in self._places.states.items()}
         try:
             yield
@@ -103,6 +104,7 @@ class ReservedCapacity:
             else:
                 self._places = ReservationPlaces(self._allocations, self._update_views)
                 self._declared, self._phase = [], (-1, -1)
+                self._reservation_of = reservation_of
                 self.update(declared, now)
                 self._places.restore(before)
 
@@ -129,6 +131,7 @@ class ReservedCapacity:
     def give(self, allocated: AllocatedRequest) -> None:
         """Record an end. Call it after the grid and the allocations. The next update reserves its place again."""
         self._node_changed(allocated)
+        self._reservation_of.pop(allocated.allocation.attempt_id, None)
         if allocated.allocation.attempt_id in self.counted:
             self.counted.discard(allocated.allocation.attempt_id)
             for state in self._places.states.values():
@@ -142,8 +145,10 @@ class ReservedCapacity:
 
     def _count_usage(self, allocated: AllocatedRequest) -> ReservationState | None:
         """Assign an allocation to the reservation in which it started; returns that reservation."""
+        attempt_id = allocated.allocation.attempt_id
         own = [
             (
+                self._reservation_of.get(attempt_id) != name,
                 abs(size - 1),
                 not any(place.node_key == allocated.allocation.node_key for place in state.places),
                 name,
@@ -159,8 +164,9 @@ class ReservedCapacity:
         if not own:
             return None
         *_, name, size = min(own)
-        self._places.states[name].used[allocated.allocation.attempt_id] = size
-        self.counted.add(allocated.allocation.attempt_id)
+        self._places.states[name].used[attempt_id] = size
+        self._reservation_of[attempt_id] = name
+        self.counted.add(attempt_id)
         return self._places.states[name]
 
     # --- queries ------------------------------------------------------------------------------------------------------

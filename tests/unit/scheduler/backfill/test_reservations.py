@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GPUS, NOW, clusters
 
@@ -274,7 +274,12 @@ def test_all_places_start_at_the_beginning_whatever_ran_before(
         world.until(world.now + HOUR)
 
 
+ONE_CORE = [factories.node("n1", 0, cpus_milli=1000)]
+HALF_A_CORE = Request(500, GIB, None)
+
+
 @given(clusters(), STOPS, MOVES)
+@example(ONE_CORE, [(HALF_A_CORE, 1, 0, 1, "x")] * 2, [(HALF_A_CORE, None, "x", 0)])
 def test_incremental_updates_equal_a_rebuild(nodes: list[Node], stops: list[Desired], moves: list[Move]) -> None:
     world = World(nodes)
     for number, (request, places, begin, length, tenant) in enumerate(stops):
