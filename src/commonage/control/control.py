@@ -131,8 +131,7 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
-        self.joining = adapters.joining
-        self.sites = SiteAdmission(adapters.sites, writer, clock, settings)
+        self.joining, self.sites = adapters.joining, SiteAdmission(adapters.sites, writer, clock, settings)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)

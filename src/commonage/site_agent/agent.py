@@ -167,9 +167,9 @@ class SiteAgent:
             streams={
                 LOGS: self._streams.logs,
                 EXEC: self._streams.exec,
-                TUNNEL: self._streams.tunnel,
                 BUNDLE: self._bundles.receive,
             },
+            targets={TUNNEL: self._streams.connect},
             max_incoming=_MAX_STREAMS,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -59,8 +60,7 @@ from commonage.link.sites.engine_messages import (
     WantedImage,
 )
 from commonage.link.sites.join_messages import NODE_LEFT, NodeName
-from commonage.link.sites.packets import connect, join
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.packets import connect
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -105,7 +105,7 @@ class RemoteEngine(Engine):
         self._site, self._clock, self._from_sites = site, clock, from_sites
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports, settings.registry)
         self._records = SiteRecords(settings.folder / f"{site}.db")
-        self._tunnels = Tunnels(site, self._records, self._open_tunnel)
+        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
@@ -160,7 +160,7 @@ class RemoteEngine(Engine):
                 PULL_TOKEN: self._on_pull_token,
             },
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
-            streams={GATEWAY: self._carry_to_gateway},
+            targets={GATEWAY: self._connect_to_gateway},
         )
 
     def attach(self, connection: SiteConnection) -> None:
@@ -255,18 +255,16 @@ class RemoteEngine(Engine):
     def _reported_nodes(self) -> Sequence[NodeReport]:
         return () if self._report is None else self._report.nodes
 
-    async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
+    async def _connect_to_gateway(self, _nothing: Nothing) -> socket.socket:
         if not self._gateway_port:
             raise EngineFailure("the control plane accepts no connections from workloads")
         try:
-            connection = await connect("127.0.0.1", self._gateway_port)
+            return await connect("127.0.0.1", self._gateway_port)
         except OSError as error:
             raise EngineFailure(f"the workload gateway does not answer: {error}", retryable=True) from error
-        stream.accept()
-        await join(stream, connection)
 
-    async def _open_tunnel(self, attempt_id: str) -> Stream:
-        return await self._required().open(TUNNEL, AttemptId(attempt_id))
+    async def _carry_to_attempt(self, attempt_id: str, connection: socket.socket) -> None:
+        await self._required().carry(TUNNEL, AttemptId(attempt_id), connection)
 
     def _required(self) -> SiteConnection:
         if self._connection is None:
