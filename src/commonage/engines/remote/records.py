@@ -111,6 +111,10 @@ class SiteRecords:
         dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
         await self._file.write(_command(command), *dispatched)
 
+    def note_delivered(self, rest: Command) -> None:
+        """`rest` is left to deliver. Until that is written, a restart delivers the whole command again."""
+        self._file.post(_command(rest))
+
     async def keep_warned(self, warned: Warned) -> None:
         """Durable when this returns. Raises Unavailable."""
         await self._file.write(_upsert("site (key, value)", "warned", _text(warned)))
