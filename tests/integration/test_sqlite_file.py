@@ -82,3 +82,17 @@ async def test_posted_write_that_does_not_fit_is_repeated_at_the_end(tmp_path: P
     await again.open()
     assert await again.read("SELECT count(*) FROM kept") == [(1,)]
     await again.close()
+
+
+async def test_posted_writes_of_one_row_are_kept_once_and_in_their_order(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "site.db", (*_SCHEMA, "CREATE TABLE other (id TEXT PRIMARY KEY, text TEXT)"))
+    await file.open()
+    await _fill(file)
+    upsert, delete = "INSERT OR REPLACE INTO other VALUES (?, ?)", "DELETE FROM other WHERE id = ?"
+    for number in range(100):
+        file.post((upsert, ("stays", f"{number} " * 3000)), (delete, ("goes",)), (upsert, ("goes", "")))
+        file.post((delete, ("stays",)), (delete, ("goes",)), (upsert, ("stays", f"{number} " * 3000)))
+    await file.read("PRAGMA max_page_count = 128")
+    await file.write((delete, ("unknown",)))
+    assert await file.read("SELECT id, text FROM other") == [("stays", "99 " * 3000)]
+    await file.close()

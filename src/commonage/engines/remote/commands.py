@@ -78,7 +78,7 @@ class Commands:
         known = self._waiting.get(request.attempt_id)
         if known is None or known.start is None:
             await self._keep(replace(known or self._new(request.attempt_id), start=request))
-            self._attempts.dispatch(request.attempt_id)
+            self._attempts.dispatch(request.attempt_id, request.environment.image)
         await self._deliver_now(request.attempt_id)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:

@@ -29,7 +29,7 @@ class SqliteFile:
         self.path, self._schema, self._on_full = path, schema, on_full
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite {path.name}")
         self._connection: sqlite3.Connection | None = None
-        self._posted: list[Statement] = []  # in the thread: not written yet
+        self._posted: dict[tuple[str, Any], Statement] = {}  # in the thread: not written yet, in their order
 
     async def open(self) -> None:
         """Raises Unavailable."""
@@ -55,7 +55,11 @@ class SqliteFile:
         await self._in_thread(self._write, statements)
 
     def post(self, *statements: Statement) -> None:
-        """Write soon, after all earlier writes. If that fails, as on a full disk, the next write includes it."""
+        """Write soon, after all earlier writes. If that fails, as on a full disk, the next write includes it.
+
+        The first parameter of each is the key of its row: a statement that is not written yet gives way to the same
+        statement for the same row.
+        """
         self._thread.submit(self._write_posted, statements).add_done_callback(self._log_failure)
 
     async def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -68,12 +72,15 @@ class SqliteFile:
         return rows
 
     def _write_posted(self, statements: Sequence[Statement]) -> None:
-        self._posted += statements
+        for statement, parameters in statements:
+            key = (statement, parameters[0])
+            self._posted.pop(key, None)
+            self._posted[key] = (statement, parameters)
         if self._posted:
             self._write(())
 
     def _write(self, statements: Sequence[Statement]) -> None:
-        everything = [*self._posted, *statements]
+        everything = [*self._posted.values(), *statements]
         try:
             self._commit(everything)
         except sqlite3.OperationalError as error:

@@ -68,7 +68,11 @@ async def pass_rounds(rig: RemoteFakeRig, rounds: int) -> None:
 async def test_unreachable_site_keeps_its_last_known_state(rig: RemoteFakeRig) -> None:
     engine = await rig.engine()
     request = await rig.started(rig.start_request(FOREVER))
-    await rig.pass_time(1)  # until the environments are reported
+
+    async def are_reported() -> bool:
+        return bool(await engine.environments())
+
+    await rig.until(are_reported, "the environments are reported")
     [known] = await engine.statuses()
     cut_at = rig.clock.now()
     await unreachable(rig)
