@@ -141,6 +141,10 @@ class SchedulingPass:
             return np.ones(len(indices), np.bool_)
         return self.snapshot.queue.in_environment(self.order.slots[indices], queued.environment)
 
+    def is_behind_promises(self, index: int) -> bool:
+        """Whether neither a promise nor an eviction was considered for the request at this index."""
+        return self._protected is not None and index >= self._next_index
+
     # --- order and gangs ------------------------------------------------------------------------------------------
 
     def _gangs(self) -> Ints:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
+from commonage.scheduler.model.groups import Groups
 from commonage.scheduler.model.shapes import Floats, Ints, QueuedRequest
 from commonage.scheduler.queue.fair_share import Usage
 
@@ -82,8 +83,10 @@ class Queue:
         self._limit: Floats = np.zeros(64)
         self._environment: Ints = np.zeros(64, np.int64)
         self._environments: dict[str, int] = {}  # the number of each, in order of appearance
+        self._group: Ints = np.zeros(64, np.int64)
+        self.groups = Groups()
         self._is_queued: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
-        self._last: tuple[tuple[object, ...], QueueOrder] | None = None
+        self._last: tuple[tuple[object, ...], QueueOrder, Floats] | None = None  # with the keys of all slots
         self._accounts_cache: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
 
     def __len__(self) -> int:
@@ -104,6 +107,11 @@ class Queue:
         """[slots]: True for requests in this environment."""
         same: npt.NDArray[np.bool_] = self._environment[slots] == self._environments.get(environment, -1)
         return same
+
+    def groups_of(self, slots: Ints) -> Ints:
+        """[slots]: the numbers in `groups`."""
+        numbers: Ints = self._group[slots]
+        return numbers
 
     def slot(self, workload_id: str) -> int:
         """The slot of a workload; -1 if it is not queued."""
@@ -131,6 +139,7 @@ class Queue:
         self._submitted[slot] = queued.submitted_at
         self._limit[slot] = np.inf if queued.time_limit_s is None else queued.time_limit_s
         self._environment[slot] = self._environments.setdefault(queued.environment, len(self._environments))
+        self._group[slot] = self.groups.number(queued.kind, queued.environment, queued.owner)
         self._is_queued[slot] = True
         self._priorities[queued.priority] += 1
         if queued.gang is not None:
@@ -172,7 +181,7 @@ class Queue:
         return request_class
 
     def _grow(self) -> None:
-        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_environment", "_is_queued"):
+        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_environment", "_group", "_is_queued"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate((old, np.zeros_like(old))))
 
@@ -182,14 +191,14 @@ class Queue:
         """The order at `now`. `costs` is the dominant share of each request class."""
         state = (now, self.version, usage.version, rules, costs.tobytes())
         if self._last is None or self._last[0] != state:
-            self._last = (state, self._sorted(now, usage, rules, costs))
+            self._merge_changes()
+            keys = self._keys(now, usage, rules, costs)
+            behind = self._join_gangs(keys) if self._gangs else None
+            self._last = (state, self._sorted(now, keys, behind), keys)
         return self._last[1]
 
-    def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
-        self._merge_changes()
+    def _sorted(self, now: float, keys: Floats, behind: npt.NDArray[np.bool_] | None) -> QueueOrder:
         age = self._by_age
-        keys = self._keys(now, usage, rules, costs)
-        behind = self._join_gangs(keys) if self._gangs else None
         before = self._nearly_sorted(age)
         if len(self._priorities) == 1:
             slots = self._ranked(before, keys)
@@ -270,11 +279,9 @@ class Queue:
 
     def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
         """[slots]: priority, submission time and sort key of all requests, for explanations."""
-        self._merge_changes()
-        keys = self._keys(now, usage, rules, costs)
-        if self._gangs:
-            self._join_gangs(keys)
-        return self._priority, self._submitted, keys
+        self.order(now, usage, rules, costs)
+        assert self._last is not None  # from the order
+        return self._priority, self._submitted, self._last[2]
 
     def gangs(self) -> list[str]:
         return list(self._gangs)
