@@ -188,7 +188,7 @@ def _queued_work(snapshot: Snapshot, target: QueuedRequest, now: float) -> Float
     order, queue = snapshot.order(now), snapshot.queue
     slot = queue.slot(target.workload_id)
     ahead = order.place(slot) if slot >= 0 else len(order)
-    classes, limits = order.request_classes[:ahead], order.limits[:ahead]
+    classes, limits = order.request_classes[:ahead], order.limits_at(np.arange(ahead))
     groups = queue.groups_of(order.slots[:ahead])
     present = np.flatnonzero(np.bincount(groups))
     usual = np.zeros(int(groups.max(initial=0)) + 1)

@@ -54,7 +54,7 @@ def queued_in(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> I
 def smaller_request(
     snapshot: Snapshot, queued: QueuedRequest, now: float, candidates: Sequence[Request] | None = None
 ) -> Request | None:
-    """A smaller request that would start now, verified by a trial pass. `candidates` are those of `candidates_beside`."""
+    """A smaller request that would start now, verified by a trial pass. `candidates`: from `candidates_beside`."""
     queued_requests = with_gang(snapshot, queued)
     for request in _candidates(snapshot, queued_requests, now) if candidates is None else candidates:
         since = [max(now, member.submitted_at) for member in queued_requests]

@@ -34,4 +34,3 @@ def test_estimates_many_workloads_as_each_alone(
 
     alone = [durations.remaining(group, ran_s, part) for group, ran_s in running]
     assert found.tolist() == [np.inf if one is None else one.seconds for one in alone]
-
