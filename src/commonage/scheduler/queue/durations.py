@@ -65,7 +65,9 @@ class Durations:
         seconds = np.full(len(ran_s), np.inf)
         found = np.zeros(len(ran_s), np.int64)  # the number of longer runs that the estimate had to have
         for numbers, keys in zip(groups.levels(), groups.keys, strict=True):
-            known = sorted((keys[key], past) for key in self._past if key in keys and (past := self._of(key)))
+            # A single duration says no more than that the kind is known.
+            some_past = ((key, self._of(key)) for key in self._past if key in keys)
+            known = sorted((keys[key], past) for key, past in some_past if len(past) >= MIN or len(key) == 1)
             is_known = np.zeros(len(keys), np.bool_)
             is_known[[number for number, _ in known]] = True
             here = numbers[group_of]
