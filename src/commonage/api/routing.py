@@ -46,9 +46,9 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that an installation may lack: they let nodes join, keep images, and admit sites elsewhere."""
+    """Services that an installation may lack: they let nodes join (by site), keep images, and admit sites elsewhere."""
 
-    nodes: Joining | None = None
+    nodes: Mapping[str, Joining] = field(default_factory=dict)
     images: Registry | None = None
     sites: Sites | None = None
 
@@ -62,7 +62,7 @@ class Context:
 
     control: Control
     auth: Auth
-    joining: Joining | None = None
+    joining: Mapping[str, Joining] = field(default_factory=dict)
     registry: Registry | None = None
     sites: Sites | None = None
     streams: Streams = field(default_factory=Streams)

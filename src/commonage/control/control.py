@@ -55,6 +55,7 @@ from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Subject
 from commonage.domain.reasons import Reason
 from commonage.domain.resources import Document, NodePool, Platform
@@ -64,7 +65,7 @@ from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
-from commonage.ports.homes import Homes
+from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
@@ -84,7 +85,8 @@ class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
     `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
-    built-in ones. `declared`: the resources of the settings file by kind, which an empty database takes over.
+    built-in ones. `joining` are the join services of sites, by site; `storage` is that of sites elsewhere. `declared`:
+    the resources of the settings file by kind, which an empty database takes over.
     """
 
     store: Store
@@ -99,8 +101,9 @@ class Adapters:
     elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
     support: PlatformSupport = field(default_factory=_NoSupport)
     declared: Mapping[str, Sequence[Document]] = field(default_factory=dict)
-    joining: Joining | None = None
+    joining: Mapping[str, Joining] = field(default_factory=dict)
     homes: Homes | None = None
+    storage: Mapping[str, Storage] = field(default_factory=dict)
 
 
 class Control:
@@ -124,14 +127,14 @@ class Control:
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
-        renting = Renting(adapters.support.cloud, adapters.joining, chance)
+        renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
-        self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
         self.execs, self.visits = (

@@ -45,7 +45,8 @@ def _quota(reason: r.QuotaUse, _say: Say) -> str:
 
 
 def _home(reason: r.HomeUsed, _say: Say) -> str:
-    used = f"Your home uses {format_memory(reason.used_mib)}"
+    where = f" at site {reason.site}" if reason.site else ""
+    used = f"Your home{where} uses {format_memory(reason.used_mib)}"
     if reason.quota_mib is None:
         return f"{used}."
     how = "enforced by the file system" if reason.is_enforced else "measured, not enforced"

@@ -91,11 +91,12 @@ class QuotaUse(Reason):
 
 
 class HomeUsed(Reason):
-    """How much the user's home folder holds. `quota_mib` None: there is no quota."""
+    """How much the user's home folder holds. `quota_mib` None: there is no quota. `site`: of a home elsewhere."""
 
     used_mib: int
     quota_mib: int | None
     is_enforced: bool = False
+    site: str = ""
 
 
 class StorageGap(StrEnum):

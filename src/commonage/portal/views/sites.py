@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
-from commonage.domain.errors import Conflict, InvalidInput
+from commonage.domain.errors import Conflict, InvalidInput, NotFound
 from commonage.domain.permissions import Permission
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.labels import SITES
 from commonage.portal.site import Site, form_text
+from commonage.ports.joining import Joining, JoinToken
 from commonage.ports.sites import Sites, SiteToken
 
 VALIDITY = {3600: "1 hour", 86_400: "1 day", 604_800: "7 days"}
 """How long a token can be valid, in seconds."""
 
 
-def routes(site: Site, sites: Sites | None) -> list[Route]:
-    """GET sites; POST sites with `name` and `for_s` to create a token, sites/NAME/revoke and sites/NAME/remove."""
+def routes(site: Site, sites: Sites | None, joining: Mapping[str, Joining]) -> list[Route]:
+    """GET sites; POST sites with `name` and `for_s` to create a token, sites/NAME/revoke and sites/NAME/remove.
+
+    POST sites/NAME/node-token creates a token with which nodes join that site; `joining` are the join services.
+    """
 
     async def page(request: Request, visitor: Visitor) -> Response:
         return await show(request, visitor)
@@ -35,6 +41,13 @@ def routes(site: Site, sites: Sites | None) -> list[Route]:
             return await show(request, visitor, name=name, error=messages.of_error(error))
         return await show(request, visitor, token=token)
 
+    async def make_node_token(request: Request, visitor: Visitor) -> Response:
+        site.access(visitor).need(Permission.MANAGE_PLATFORM)
+        name = request.path_params["name"]
+        if name not in joining:
+            raise NotFound(f"There is no site {name[:60]} that nodes could join.", code="site-not-found")
+        return await show(request, visitor, node_token=(name, await joining[name].token(min(VALIDITY))))
+
     async def revoke(request: Request, visitor: Visitor) -> Response:
         site.access(visitor).need(Permission.MANAGE_PLATFORM)
         await _required(sites).revoke(request.path_params["name"])
@@ -46,8 +59,9 @@ def routes(site: Site, sites: Sites | None) -> list[Route]:
         return RedirectResponse(f"{HOME}sites", status_code=303)
 
     async def show(
-        request: Request, visitor: Visitor, *, name: str = "", error: str = "", token: SiteToken | None = None
-    ) -> Response:
+        request: Request, visitor: Visitor, *, name: str = "", error: str = "", token: SiteToken | None = None,
+        node_token: tuple[str, JoinToken] | None = None,
+    ) -> Response:  # fmt: skip
         site.access(visitor).need(Permission.SEE_PLATFORM)
         values = {
             "section": "nodes",
@@ -58,12 +72,15 @@ def routes(site: Site, sites: Sites | None) -> list[Route]:
             "name": name,
             "error": error,
             "token": token,
+            "node_token": node_token,
+            "joining": joining.keys(),
         }
         return site.render(request, visitor, "sites.html", values, 422 if error else 200)
 
     return [
         Route("/sites", site.page(page), methods=["GET"]),
         Route("/sites", site.page(invite), methods=["POST"]),
+        Route("/sites/{name}/node-token", site.page(make_node_token), methods=["POST"]),
         Route("/sites/{name}/revoke", site.page(revoke), methods=["POST"]),
         Route("/sites/{name}/remove", site.page(remove), methods=["POST"]),
     ]
