@@ -171,16 +171,15 @@ class Portal:
         world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=Engines([self.engine]), environments=ENVIRONMENTS,
-            chance=random.Random(1).randrange,
+            chance=random.Random(1).randrange, sites=sites, joining=joining,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
         self.control = Control(world, settings or usual)
         self.identity.control = self.control
         self.auth = PortalAuth(self.identity, self.clock, SECRET)
-        self.sites = sites
         self.app = FastAPI()
         self.app.add_route("/hub/sign-in", _sign_in_page)
-        self.app.include_router(create_router(self.control, self.auth, self.sites, joining))
+        self.app.include_router(create_router(self.control, self.auth))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Portal]:

@@ -84,7 +84,7 @@ def create_app(
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
-    app.state.context = Context(control, auth, services.nodes, services.images, services.sites)
+    app.state.context = Context(control, auth, services.nodes, services.images)
     api = _api()
     api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")

@@ -22,6 +22,7 @@ from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
+from commonage.control.nodes.sites import SiteAdmission
 from commonage.control.offboarding.names import Names
 from commonage.control.offboarding.offboardings import Offboardings
 from commonage.control.offboarding.plans import Planner
@@ -70,6 +71,7 @@ from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 
 
@@ -102,6 +104,7 @@ class Adapters:
     support: PlatformSupport = field(default_factory=_NoSupport)
     declared: Mapping[str, Sequence[Document]] = field(default_factory=dict)
     joining: Mapping[str, Joining] = field(default_factory=dict)
+    sites: Sites | None = None
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
 
@@ -126,6 +129,8 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
+        self.joining = adapters.joining
+        self.sites = SiteAdmission(adapters.sites, writer, clock, settings)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
@@ -198,7 +203,7 @@ class Control:
         )  # fmt: skip
         steps = Steps(
             self.store, self.live_state, self.writer, self.clock, self.identity, planner, self.resources,
-            self.reservations, self.images, self.bundles,
+            self.reservations, self.images, self.cron_jobs, self.bundles,
         )  # fmt: skip
         home_mib, on_names = self.homes.used_mib, self.timers.conditions_changed
         return Offboardings(steps, self.names, self.settings, adapters.chance, home_mib, on_names)

@@ -4,9 +4,6 @@ every unknown path below the portal's with an error page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,20 +27,13 @@ from commonage.portal.views import (
     workload,
     workloads,
 )
-from commonage.ports.joining import Joining
-from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def create_router(
-    control: Control,
-    auth: PortalAuth,
-    other_sites: Sites | None = None,
-    joining: Mapping[str, Joining] = MappingProxyType({}),
-) -> APIRouter:
-    """All pages, below `/services/commonage/`. `other_sites` is None where no site can join; `joining`: by site."""
+def create_router(control: Control, auth: PortalAuth) -> APIRouter:
+    """All pages, below `/services/commonage/`."""
     site = Site(control, auth)
     pages = [
         page
@@ -58,10 +48,10 @@ def create_router(
             usage,
             platform,
             offboarding,
+            sites,
         )
         for page in view.routes(site)
     ]
-    pages += sites.routes(site, other_sites, joining)
     router = APIRouter(include_in_schema=False)
     for route in [*pages, *_common_routes(site)]:
         methods = sorted(route.methods or {"GET"})

@@ -190,6 +190,7 @@ async def assemble(
         support=LocalSupport(settings),
         declared=declared_of(settings),
         joining=joins,
+        sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
         storage=storage,
     )
@@ -203,13 +204,12 @@ async def assemble(
     portal_auth = PortalAuth(
         identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
     )
-    sites = None if joining is None else joining.site_service
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
-        create_router(control, portal_auth, sites, joins),
+        create_router(control, portal_auth),
         metrics_router(control, meter).routes,
-        Services(joins, registry, sites),
+        Services(joins, registry),
     )
     web = meter.around(app)
     return Components(

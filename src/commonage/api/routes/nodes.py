@@ -23,7 +23,7 @@ from commonage.api.routing import (
     body_of,
     caller,
     context,
-    expiry,
+    need_lifetime,
     problems,
     read_json,
 )
@@ -33,7 +33,7 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of
-from commonage.domain.errors import Conflict, InvalidInput, NotFound
+from commonage.domain.errors import Conflict, NotFound
 from commonage.domain.nodes import LOCAL_SITE, NodeKey, NodePoolView
 from commonage.domain.permissions import Permission
 from commonage.domain.time_zones import zone_of
@@ -198,13 +198,7 @@ async def make(request: Request) -> JoinTokenOut:
     caller(request)
     body = await read_json(request, JoinTokenIn, optional=True)
     joining = _joining(request, body.site)
-    latest, now = await expiry(request), context(request).control.clock.now()
-    if latest is not None and now + body.for_s > latest:
-        raise InvalidInput(
-            f"a join token cannot last {body.for_s} seconds: the token of this request expires in {int(latest - now)} "
-            "seconds; request a shorter lifetime, or use another token",
-            field="for_s",
-        )
+    await need_lifetime(request, body.for_s)
     made = await joining.token(body.for_s)
     user_data = await joining.template(made.token, body.options) if body.cloud_init else None
     return fill(JoinTokenOut, made, script_sha256=(await joining.kit()).script_sha256, user_data=user_data)

@@ -216,6 +216,28 @@ class Fate(StrEnum):
     ENDS = "ends"
 
 
+class SiteTokenCreated(Reason):
+    """An admin created a token with which a machine may join as this site. A new site is listed from then on."""
+
+    site: str
+    by: str
+    expires_at: float
+
+
+class SiteRevoked(Reason):
+    """An admin revoked the certificate and the token of the site."""
+
+    site: str
+    by: str
+
+
+class SiteRemoved(Reason):
+    """An admin removed the site."""
+
+    site: str
+    by: str
+
+
 class PoolNodeAdded(Reason):
     """A node was requested from a cloud. Prices are per hour, of the whole pool; 0: not known."""
 

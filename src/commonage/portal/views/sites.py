@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
-from commonage.domain.errors import Conflict, InvalidInput, NotFound
+from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.permissions import Permission
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.labels import SITES
 from commonage.portal.site import Site, form_text
-from commonage.ports.joining import Joining, JoinToken
-from commonage.ports.sites import Sites, SiteToken
+from commonage.ports.joining import JoinToken
+from commonage.ports.sites import SiteToken
 
 VALIDITY = {3600: "1 hour", 86_400: "1 day", 604_800: "7 days"}
 """How long a token can be valid, in seconds."""
 
 
-def routes(site: Site, sites: Sites | None, joining: Mapping[str, Joining]) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """GET sites; POST sites with `name` and `for_s` to create a token, sites/NAME/revoke and sites/NAME/remove.
 
-    POST sites/NAME/node-token creates a token with which nodes join that site; `joining` are the join services.
+    POST sites/NAME/node-token creates a token with which nodes join that site.
     """
+    sites, joining = site.control.sites, site.control.joining
 
     async def page(request: Request, visitor: Visitor) -> Response:
         return await show(request, visitor)
 
     async def invite(request: Request, visitor: Visitor) -> Response:
-        site.access(visitor).need(Permission.MANAGE_PLATFORM)
         form = await request.form()
         name, for_s = form_text(form, "name"), form_text(form, "for_s")
         chosen = int(for_s) if for_s in {str(seconds) for seconds in VALIDITY} else min(VALIDITY)
         try:
-            token = await _required(sites).token(name, chosen)
+            token = await sites.token(visitor.principal, name, chosen)
         except InvalidInput as error:
             return await show(request, visitor, name=name, error=messages.of_error(error))
         return await show(request, visitor, token=token)
@@ -49,24 +47,21 @@ def routes(site: Site, sites: Sites | None, joining: Mapping[str, Joining]) -> l
         return await show(request, visitor, node_token=(name, await joining[name].token(min(VALIDITY))))
 
     async def revoke(request: Request, visitor: Visitor) -> Response:
-        site.access(visitor).need(Permission.MANAGE_PLATFORM)
-        await _required(sites).revoke(request.path_params["name"])
+        await sites.revoke(visitor.principal, request.path_params["name"])
         return RedirectResponse(f"{HOME}sites", status_code=303)
 
     async def remove(request: Request, visitor: Visitor) -> Response:
-        site.access(visitor).need(Permission.MANAGE_PLATFORM)
-        await _required(sites).remove(request.path_params["name"])
+        await sites.remove(visitor.principal, request.path_params["name"])
         return RedirectResponse(f"{HOME}sites", status_code=303)
 
     async def show(
         request: Request, visitor: Visitor, *, name: str = "", error: str = "", token: SiteToken | None = None,
         node_token: tuple[str, JoinToken] | None = None,
     ) -> Response:  # fmt: skip
-        site.access(visitor).need(Permission.SEE_PLATFORM)
         values = {
             "section": "nodes",
-            "can_join": sites is not None,
-            "sites": [] if sites is None else await sites.sites(),
+            "can_join": sites.sites is not None,
+            "sites": await sites.all(visitor.principal),
             "signs": SITES,
             "validity": VALIDITY,
             "name": name,
@@ -84,9 +79,3 @@ def routes(site: Site, sites: Sites | None, joining: Mapping[str, Joining]) -> l
         Route("/sites/{name}/revoke", site.page(revoke), methods=["POST"]),
         Route("/sites/{name}/remove", site.page(remove), methods=["POST"]),
     ]
-
-
-def _required(sites: Sites | None) -> Sites:
-    if sites is None:
-        raise Conflict("No site can join this control plane. Set `site_address` in its settings, and restart it.")
-    return sites
