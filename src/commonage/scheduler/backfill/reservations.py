@@ -60,7 +60,9 @@ class ReservedCapacity:
         self.counted: set[str] = set()
         self.now = now
         self._grid, self._allocations = grid, allocations
-        self._reservation_of: dict[str, str] = {}  # the reservation of each counted attempt: stays until the attempt ends
+        self._reservation_of: dict[
+            str, str
+        ] = {}  # the reservation of each counted attempt: stays until the attempt ends
         self._views: dict[tuple[float, str | None], _View] = {}
         self._places = ReservationPlaces(allocations, self._update_views)
         self._declared: list[Reservation] = []
