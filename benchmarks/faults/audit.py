@@ -18,7 +18,7 @@ from commonage.sdk import ApiError, AsyncClient
 from commonage.server.sites import FOLDER
 from commonage.wire.workloads import TERMINAL_STATES, AttemptOut, WorkloadOut
 
-_QUIET_WITHIN_S = 60.0
+_QUIET_WITHIN_S = 180.0
 _SENT = "the file that was sent along"
 _MORE_DESCRIPTORS = 25
 """Of a server that just serves other connections than before."""
@@ -206,9 +206,8 @@ def _rows(path: Path, tables: tuple[str, ...]) -> list[str]:
     found = []
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database, suppress(sqlite3.OperationalError):
         for table in tables:
-            [(count,)] = database.execute(f"SELECT count(*) FROM {table}").fetchall()
-            if count:
-                found.append(f"{path.name} has {count} {table}")
+            if rows := database.execute(f"SELECT * FROM {table}").fetchall():
+                found.append(f"{path} has {len(rows)} {table}: {str(rows)[:500]}")
     return found
 
 

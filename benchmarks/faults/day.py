@@ -24,7 +24,7 @@ from commonage.wire.workloads import TERMINAL_STATES, SubmitIn
 T = TypeVar("T")
 _CORRUPT_EVERY_S, _CORRUPT_IN_BYTES = 1.5, 5000
 _WATCHED = 20
-_PATIENCE_S = 120.0
+_PATIENCE_S = 600.0
 """Clients retry this long: an answer may be lost with a connection, but what was acknowledged counts."""
 
 
@@ -43,7 +43,6 @@ class Day:
     followed: dict[str, list[str]] = field(default_factory=dict)
     ended_by_itself: list[str] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
-    _full: set[str] = field(default_factory=set)
     _down: set[str] = field(default_factory=set)
 
     async def run(self, client: AsyncClient) -> None:
@@ -96,11 +95,9 @@ class Day:
         self._down.discard(server.name)
 
     async def _fill(self, server: Server, fault: Fault) -> None:
-        self._full.add(server.name)
         with suppress(TimeoutError):
             async with asyncio.timeout(fault.for_s):
                 await server.keep_full()
-        self._full.discard(server.name)
 
     async def _spoil(self, fault: Fault) -> None:
         line, until = self.place.lines[fault.target], time.monotonic() + fault.for_s
@@ -124,15 +121,19 @@ class Day:
         line.faults = Faults(refuses=line.faults.refuses and fault.kind is not FaultKind.CUT)
 
     async def _supervise(self) -> None:
-        """Start servers again that end by themselves, as a service manager does. On a full disk one may not start."""
         while True:
             await asyncio.sleep(0.5)
-            for server in self.place.servers:
-                if server.name in self._down or server.process is None or server.process.poll() is None:
-                    continue
-                if server.name not in self._full:
-                    self.ended_by_itself.append(f"{server.name} ended by itself: {server.process.returncode}")
-                server.start()
+            self.start_again()
+
+    def start_again(self) -> None:
+        """Start servers again that ended by themselves, as a service manager does."""
+        for server in self.place.servers:
+            if server.name in self._down or server.process is None or server.process.poll() is None:
+                continue
+            if not server.found_disk_full:
+                code, last = server.process.returncode, server.tail(600)
+                self.ended_by_itself.append(f"{server.name} ended by itself with {code}. Its last lines:\n{last}")
+            server.start()
 
     # --- clients --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from commonage.sdk import ApiError, AsyncClient
 
 _DAY_S, _SHORT_DAY_S = 1440.0, 60.0
 _JOBS_PER_S = 1.2
-_STARTED_WITHIN_S = 120.0
+_STARTED_WITHIN_S = 300.0
 
 
 @click.command
@@ -57,7 +57,7 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
     place = new_place(folder)
     try:
         await _start(place)
-        async with AsyncClient(URL, place.token, reconnect_timeout_s=60) as client:
+        async with AsyncClient(URL, place.token, reconnect_timeout_s=300) as client:
             before = rest_of(place)
             day = Day(place, schedule(seed, day_s), jobs(seed, day_s, _JOBS_PER_S))
             await day.run(client)

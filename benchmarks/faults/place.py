@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -27,9 +28,11 @@ from commonage.testing.fault_proxy import FaultProxy
 
 API_PORT, JOIN_PORT, SITES_PORT = 8000, 8445, 8446  # nobody else is in this network
 URL = f"http://127.0.0.1:{API_PORT}"
+_CANNOT_START = 2
+"""Exit code of `commonage up` and `commonage site agent`, with a message."""
 _DISK_MIB = 400
 _INSIDE = "FAULTS_BENCHMARK_INSIDE"
-_STOP_WITHIN_S = 60
+_STOP_WITHIN_S = 300
 _QUIET = {
     "COMMONAGE_MAX_REQUESTS_PER_SECOND": "1000000",
     "COMMONAGE_MAX_WORKLOADS_PER_USER": "1000000",
@@ -115,12 +118,14 @@ class Server:
     log: Path
     variables: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
-    _balloon: asyncio.Task[None] | None = None
+    _started_at: float = 0.0
+    _full_until: float = 0.0
 
     def start(self) -> None:
+        self._started_at = time.monotonic()
         with self.log.open("ab") as log:
             environment = {**os.environ, **_QUIET, **self.variables}
-            environment.pop(_INSIDE)
+            environment.pop(_INSIDE, None)
             self.process = subprocess.Popen(
                 self.argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
             )
@@ -141,17 +146,25 @@ class Server:
 
     @property
     def descriptors(self) -> int:
+        """Raises BenchmarkError if it has ended by itself."""
         assert self.process is not None
+        self.check()
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-3000:]
+    @property
+    def found_disk_full(self) -> bool:
+        """Whether it ended because it cannot start on a full disk. The disk may have space again."""
+        assert self.process is not None
+        return self.process.returncode == _CANNOT_START and self._started_at <= self._full_until
+
+    def tail(self, length: int = 3000) -> str:
+        return self.log.read_text(errors="replace")[-length:]
 
     # --- its disk -------------------------------------------------------------------------------------------------
 
     async def keep_full(self) -> None:
         """Take each byte of its disk, also those that are freed meanwhile, until cancelled."""
-        balloon = self.data / "balloon"
+        balloon, self._full_until = self.data / "balloon", math.inf
         try:
             with balloon.open("ab", buffering=0) as file:
                 while True:
@@ -159,6 +172,7 @@ class Server:
                     await asyncio.sleep(0.05)
         finally:
             balloon.unlink()
+            self._full_until = time.monotonic()
 
 
 def _fill(descriptor: int) -> None:

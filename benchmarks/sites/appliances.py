@@ -24,7 +24,7 @@ from commonage.link.sites.credentials import SiteCredentials
 from commonage.link.sites.dialer import SiteDialer
 from commonage.link.sites.messages import SiteWelcome
 from commonage.ports.clock import Clock
-from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.agent import SiteAgent, SiteParts, SiteSettings
 from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.site_agent.join import join
@@ -70,7 +70,7 @@ async def _begin(
     site = credentials.identity().site
     devices = SimulatedDevices([SimulatedSpec(gpus, _GPU_MIB)], node_name=site, now=clock.now)
     engine = SimulatedEngine(site, clock, devices)
-    agent = SiteAgent(engine, gateway, credentials.folder, clock, settings, SiteDevices(devices))
+    agent = SiteAgent(engine, gateway, credentials.folder, clock, settings, SiteParts(SiteDevices(devices)))
     closing.push_async_callback(agent.close)
     await agent.open()
 

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +37,7 @@ from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
+from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.ports.sites import Sites
 from commonage.server.bootstrap import SystemClock
@@ -153,7 +155,11 @@ class Portal:
     """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
 
     def __init__(
-        self, clock: Clock | None = None, settings: ControlSettings | None = None, sites: Sites | None = None
+        self,
+        clock: Clock | None = None,
+        settings: ControlSettings | None = None,
+        sites: Sites | None = None,
+        joining: Mapping[str, Joining] = MappingProxyType({}),
     ) -> None:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
@@ -165,16 +171,15 @@ class Portal:
         world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=Engines([self.engine]), environments=ENVIRONMENTS,
-            chance=random.Random(1).randrange,
+            chance=random.Random(1).randrange, sites=sites, joining=joining,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
         self.control = Control(world, settings or usual)
         self.identity.control = self.control
         self.auth = PortalAuth(self.identity, self.clock, SECRET)
-        self.sites = sites
         self.app = FastAPI()
         self.app.add_route("/hub/sign-in", _sign_in_page)
-        self.app.include_router(create_router(self.control, self.auth, self.sites))
+        self.app.include_router(create_router(self.control, self.auth))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Portal]:

@@ -46,6 +46,7 @@ from commonage.portal.router import create_router
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import IssuedToken
+from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
@@ -175,6 +176,7 @@ def make_control(
     limits: Limits = PLENTY,
     bundles: BundleLimits | None = None,
     platform_roles: tuple[RoleBinding, ...] = (),
+    sites: Sites | None = None,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = SystemClock()
@@ -190,6 +192,7 @@ def make_control(
         engines=Engines([engine or fake]),
         environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
+        sites=sites,
     )
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
@@ -236,11 +239,12 @@ async def serving(
     bundles: BundleLimits | None = None,
     identity: FakeIdentity | None = None,
     platform_roles: tuple[RoleBinding, ...] = (),
+    sites: Sites | None = None,
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its nodes known and its writer writing)."""
     identity = identity or FakeIdentity()
     other = engine() if engine is not None else None
-    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles, platform_roles)
+    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles, platform_roles, sites)
     identity.control = control
     await control.store.open()
     await control.open()

@@ -166,7 +166,8 @@ def test_the_command_line_plans_asks_renames_and_removes(commonage: Run) -> None
     repeated = commonage("user", "rename", "carl", "carla", "--yes")
     assert repeated.exit_code == 0, repeated.output
     removed = json.loads(commonage("user", "remove", "carla", "--yes", "--json").stdout)
-    assert removed["done"] == ["tokens", "workloads", "account", "data", "resources", "reservations", "images"]
+    steps = ["tokens", "workloads", "account", "data", "resources", "cron-jobs", "reservations", "images"]
+    assert removed["done"] == steps
     listed = commonage("user", "ls").stdout
     assert "renamed to carla" in listed
     assert "removed" in listed

@@ -78,6 +78,17 @@ def test_export_can_be_applied_again(commonage: Run, tmp_path: Path) -> None:
     [
         (FILE.replace("gpus: 4", "gpu: 4"), "lab.yml, line 4: Tenant optics: nominal.gpu: no such field"),
         (FILE.replace("[optics]", "[optic]"), "the volume data: tenants: 'optic' does not exist"),
+        (FILE.replace("kind: Volume", "title: x"), "lab.yml, line 9: The kind is missing. Kinds: PlatformRole, "),
+        (
+            FILE.replace("name: optics", "name: '!'"),
+            "lab.yml, line 2: Tenant !: name: '!' is not allowed. Use at most 128 ",
+        ),
+        (
+            FILE.replace("gpus: 4", "running: few"),
+            "lab.yml, line 4: Tenant optics: nominal.running: 'few' is not a whole",
+        ),
+        ("", "no resource is declared in"),
+        ("- kind: Tenant\n  name: x\n", "Put a line `---` between two of them"),
         (FILE.replace("kind: Volume", "kind: Volum"), "lab.yml, line 9: 'Volum' is no kind of resource. Did you mean"),
         (FILE.replace("name: data", "source: /x"), "lab.yml, line 11: source is given twice"),
         ("kind: [", "lab.yml, line 2: not valid YAML"),

@@ -20,6 +20,7 @@ from commonage.api.auth import Auth
 from commonage.api.routing import Services
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.join.client import JoinRefused
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
@@ -35,12 +36,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @asynccontextmanager
 async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving(folder, run=False) as made:
-        join_service = None if world is None else world.join_service
+        join_services = {} if world is None else {LOCAL_SITE: world.join_service}
         control = made.control
         control.drains = Drains(
-            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_service
+            control.live_state, control.writer, control.nodes, control.clock, control.settings, join_services
         )
-        app = create_app(control, Auth(made.identity), services=Services(nodes=join_service))
+        app = create_app(control, Auth(made.identity), services=Services(nodes=join_services))
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client
@@ -152,3 +153,25 @@ async def test_where_no_node_can_join_that_is_said(tmp_path: Path, call: tuple[s
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
         assert "site_address" in answer.json()["detail"]
         assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404
+
+
+async def test_admins_make_tokens_for_a_site_elsewhere(world: World, tmp_path: Path) -> None:
+    """Its join service answers in place of the control plane's."""
+    async with serving(tmp_path, run=False) as made:
+        app = create_app(made.control, Auth(made.identity), services=Services(nodes={"clinic": world.join_service}))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=URL) as client:
+            token = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN, json={"site": "clinic", "for_s": 600})
+            assert token.status_code == 201
+            world.tokens.check(token.json()["token"], time.time())
+            kit = await client.get(f"{API_PATH}/join-kit", params={"site": "clinic"}, headers=ADMIN)
+            assert kit.json()["script_sha256"] == token.json()["script_sha256"]
+            revoked = await client.delete(f"{API_PATH}/join-tokens", params={"site": "clinic"}, headers=ADMIN)
+            assert revoked.status_code == 200
+            with pytest.raises(Forbidden, match="revoked"):
+                world.tokens.check(token.json()["token"], time.time())
+            here = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN)
+            assert (here.status_code, here.json()["code"]) == (409, "conflict")
+            unknown = await client.get(f"{API_PATH}/join-kit", params={"site": "ward"}, headers=ADMIN)
+            assert (unknown.status_code, unknown.json()["code"]) == (404, "site-not-found")
+            assert "there are: clinic" in unknown.json()["detail"]
+            assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404, "only the site serves its script"

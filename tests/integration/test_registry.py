@@ -9,12 +9,14 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Iterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
+import jwt
 import pytest
+from tests.contract.engines.remote.rig import RemoteRealRig
 from tests.contract.engines.rigs import docker_rig
 from tests.contract.harness.dockerd import NO_RULES, Dockerd, new_folder
 from tests.contract.harness.leftovers import trusted_by_docker
@@ -28,6 +30,7 @@ from tests.integration.registry_site import (
     wheels,
 )
 
+from commonage import messages
 from commonage.catalogue import builtin_environments
 from commonage.domain.errors import CommonageError
 from commonage.domain.images import Environment
@@ -35,7 +38,9 @@ from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.engine import DockerEngine
-from commonage.ports.registry import NODE, RegistryAccount
+from commonage.ports.registry import NODE, PullToken, RegistryAccount
+from commonage.server.processes.ports import free_port
+from commonage.site_agent.images import PullTokens
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = [
@@ -117,7 +122,8 @@ def pull(docker: Dockerd, image: str, account: RegistryAccount | None) -> list[d
     async def pulling() -> list[dict[str, object]]:
         client = Client(docker.url)
         try:
-            async with aclosing(client.pull(image, account)) as messages:  # type: ignore[type-var]  # a generator
+            login = None if account is None else account.login
+            async with aclosing(client.pull(image, login)) as messages:  # type: ignore[type-var]  # a generator
                 return [dict(message) async for message in messages]
         finally:
             await client.close()
@@ -379,8 +385,8 @@ def test_docker_pulls_with_the_authority_and_the_nodes_account(here: Site, pushe
             pull(docker, pushed, None)
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
             pull(docker, pushed, RegistryAccount(here.address, NODE, "guessed"))
-        messages = pull(docker, pushed, account)
-    assert any("progressDetail" in message for message in messages)
+        told = pull(docker, pushed, account)
+    assert any("progressDetail" in message for message in told)
     found = docker.ask("GET", f"/images/{pushed}/json")
     assert pushed in found["RepoDigests"]
 
@@ -432,6 +438,81 @@ async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
                 order = rig.start_request(Behaviour(), environment=environment, command=says)
                 assert (await rig.ended(order)).exit_code == 0
                 assert await rig.lines(order.attempt_id) == [f"{version} /opt/commonage/kernels/{kernel}"]
+
+
+# --- pulled by an appliance ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def appliance(
+    folder: Path, docker: Dockerd, pull_token: Callable[[str, str], PullToken | None]
+) -> AsyncIterator[RemoteRealRig]:
+    """A site agent with a Docker engine, and the control plane's end of its link."""
+    tokens = PullTokens(lambda: rig.gateway.connection)
+    async with docker_rig(folder / "inner", docker, get_pull_token=tokens.get) as inner:
+        rig = RemoteRealRig(inner, folder)
+        rig.pull_token = pull_token
+        try:
+            yield rig
+        finally:
+            await rig.close()
+
+
+@pytest.mark.anyio
+async def test_an_appliance_pulls_with_a_token_for_the_image_of_its_workload(
+    here: Site, pushed: str, docker: Dockerd, tmp_path: Path
+) -> None:
+    with suppress(RuntimeError):
+        docker.ask("DELETE", f"/images/{pushed}?force=1")
+    given: list[tuple[str, str, PullToken]] = []
+
+    def pull_token(site: str, image: str) -> PullToken | None:
+        token = here.registry.pull_token(site, image)
+        assert token is not None
+        given.append((site, image, token))
+        return token
+
+    with trusted_by_docker(here.address, here.registry.about.certificate):
+        async with appliance(tmp_path, docker, pull_token) as rig:
+            environment = Environment("lab/two", "Two", image=pushed)
+            order = rig.start_request(Behaviour(prints=("here",)), environment=environment)
+            assert (await rig.ended(order)).exit_code == 0
+            again = rig.start_request(Behaviour(), environment=environment)
+            assert (await rig.ended(again)).exit_code == 0
+    [(site, image, token)] = given  # the second one needs none
+    assert (site, image) == ("site", pushed)
+    claims = jwt.decode(token.text, options={"verify_signature": False})
+    assert claims["access"] == [{"type": "repository", "name": "lab/two", "actions": ["pull"]}]
+    assert claims["exp"] - claims["iat"] == token.lasts_s <= 3600
+    assert token.text not in repr(token)
+    kept = [one for one in tmp_path.rglob("*") if one.is_file() and token.text.encode() in one.read_bytes()]
+    assert kept == [], "no file of either end has the token"
+
+
+@pytest.mark.anyio
+async def test_an_appliance_that_does_not_reach_the_registry_says_what_to_do(docker: Dockerd, tmp_path: Path) -> None:
+    registry = f"{ADDRESS}:{free_port(ADDRESS)}"
+    async with appliance(tmp_path, docker, lambda _site, _image: PullToken(registry, "secret", 60)) as rig:
+        order = rig.start_request(Behaviour(), environment=Environment("x", "X", image=f"{registry}/lab/x:1"))
+        ended = await rig.ended(order)
+    assert ended.exit_code == 1
+    assert ended.reason is not None
+    said = messages.text(ended.reason)
+    assert f"registry {registry} cannot be reached from this machine" in said
+    assert "`docker load`" in said
+
+
+@pytest.mark.anyio
+async def test_an_appliance_without_trust_in_the_registry_says_what_to_do(
+    here: Site, pushed: str, docker: Dockerd, tmp_path: Path
+) -> None:
+    with suppress(RuntimeError):
+        docker.ask("DELETE", f"/images/{pushed}?force=1")
+    async with appliance(tmp_path, docker, here.registry.pull_token) as rig:
+        ended = await rig.ended(rig.start_request(Behaviour(), environment=Environment("x", "X", image=pushed)))
+    assert ended.exit_code == 1
+    assert ended.reason is not None
+    assert f"/etc/docker/certs.d/{here.address}/ca.crt" in messages.text(ended.reason)
 
 
 # --- thrown out --------------------------------------------------------------------------------------------------

@@ -15,10 +15,14 @@ import pytest
 from click.testing import CliRunner
 from tests.integration.site_link_world import SERVES, World, site_world
 
+from commonage.join.listener import server_context
 from commonage.link.sites.credentials import SiteCredentials
+from commonage.link.sites.engine_messages import SiteNetwork
 from commonage.link.sites.messages import Protocols
 from commonage.server.commands.doctor import doctor
 from commonage.server.data_dir import prepare
+from commonage.server.doctor import checks
+from commonage.site_agent.network import KeptNetwork
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +63,7 @@ async def test_appliance_in_order(appliance: Appliance) -> None:
         found = await appliance.examine()
     assert {name for name, one in found.items() if one["verdict"] == "bad"} == set()
     assert {"engine", "site", "link", "clock", "site agent"} < found.keys()
-    assert {"database", "hub", "registry"} & found.keys() == set(), "those are the control plane's"
+    assert {"database", "hub", "registry"} & found.keys() == set(), "those are the control plane's, or for containers"
     assert await appliance.world.connected() is link, "it leaves the link alone"
 
 
@@ -141,3 +145,34 @@ async def test_agent_says_why_it_cannot_start(appliance: Appliance) -> None:
     ):
         code, printed = await agent(appliance, **settings)
         assert (code, part in printed, printed.count("\n")) == (2, True, 1), printed
+
+
+async def test_registry_of_the_control_plane_is_checked_from_here(
+    appliance: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = appliance.join()
+    kept = KeptNetwork(appliance.data / "site")
+    monkeypatch.setattr(checks, "TRUSTED", tmp_path / "certs.d")
+
+    async def registry() -> dict[str, str]:
+        return (await appliance.examine("--engine", "docker"))["registry"]
+
+    assert (await registry())["found"] == "not known before the first link"
+    kept.keep(SiteNetwork())
+    assert (await registry())["verdict"] == "ok"
+    pair = appliance.world.authority.serve(["127.0.0.1"])
+    serving = await asyncio.start_server(
+        lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=server_context(pair.cert_pem, pair.key_pem)
+    )
+    address = f"127.0.0.1:{serving.sockets[0].getsockname()[1]}"
+    kept.keep(SiteNetwork(registry=address))
+    found = await registry()
+    assert (found["verdict"], f"{credentials.authority.name} {tmp_path}/certs.d" in found["advice"]) == ("note", True)
+    (tmp_path / "certs.d" / address).mkdir(parents=True)
+    (tmp_path / "certs.d" / address / "ca.crt").touch()
+    assert (await registry())["verdict"] == "ok"
+    serving.close()
+    await serving.wait_closed()
+    found = await registry()
+    assert (found["verdict"], f"{address} cannot be reached" in found["found"]) == ("bad", True)
+    assert "docker load" in found["advice"]

@@ -19,9 +19,6 @@ from tests.integration.api_world import URL, serving
 from tests.integration.joining_world import FakeSwarm
 from tests.integration.site_link_world import QUICK, World, site_world
 
-from commonage.api.app import create_app
-from commonage.api.auth import Auth
-from commonage.api.routing import Services
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, NotFound
 from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
@@ -238,9 +235,8 @@ async def test_a_bad_request_for_a_certificate_does_not_use_the_token(door: Door
 
 
 async def test_admins_manage_sites_by_the_api(door: Door, tmp_path: Path) -> None:
-    async with serving(tmp_path, run=False) as made:
-        app = create_app(made.control, Auth(made.identity), services=Services(sites=door.sites))
-        transport = httpx2.ASGITransport(app=app)
+    async with serving(tmp_path, run=False, sites=door.sites) as made:
+        transport = httpx2.ASGITransport(app=made.app)
         async with httpx2.AsyncClient(transport=transport, base_url=f"{URL}{API_PATH}", headers=ADMIN) as client:
             answer = await client.post("/sites/clinic/token", json={"for_s": 600})
             assert answer.status_code == 201
@@ -262,5 +258,10 @@ async def test_admins_manage_sites_by_the_api(door: Door, tmp_path: Path) -> Non
             ):  # fmt: skip
                 refused = await client.request(method, path, headers={"Authorization": "Bearer ann"})
                 assert refused.status_code == 403
+            found = [one["reason"] for one in (await client.get("/events")).json()["items"] if one["kind"] == "audit"]
+            assert [(one["code"], one["params"]["site"], one["params"]["by"]) for one in found] == [
+                ("SiteTokenCreated", "clinic", "root"), ("SiteRevoked", "clinic", "root"),
+                ("SiteRemoved", "clinic", "root"),
+            ]  # fmt: skip
             dialing.cancel()
             await asyncio.gather(dialing, return_exceptions=True)

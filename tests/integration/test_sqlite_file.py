@@ -57,3 +57,42 @@ async def test_write_that_does_not_fit_leaves_the_file_usable(tmp_path: Path) ->
     await file.write(("INSERT INTO kept (text) VALUES ('second')", ()), _ROW)
     assert await file.read("SELECT text FROM kept") == [("second",)]
     await file.close()
+
+
+async def test_posted_write_that_does_not_fit_is_repeated_with_the_next_one(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "site.db", _SCHEMA)
+    await file.open()
+    await _fill(file)
+    file.post(("INSERT INTO kept (text) VALUES (?)", ("posted " * 1000,)))
+    assert await file.read("SELECT count(*) FROM kept") == [(0,)]
+    await file.read("PRAGMA max_page_count = 128")
+    await file.write(("DELETE FROM samples WHERE id = 0", ()))
+    assert await file.read("SELECT count(*) FROM kept") == [(1,)]
+    await file.close()
+
+
+async def test_posted_write_that_does_not_fit_is_repeated_at_the_end(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "site.db", _SCHEMA)
+    await file.open()
+    await _fill(file)
+    file.post(("INSERT INTO kept (text) VALUES (?)", ("posted " * 1000,)))
+    await file.read("PRAGMA max_page_count = 128")
+    await file.close()
+    again = SqliteFile(tmp_path / "site.db", samples.SCHEMA)
+    await again.open()
+    assert await again.read("SELECT count(*) FROM kept") == [(1,)]
+    await again.close()
+
+
+async def test_posted_writes_of_one_row_are_kept_once_and_in_their_order(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "site.db", (*_SCHEMA, "CREATE TABLE other (id TEXT PRIMARY KEY, text TEXT)"))
+    await file.open()
+    await _fill(file)
+    upsert, delete = "INSERT OR REPLACE INTO other VALUES (?, ?)", "DELETE FROM other WHERE id = ?"
+    for number in range(100):
+        file.post((upsert, ("stays", f"{number} " * 3000)), (delete, ("goes",)), (upsert, ("goes", "")))
+        file.post((delete, ("stays",)), (delete, ("goes",)), (upsert, ("stays", f"{number} " * 3000)))
+    await file.read("PRAGMA max_page_count = 128")
+    await file.write((delete, ("unknown",)))
+    assert await file.read("SELECT id, text FROM other") == [("stays", "99 " * 3000)]
+    await file.close()

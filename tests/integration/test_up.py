@@ -92,10 +92,7 @@ def test_workloads_outlive_an_upgrade_and_a_crash(here: Served) -> None:
         assert (client.workload(made).state, client.workload(made).attempts) == ("running", 1)
 
         here.kill()
-        wait_until(
-            lambda: not [pid for pid in here.processes() if b"traefik" in command(pid) or b"hub" in command(pid)]
-        )
-        here.start()
+        here.start()  # while hub and proxy of the killed one may still end
         assert (client.workload(made).state, client.workload(made).attempts) == ("running", 1)
         client.stop(made)
         assert client.wait(made, 30).state == "stopped"

@@ -96,7 +96,7 @@ async def made_by(world: World, url: str) -> JoinTokenOut:
     """What an admin gets from the API."""
     world.join_service._site = replace(world.join_service._site, script_url=url, listeners=(world.at,))
     made = await world.join_service.token(600)
-    return JoinTokenOut(**asdict(made), script_sha256=world.join_service.kit().script_sha256)
+    return JoinTokenOut(**asdict(made), script_sha256=(await world.join_service.kit()).script_sha256)
 
 
 def typed(made: JoinTokenOut) -> str:
@@ -112,7 +112,7 @@ async def test_no_user_of_the_node_sees_the_token(world: World, node: Node, monk
         really(token, now)
 
     monkeypatch.setattr(world.tokens, "check", check)
-    with web(world.join_service.kit().script) as url:
+    with web((await world.join_service.kit()).script) as url:
         made = await made_by(world, url)
         ran = await asyncio.to_thread(node.type, typed(made), made.token)
     assert "would join Lab" in ran.stdout, ran.stdout + ran.stderr
@@ -132,7 +132,7 @@ async def test_a_script_changed_on_the_way_does_not_run(world: World, node: Node
 @pytest.mark.parametrize("how", ["argument", "variable", "pipe"])
 async def test_the_script_takes_no_token_that_others_see(world: World, node: Node, how: str) -> None:
     script = node.folder / "join.sh"
-    script.write_text(world.join_service.kit().script)
+    script.write_text((await world.join_service.kit()).script)
     token = (await world.join_service.token(600)).token
     argv = {
         "argument": ["sh", str(script), token, "--plan"],
@@ -149,7 +149,7 @@ async def test_the_script_takes_no_token_that_others_see(world: World, node: Nod
 
 async def test_a_token_that_is_typed_is_not_shown(world: World, node: Node) -> None:
     script = node.folder / "join.sh"
-    script.write_text(world.join_service.kit().script)
+    script.write_text((await world.join_service.kit()).script)
     token = world.tokens.make([world.at], world.join_service._clock.now())
 
     def at_a_terminal() -> str:

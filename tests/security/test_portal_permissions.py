@@ -70,6 +70,7 @@ ROWS = {
     "POST nodes/{site}/{name}/remove": Row(P.MANAGE_PLATFORM),
     "GET sites": Row(P.SEE_PLATFORM),
     "POST sites": Row(P.MANAGE_PLATFORM),
+    "POST sites/{name}/node-token": Row(P.MANAGE_PLATFORM),
     "POST sites/{name}/revoke": Row(P.MANAGE_PLATFORM),
     "POST sites/{name}/remove": Row(P.MANAGE_PLATFORM),
     "GET cron-jobs": EVERYBODY,

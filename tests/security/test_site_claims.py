@@ -13,17 +13,19 @@ import pytest
 from tests.fakes.metrics import KeptMetrics
 
 from commonage.control.usage.site_samples import SiteSamples
+from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.statuses import Capabilities, LastUse, Phase, StartRequest, Status
 from commonage.domain.workloads import State
-from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.statuses import MAX_UNKNOWN
 from commonage.engines.settings import RemoteSettings
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.engine_messages import (
     ATTACH,
+    PULL_TOKEN,
     REPORT,
     START,
     STATUSES,
@@ -31,9 +33,11 @@ from commonage.link.sites.engine_messages import (
     Samples,
     SiteReport,
     SiteStatuses,
+    WantedImage,
 )
 from commonage.ports.agents import OnProgress
 from commonage.ports.metrics import Sample
+from commonage.ports.registry import PullToken
 from commonage.ports.store import Batch
 from commonage.scheduler.model.grid import labels_of
 from commonage.testing import factories as make
@@ -83,7 +87,12 @@ async def attack(folder: Path) -> AsyncIterator[Attack]:
     async def accept(_: Any, __: OnProgress) -> Nothing:
         return Nothing()
 
-    engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, store)
+    def pull_token(site: str, image: str) -> PullToken:
+        name = image.partition("/")[2]
+        return PullToken("hub:5000", f"{site} pulls {name}", 60)
+
+    from_sites = FromSites(store, pull_token=pull_token)
+    engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, from_sites)
     await engine.open()
     served = Handlers(requests={ATTACH: hold, START: accept})
     async with connected_pair(engine.handlers(), served) as (control, site):
@@ -96,6 +105,25 @@ async def attack(folder: Path) -> AsyncIterator[Attack]:
 async def attacked(tmp_path: Path) -> AsyncIterator[Attack]:
     async with attack(tmp_path) as made:
         yield made
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+async def test_site_gets_access_to_images_of_its_own_workloads_alone(attacked: Attack) -> None:
+    image = WantedImage("hub:5000/lab/own:1")
+    request = replace(attacked.request(), environment=make.environment(image=image.image))
+    with pytest.raises(EngineFailure, match="no workload with the image"):
+        await attacked.site.request(PULL_TOKEN, image)
+    await attacked.report()
+    await attacked.engine.start(request)
+    given = await attacked.site.request(PULL_TOKEN, image)
+    assert given.token is not None and (given.token.text, given.token.lasts_s) == ("lab pulls lab/own:1", 60)
+    with pytest.raises(EngineFailure, match="no workload with the image"):
+        await attacked.site.request(PULL_TOKEN, WantedImage("hub:5000/other/secret:1"))
+    await attacked.report(Status(request.attempt_id, Phase.ENDED, attacked.clock.now(), exit_code=0))
+    with pytest.raises(EngineFailure, match="no workload with the image"):
+        await attacked.site.request(PULL_TOKEN, image)
 
 
 # --- statuses ---------------------------------------------------------------------------------------------------------

@@ -4,8 +4,12 @@ import json
 import re
 from pathlib import Path
 
+import yaml
+
 from commonage.catalogue import builtin_environments
 from commonage.cli.workloads.job_file import read
+from commonage.resources.documents import parse_all
+from commonage.resources.kinds import KINDS
 from commonage.units import TEXT_FIELDS, with_units_in_names
 from commonage.wire.cron_jobs import CronJobIn
 from commonage.wire.workloads import SubmitIn
@@ -45,3 +49,15 @@ def test_notebooks_are_kept_without_what_they_printed() -> None:
     for path in EXAMPLES.glob("*.ipynb"):
         cells = json.loads(path.read_text())["cells"]
         assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
+
+
+def test_resources_in_the_documents_are_valid() -> None:
+    found = set()
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            loaded = [one if isinstance(one, list) else [one] for one in yaml.safe_load_all(block)]
+            documents = [one for part in loaded for one in part if isinstance(one, dict)]
+            resources = [one for one in documents if one.get("kind") in KINDS]
+            assert parse_all(resources).keys() == {(one["kind"], one["name"]) for one in resources}, page
+            found |= {one["kind"] for one in resources}
+    assert found == KINDS.keys()

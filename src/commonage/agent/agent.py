@@ -236,6 +236,7 @@ class Agent:
             bounds_volumes=self._bounds_volumes,
             gateway=self._gateway.address,
             mounts=True,
+            pulls_by_token=True,
             warnings=unsent,
         )
 
@@ -255,6 +256,7 @@ class Agent:
             messages.MOUNT: _handler(self._mount),
             messages.UNMOUNT: _handler(self._unmount),
             messages.PULL: self._pull,
+            messages.PULL_BY_TOKEN: self._pull_by_token,
             EXEC: self._execs.run,
             messages.FENCE: _handler(self._fence),
             messages.UNPAUSE: _handler(self._unpause),
@@ -293,6 +295,11 @@ class Agent:
 
     async def _pull(self, image: messages.Image, on_progress: OnProgress) -> messages.Nothing:
         await self._puller.ensure(image.name, on_progress)
+        return messages.Nothing()
+
+    async def _pull_by_token(self, wanted: messages.TokenPull, on_progress: OnProgress) -> messages.Nothing:
+        login = {"registrytoken": wanted.token, "serveraddress": wanted.registry}
+        await self._puller.ensure(wanted.image, on_progress, login)
         return messages.Nothing()
 
     async def _fence(self, attempts: messages.Attempts) -> messages.Attempts:

@@ -38,6 +38,7 @@ from commonage.api.routes.nodes import script_route
 from commonage.api.routing import NO_SERVICES, Context, Services
 from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
@@ -83,7 +84,7 @@ def create_app(
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
-    app.state.context = Context(control, auth, services.nodes, services.images, services.sites)
+    app.state.context = Context(control, auth, services.nodes, services.images)
     api = _api()
     api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")
@@ -91,8 +92,8 @@ def create_app(
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
-    if services.nodes is not None:
-        app.router.routes.append(script_route(services.nodes))
+    if LOCAL_SITE in services.nodes:
+        app.router.routes.append(script_route(services.nodes[LOCAL_SITE]))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app

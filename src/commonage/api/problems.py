@@ -128,6 +128,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Renaming or removal not done",
             "The user or tenant is being renamed or removed; wait until that is done.",
         ),
+        "site-would-open": (
+            "Site would be open to all tenants",
+            "The resource restricts a site that has joined; remove the site first, or set its tenants to [].",
+        ),
         "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
     },

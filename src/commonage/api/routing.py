@@ -23,7 +23,6 @@ from commonage.domain.permissions import OWN, Permission
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
-from commonage.ports.sites import Sites
 from commonage.wire.reasons import Problem
 
 _NO_STORE = ("Cache-Control", "no-store")
@@ -46,11 +45,10 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that an installation may lack: they let nodes join, keep images, and admit sites elsewhere."""
+    """Services that an installation may lack: they let nodes join (by site), and keep images."""
 
-    nodes: Joining | None = None
+    nodes: Mapping[str, Joining] = field(default_factory=dict)
     images: Registry | None = None
-    sites: Sites | None = None
 
 
 NO_SERVICES = Services()
@@ -62,9 +60,8 @@ class Context:
 
     control: Control
     auth: Auth
-    joining: Joining | None = None
+    joining: Mapping[str, Joining] = field(default_factory=dict)
     registry: Registry | None = None
-    sites: Sites | None = None
     streams: Streams = field(default_factory=Streams)
     failed: FailedTokens = field(init=False)
 
@@ -123,6 +120,17 @@ def access_for(request: Request) -> Access:
 async def expiry(request: Request) -> float | None:
     """When the caller's token expires, in unix seconds; None if never. Raises Unauthenticated, Unavailable."""
     return await context(request).auth.expires_at(request.headers.get("authorization"), caller(request))
+
+
+async def need_lifetime(request: Request, for_s: int) -> None:
+    """Raise InvalidInput if a join token with this lifetime would outlive the caller's token."""
+    latest, now = await expiry(request), context(request).control.clock.now()
+    if latest is not None and now + for_s > latest:
+        raise InvalidInput(
+            f"A join token cannot last {for_s} seconds: the token of this request expires in {int(latest - now)} "
+            "seconds. Request a shorter lifetime, or use another token.",
+            field="for_s",
+        )
 
 
 _ASKS = "asks_permission"

@@ -22,6 +22,7 @@ from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
+from commonage.control.nodes.sites import SiteAdmission
 from commonage.control.offboarding.names import Names
 from commonage.control.offboarding.offboardings import Offboardings
 from commonage.control.offboarding.plans import Planner
@@ -55,6 +56,7 @@ from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Subject
 from commonage.domain.reasons import Reason
 from commonage.domain.resources import Document, NodePool, Platform
@@ -64,11 +66,12 @@ from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices
-from commonage.ports.homes import Homes
+from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 
 
@@ -84,7 +87,8 @@ class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
     `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
-    built-in ones. `declared`: the resources of the settings file by kind, which an empty database takes over.
+    built-in ones. `joining` are the join services of sites, by site; `storage` is that of sites elsewhere. `declared`:
+    the resources of the settings file by kind, which an empty database takes over.
     """
 
     store: Store
@@ -99,8 +103,10 @@ class Adapters:
     elsewhere: Mapping[str, RemoteDevices] = field(default_factory=dict)
     support: PlatformSupport = field(default_factory=_NoSupport)
     declared: Mapping[str, Sequence[Document]] = field(default_factory=dict)
-    joining: Joining | None = None
+    joining: Mapping[str, Joining] = field(default_factory=dict)
+    sites: Sites | None = None
     homes: Homes | None = None
+    storage: Mapping[str, Storage] = field(default_factory=dict)
 
 
 class Control:
@@ -123,15 +129,17 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
+        self.joining = adapters.joining
+        self.sites = SiteAdmission(adapters.sites, writer, clock, settings)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
-        renting = Renting(adapters.support.cloud, adapters.joining, chance)
+        renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
         self.device_warnings = DeviceWarnings(devices, live_state, writer, clock)
         self.launch = Launch(live_state, self.environments, settings)
         self.tenants = TenantViews(live_state, clock, settings)
         self.reservations = Reservations(store, live_state, writer, clock, settings, chance, live_state.set_rules)
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
-        self.homes = HomeWatch(adapters.homes, clock, settings)
+        self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
         self.execs, self.visits = (
@@ -195,7 +203,7 @@ class Control:
         )  # fmt: skip
         steps = Steps(
             self.store, self.live_state, self.writer, self.clock, self.identity, planner, self.resources,
-            self.reservations, self.images, self.bundles,
+            self.reservations, self.images, self.cron_jobs, self.bundles,
         )  # fmt: skip
         home_mib, on_names = self.homes.used_mib, self.timers.conditions_changed
         return Offboardings(steps, self.names, self.settings, adapters.chance, home_mib, on_names)

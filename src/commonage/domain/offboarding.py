@@ -24,7 +24,8 @@ class WorkChoice(StrEnum):
     """The end of the workloads. Sessions are stopped in any case.
 
     `stop`: now. `finish`: what runs ends by itself. `hand-over`: it is requeued, for the new name or the heir. Of a
-    rename, what waits keeps its place in the queue under the new name.
+    rename, what waits keeps its place in the queue under the new name. Cron jobs are handed over in the same cases as
+    what waits, and removed otherwise.
     """
 
     STOP = "stop"
@@ -49,6 +50,7 @@ class Step(StrEnum):
     ACCOUNT = "account"
     DATA = "data"
     RESOURCES = "resources"
+    CRON_JOBS = "cron-jobs"
     RESERVATIONS = "reservations"
     IMAGES = "images"
     HISTORY = "history"
@@ -85,7 +87,7 @@ class Wanted:
 
     @property
     def holds_queue(self) -> bool:
-        """True if workloads that wait are held until they have their new owner or tenant."""
+        """True if workloads that wait, and cron jobs, are held until they have their new owner or tenant."""
         return self.change is Change.RENAME or self.workloads is WorkChoice.HAND_OVER
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from commonage.domain.errors import InvalidInput
-from commonage.ports.registry import RegistryAccount
+from commonage.ports.registry import GetPullToken, RegistryAccount
 
 # Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
 _SECRET_PLACES = ("/", "/var", "/var/lib")
@@ -95,7 +95,8 @@ class ContainerSettings(EngineSettings):
     `url`: address of the daemon, in a Swarm of a manager on the control plane's node. `pull`: whether a missing image
     is pulled. `reaches`: loopback ports of the hub and the control plane, which containers reach by the gateway of
     their network. `gateway_port`: loopback port of the workload gateway, which serves these connections. `account`:
-    credentials for the site's registry. `networks`: address range of the tenants' networks.
+    credentials for the site's registry; `get_pull_token`: gets them for one image, at a site elsewhere. `networks`:
+    address range of the tenants' networks.
     """
 
     url: str = "unix:///var/run/docker.sock"
@@ -103,6 +104,7 @@ class ContainerSettings(EngineSettings):
     reaches: tuple[int, ...] = ()
     gateway_port: int = 0
     account: RegistryAccount | None = None
+    get_pull_token: GetPullToken | None = None
     mounts: tuple[Mount, ...] = ()
     networks: str = "10.213.0.0/16"
 
@@ -118,12 +120,13 @@ class RemoteSettings:
 
     `folder`: keeps the last known state of each, and what waits for its link. `gateway_port`: loopback port of the
     workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
-    workloads address these.
+    workloads address these. `registry`: the image registry of the control plane; empty without one.
     """
 
     folder: Path
     gateway_port: int = 0
     ports: tuple[int, ...] = ()
+    registry: str = ""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ _Place = tuple[str, str]  # repository and digest
 _MANIFEST_MAX = 4 * 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 ISSUER = "commonage"
-LASTS_S = 300
+LASTS_S, SITE_LASTS_S = 300, 3600
+"""How long a token is valid; a site elsewhere cannot get the next one while it pulls a large image."""
 _CLOCKS_MAY_DIFFER_S = 60
 
 
@@ -188,7 +189,7 @@ class Signer:
         )
         return built.public_bytes(serialization.Encoding.PEM).decode()
 
-    def sign(self, subject: str, audience: str, access: Sequence[Access], now: float) -> str:
+    def sign(self, subject: str, audience: str, access: Sequence[Access], now: float, lasts_s: int = LASTS_S) -> str:
         """A token for the registry called `audience`."""
         claims: dict[str, Any] = {
             "iss": ISSUER,
@@ -196,7 +197,7 @@ class Signer:
             "aud": audience,
             "iat": int(now),
             "nbf": int(now) - _CLOCKS_MAY_DIFFER_S,
-            "exp": int(now) + LASTS_S,
+            "exp": int(now) + lasts_s,
             "jti": secrets.token_hex(16),
             "access": [{"type": one.kind, "name": one.name, "actions": list(one.actions)} for one in access],
         }

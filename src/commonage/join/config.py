@@ -29,7 +29,8 @@ class JoinConfig:
     HOST:PORT of the Swarm's managers, `swarm_token` lets it in as a worker. `daemon` are required values in Docker's
     settings, `agent` the site's values in its agents' settings (`commonage.agent.config`). `registry` is HOST:PORT or
     empty. `shared_dir` is the folder that all nodes see, `mark` the content of its MARK_FILE. `images` are pulled while
-    joining. `now` is the control plane's clock (unix seconds).
+    joining. `now` is the control plane's clock (unix seconds). `registry_authority` (PEM) is not empty if the registry
+    is that of a control plane elsewhere: then nodes have no login there.
     """
 
     site: str
@@ -44,6 +45,7 @@ class JoinConfig:
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
+    registry_authority: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -65,7 +67,7 @@ class JoinConfig:
         for name in ("agents", "managers", "images"):
             if name in kept:
                 kept[name] = _texts(name, kept[name])
-        for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry"):
+        for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry", "registry_authority"):
             if not isinstance(kept.get(name, ""), str):
                 raise JoinConfigError(f"{name} in the join config is not a text: {kept[name]!r}")
         if not all(isinstance(kept.get(name, {}), dict) for name in ("daemon", "agent")):

@@ -24,6 +24,7 @@ from commonage.ports.registry import machine_user
 
 log = logging.getLogger(__name__)
 
+SCRIPT_PATH = "/join.sh"
 _MAX_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,6 +63,7 @@ class JoinListener:
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
         """Start; returns the port (a free one for 0). Raises OSError if the address is not available."""
         app = web.Application(client_max_size=_MAX_BYTES, middlewares=[self._guard])
+        app.router.add_get(SCRIPT_PATH, self._script)
         app.router.add_get("/bundle", self._bundle)
         app.router.add_post("/join-config", self._join_config)
         app.router.add_post("/certificate", self._certificate)
@@ -83,7 +85,8 @@ class JoinListener:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token first, then turn errors into a status and a message."""
         try:
-            if request.path not in (AUTHORITY_PATH, SITE_PATH):  # one has no secret, the other its own tokens
+            # Two have no secret, the last one has tokens of its own.
+            if request.path not in (AUTHORITY_PATH, SCRIPT_PATH, SITE_PATH):
                 await self._join_service.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
@@ -107,7 +110,10 @@ class JoinListener:
         )
 
     async def _bundle(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._join_service.kit().bundle, content_type="application/gzip")
+        return web.Response(body=(await self._join_service.kit()).bundle, content_type="application/gzip")
+
+    async def _script(self, _: web.Request) -> web.Response:
+        return web.Response(text=(await self._join_service.kit()).script, content_type="text/x-shellscript")
 
     async def _join_config(self, _: web.Request) -> web.Response:
         return web.json_response((await self._join_service.join_config()).to_json())

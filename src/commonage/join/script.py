@@ -29,13 +29,15 @@ def digest_of(script: str) -> str:
     return hashlib.sha256(script.encode()).hexdigest()
 
 
-def join_command(url: str, digest: str) -> str:
+def join_command(url: str, digest: str, *, is_verified: bool = True) -> str:
     """The command for the node that joins. It runs the script only if its digest matches.
 
     It uses a new folder, so that no other user can change the script after the check. Options may follow.
+    `is_verified`: the node can verify the server; otherwise only the digest protects the script.
     """
     check = f'echo "{digest}  join.sh" | sha256sum -c'
-    return f'cd "$(mktemp -d)" && curl -fsSo join.sh {shlex.quote(url)} && {check} && sudo sh join.sh'
+    options = "-fsSo" if is_verified else "-fsSko"
+    return f'cd "$(mktemp -d)" && curl {options} join.sh {shlex.quote(url)} && {check} && sudo sh join.sh'
 
 
 def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: str = "") -> str:

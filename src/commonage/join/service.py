@@ -84,6 +84,8 @@ class Site:
 
     `listeners` and `agents` are HOST:PORT, as other nodes reach them; `shared_dir` is the folder that all of them see;
     `images` are pulled while joining; `daemon` and `agent` are required values in Docker's settings and in the agents'.
+    `serves_script`: the script comes from the join listener, whose certificate no node can verify before it has it.
+    `registry_authority` verifies the registry if this is not the site's own authority.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Site:
     images: tuple[str, ...] = ()
     daemon: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
+    serves_script: bool = False
+    registry_authority: str = ""
 
 
 class JoinService:
@@ -119,7 +123,7 @@ class JoinService:
 
     # --- for admins -------------------------------------------------------------------------------------------------
 
-    def kit(self) -> JoinKit:
+    async def kit(self) -> JoinKit:
         """The same for every node; it contains no secret."""
         return self._kit
 
@@ -128,7 +132,8 @@ class JoinService:
         now = self._clock.now()
         token = await asyncio.to_thread(self._tokens.make, self._site.listeners, now, for_s)
         url = self._site.script_url
-        return JoinToken(token, now + for_s, url, join_command(url, self._kit.script_sha256))
+        command = join_command(url, self._kit.script_sha256, is_verified=not self._site.serves_script)
+        return JoinToken(token, now + for_s, url, command)
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         return cloud_init(self._kit.script, token, options, host_name)
@@ -213,6 +218,7 @@ class JoinService:
             images=site.images,
             daemon=site.daemon,
             agent=site.agent,
+            registry_authority=site.registry_authority,
         )
 
     async def certificate(self, token: str, node: str, csr_pem: str, proof: IdentityProof) -> Admitted:

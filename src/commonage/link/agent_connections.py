@@ -35,6 +35,7 @@ from commonage.link.messages import Report, RequestType
 from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal
+from commonage.ports.registry import PullToken
 
 _log = logging.getLogger(__name__)
 Q = TypeVar("Q")
@@ -337,8 +338,13 @@ class AgentConnections:
     async def unmount(self, node_id: str, attempt_id: str) -> None:
         await self._request(node_id, messages.UNMOUNT, messages.Attempts((attempt_id,)))
 
-    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
-        await self._request(node_id, messages.PULL, messages.Image(image), on_progress)
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress, token: PullToken | None = None) -> None:
+        report = self._reports.get(node_id)
+        if token is None or report is None or not report.pulls_by_token:
+            await self._request(node_id, messages.PULL, messages.Image(image), on_progress)
+        else:
+            wanted = messages.TokenPull(image, token.address, token.text)
+            await self._request(node_id, messages.PULL_BY_TOKEN, wanted, on_progress)
 
     async def reaches(self, node_id: str, address: str) -> bool:
         return (await self._request(node_id, messages.REACHES, messages.NodeAddress(address))).reachable

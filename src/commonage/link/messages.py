@@ -7,7 +7,7 @@ times that interval treats the link as lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from commonage.domain.nodes import Allocation, NodeReport
@@ -101,6 +101,7 @@ class Report:
     bounds_volumes: bool = False
     gateway: str = ""
     mounts: bool = False
+    pulls_by_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,15 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPull:
+    """`token` lets its bearer pull this image alone from `registry` (`HOST:PORT`), for a while."""
+
+    image: str
+    registry: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Allocations:
     """The allocations of the node for which a program runs now."""
 
@@ -226,6 +236,8 @@ MOUNT = RequestType("mount", Mounts, Mounted, 30.0)
 UNMOUNT = RequestType("unmount", Attempts, Nothing, 5.0)
 PULL = RequestType("pull", Image, Nothing, None)
 """No timeout: the agent gives up when its daemon is silent, and reports progress meanwhile."""
+PULL_BY_TOKEN = RequestType("pull-by-token", TokenPull, Nothing, None)
+"""As PULL, on an appliance."""
 FENCE = RequestType("fence", Attempts, Attempts, 30.0)
 UNPAUSE = RequestType("unpause", Unpause, Nothing, 10.0)
 REACHES = RequestType("reaches", NodeAddress, Reachable, 5.0)

@@ -19,6 +19,7 @@ def _refused(reason: r.CronRunRefused, say: Say) -> str:
 TEXTS: Texts = {
     r.CronJobCreated: "{by} created cron job {name} ({id}): {schedule} in {time_zone}.",
     r.CronJobRemoved: "{by} removed cron job {name} ({id}).",
+    r.CronJobHandedOver: "{by} handed cron job {name} ({id}) over to {owner} in tenant {tenant}.",
     r.CronJobSuspended: "{by} suspended cron job {name} ({id}).",
     r.CronJobResumed: "{by} resumed cron job {name} ({id}). Times that passed meanwhile do not run.",
     r.CronJobTriggered: "{by} ran cron job {name} ({id}) outside its schedule: {workload_id}.",

@@ -52,6 +52,14 @@ TEXTS: Texts = {
         f"Site {reason.site} has been unreachable since {moment(reason.since)}. This is its last known state: its "
         "workloads go on there, and new ones start once it is back."
     ),
+    r.UnreachableJoinService: lambda reason, _: (
+        f"Site {reason.site} has been unreachable since {moment(reason.since)}, and its own site agent admits its "
+        "nodes. Run `commonage doctor` on the appliance, and try again when `commonage site ls` shows it connected."
+    ),
+    r.NodesCannotJoin: (
+        "No node can join site {site}: its site agent has no join service. On the appliance, set `engine` to `swarm` "
+        "and `site_address` to its address there, and restart the site agent; older releases have no join service."
+    ),
     r.WorkloadLostThere: "A workload was lost there. It takes no work until its next report.",
     r.RemovedFromSite: (
         "{node} was removed from this site. Let it join again (`commonage node join`), or remove it from its engine."

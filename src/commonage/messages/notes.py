@@ -45,7 +45,8 @@ def _quota(reason: r.QuotaUse, _say: Say) -> str:
 
 
 def _home(reason: r.HomeUsed, _say: Say) -> str:
-    used = f"Your home uses {format_memory(reason.used_mib)}"
+    where = f" at site {reason.site}" if reason.site else ""
+    used = f"Your home{where} uses {format_memory(reason.used_mib)}"
     if reason.quota_mib is None:
         return f"{used}."
     how = "enforced by the file system" if reason.is_enforced else "measured, not enforced"
@@ -173,6 +174,9 @@ TEXTS: Texts = {
         f"Node {reason.node} is faulty, and an admin has to repair it. {_IF_LOST[reason.fate]}"
     ),
     r.NodeMustBeEmpty: _must_be_empty,
+    r.SiteTokenCreated: "{by} created a token to join as site {site}, valid until {expires_at}.",
+    r.SiteRevoked: "{by} revoked site {site}. It can join again with a new token.",
+    r.SiteRemoved: "{by} removed site {site}.",
     r.PoolNodeAdded: lambda reason, say: f"Node {reason.node} was requested. {say(reason.cause)}{_price(reason)}",
     r.PoolNodeRemoved: lambda reason, say: f"Node {reason.node} was given back. {say(reason.cause)}{_price(reason)}",
     r.PoolBelowMinimum: "The pool has fewer nodes than its minimum of {minimum}.",

@@ -17,6 +17,10 @@ def _workloads(names: tuple[str, ...]) -> str:
     return f"{count(len(names), 'workload')} ({_some(names)})"
 
 
+def _cron_jobs(names: tuple[str, ...]) -> str:
+    return f"{count(len(names), 'cron job')} ({_some(names)})"
+
+
 def _elsewhere(reason: r.FolderElsewhere, _say: Say) -> str:
     after = f"rename it to {reason.to}" if reason.to else "archive or delete it"
     return (
@@ -43,6 +47,8 @@ def _changed(reason: r.OffboardingStarted | r.OffboardingDone, during: str) -> s
 
 def _retired(reason: r.NameRetired, _say: Say) -> str:
     what = f"{reason.subject} {reason.name}"
+    if reason.pending and reason.to == reason.name:
+        return f"Another {reason.subject} is being renamed to {reason.name}. Wait until that is done, or ask an admin."
     if reason.pending:
         return f"The {what} is being {'renamed' if reason.to else 'removed'}. Wait until that is done, or ask an admin."
     how = f"was renamed to {reason.to}: use that name" if reason.to else "was removed"
@@ -54,12 +60,10 @@ def _waits(reason: r.WaitsForNewName, _say: Say) -> str:
 
 
 TEXTS: Texts = {
-    r.SessionsStop: lambda reason, _: f"{count(len(reason.workloads), 'session')} stop: {_some(reason.workloads)}.",
+    r.SessionsStop: lambda reason, _: f"Stop {count(len(reason.workloads), 'session')} ({_some(reason.workloads)}).",
     r.WorkloadsStop: lambda reason, _: f"Stop {_workloads(reason.workloads)}.",
     r.WorkloadsFinish: lambda reason, _: f"Wait until these end by themselves: {_workloads(reason.workloads)}.",
-    r.WorkloadsRequeued: lambda reason, _: (
-        f"Stop {_workloads(reason.workloads)}, and start them again for {reason.receiver}."
-    ),
+    r.WorkloadsRequeued: lambda reason, _: f"Requeue {_workloads(reason.workloads)} for {reason.receiver}.",
     r.WorkloadsMove: lambda reason, _: f"Hand over to {reason.receiver}, in the queue: {_workloads(reason.workloads)}.",
     r.FolderMoves: "Move {folder} to {to}.",
     r.FolderArchived: "Pack {folder} into an archive in {archive}, then delete the folder.",
@@ -67,8 +71,16 @@ TEXTS: Texts = {
     r.FolderDeleted: "Delete {folder}.",
     r.FolderElsewhere: _elsewhere,
     r.DockerVolumeStays: _docker_volume,
+    r.CronJobsMove: lambda reason, _: f"Hand over to {reason.receiver}: {_cron_jobs(reason.cron_jobs)}.",
+    r.CronJobsRemoved: lambda reason, _: (
+        f"Remove {_cron_jobs(reason.cron_jobs)}. To keep them, hand the workloads over to an heir."
+    ),
     r.RolesMove: lambda reason, _: f"Give the roles in {_some(reason.tenants)} to {reason.receiver}.",
     r.RolesEnd: lambda reason, _: f"Remove the roles in {_some(reason.tenants)}.",
+    r.PlatformRolesMove: lambda reason, _: (
+        f"Give the roles {_some(reason.roles)} on the platform to {reason.receiver}."
+    ),
+    r.PlatformRolesEnd: lambda reason, _: f"Remove the roles {_some(reason.roles)} on the platform.",
     r.TenantRenamed: "Declare tenant {name} as {to}, with its quota, roles and limits.",
     r.TenantRemoved: "Delete tenant {name}, with its quota and roles.",
     r.VolumesFollow: lambda reason, _: f"Give the volumes {_some(reason.volumes)} to {reason.receiver}.",
@@ -76,6 +88,8 @@ TEXTS: Texts = {
     r.VolumesDeleted: lambda reason, _: (
         f"Delete the volumes {_some(reason.volumes)}, which nobody else may use. Their folders stay."
     ),
+    r.SitesFollow: lambda reason, _: f"Give the sites {_some(reason.sites)} to {reason.receiver}.",
+    r.SitesShared: lambda reason, _: f"Take the tenant off the sites {_some(reason.sites)}.",
     r.ReservationsMove: lambda reason, _: f"Give the reservations {_some(reason.reservations)} to {reason.receiver}.",
     r.ReservationsCancelled: lambda reason, _: f"Cancel the reservations {_some(reason.reservations)}.",
     r.ImagesMove: lambda reason, _: (
@@ -106,16 +120,20 @@ TEXTS: Texts = {
     r.HistoryRenamed: "Usage, ended workloads and events of {name} get the name {to}. Texts of events stay as written.",
     r.NameRetires: "Retire the name: nobody can be {subject} {name} until an admin releases it.",
     r.ManagedByGit: "{kind} {name} is managed by {managed_by} and read-only here. Change it there first.",
-    r.PlatformRoleConfigured: (
-        "{name} is {role} of the platform by the setting platform_roles. Remove that from the settings file, and "
-        "restart the server."
-    ),
     r.NameTaken: "There is a {subject} {name} already, or there was one. Choose another name.",
     r.FolderTaken: "There is something at {folder} already. Move it away, or choose another name.",
     r.HeirUnknown: "There is no {subject} {name} to hand over to. Choose one that exists.",
     r.HeirNotMember: lambda reason, _: (
         f"{reason.name} may not submit to {_some(reason.tenants)}, and cannot get the workloads. Make {reason.name} a "
         "member, or choose another user."
+    ),
+    r.HeirHasCronJob: lambda reason, _: (
+        f"{reason.name} has cron jobs of the same names: {_some(reason.cron_jobs)}. Remove those of one of the two "
+        "users first, or choose another user."
+    ),
+    r.SiteOfTenantOnly: (
+        "Site {site} is for tenant {tenant} only, and would be open to all tenants. Remove the site with `commonage "
+        "site rm {site}` and its resource, change its tenants, or name an heir."
     ),
     r.OffboardingStarted: lambda reason, _: _changed(reason, "is being"),
     r.OffboardingStep: "The step {step} for {subject} {name} is done.",

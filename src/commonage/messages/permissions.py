@@ -21,13 +21,13 @@ ACTIONS = {
         "jobs"
     ),
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
-    _P.SEE_PLATFORM: "see all nodes with their faults, node pools, homes, metrics and events of the platform",
+    _P.SEE_PLATFORM: "see nodes, sites, resources, users, homes, metrics and events of the whole platform",
     _P.DRAIN_NODES: "drain and resume nodes, and clear remembered faults",
     _P.SUBMIT_FOR_OTHERS: "submit workloads for another user",
     _P.RAISE_PRIORITY: "use priorities above the highest that is open to all",
     _P.RESERVE: "make and cancel reservations",
     _P.PUBLISH_IMAGES: "register images for everybody, and images of other registries",
-    _P.MANAGE_PLATFORM: "join and remove nodes, and clean the registry",
+    _P.MANAGE_PLATFORM: "manage nodes, sites, resources, users and tenants, and clean the registry",
     _P.ISSUE_TOKENS: "create tokens for another user",
 }
 

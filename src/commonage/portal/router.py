@@ -27,14 +27,13 @@ from commonage.portal.views import (
     workload,
     workloads,
 )
-from commonage.ports.sites import Sites
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None = None) -> APIRouter:
-    """All pages, below `/services/commonage/`. `other_sites` is None where no site can join."""
+def create_router(control: Control, auth: PortalAuth) -> APIRouter:
+    """All pages, below `/services/commonage/`."""
     site = Site(control, auth)
     pages = [
         page
@@ -49,10 +48,10 @@ def create_router(control: Control, auth: PortalAuth, other_sites: Sites | None 
             usage,
             platform,
             offboarding,
+            sites,
         )
         for page in view.routes(site)
     ]
-    pages += sites.routes(site, other_sites)
     router = APIRouter(include_in_schema=False)
     for route in [*pages, *_common_routes(site)]:
         methods = sorted(route.methods or {"GET"})

@@ -57,6 +57,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         command=command_text,
         gpus=gpus_text,
         linked=linked,
+        coded=coded,
         text=lambda reason: messages.text(reason) if reason else "",
         texts=messages.texts,
         sentence=messages.of_error,
@@ -109,6 +110,11 @@ def hours(value: float) -> str:
     if value < 10:
         return f"{value:.2f}"
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def coded(text: str) -> Markup:
+    """Text between backticks becomes code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped before
 
 
 def linked(text: str) -> Markup:

@@ -15,6 +15,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal
+from commonage.ports.registry import PullToken
 
 PARTITIONED_AFTER_S = 8.0
 """An agent that reaches neither the control plane nor most of the nodes it knows pauses the site's containers after
@@ -48,9 +49,10 @@ class AgentReport:
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `neighbors` are
     names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are
     information, and no reason to stop scheduling onto the node. `bounds_volumes`: the daemon there enforces a volume's
-    size. `mounts`: the agent supports `Agents.mount`. `gateway` is the address at which containers of that node reach
-    its agent, which forwards their traffic to the hub and the control plane over TLS; empty if it does not. `node` and
-    `node_id` are the name and the Swarm node id that the agent's certificate binds to each other.
+    size. `mounts`: the agent supports `Agents.mount`; `pulls_by_token`: it takes the token of `Agents.pull`. `gateway`
+    is the address at which containers of that node reach its agent, which forwards their traffic to the hub and the
+    control plane over TLS; empty if it does not. `node` and `node_id` are the name and the Swarm node id that the
+    agent's certificate binds to each other.
     """
 
     node: str
@@ -67,6 +69,7 @@ class AgentReport:
     notices: tuple[Reason, ...] = ()
     bounds_volumes: bool = False
     mounts: bool = False
+    pulls_by_token: bool = False
     gateway: str = ""
     node_id: str = ""
 
@@ -130,7 +133,7 @@ class Agents(Protocol):
     async def unmount(self, node_id: str, attempt_id: str) -> None:
         """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
 
-    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress, token: PullToken | None = None) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""
 
     async def exec(

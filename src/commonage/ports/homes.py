@@ -1,6 +1,7 @@
 """Homes and folder volumes: their disk usage and limits on it, and the folders of one user or tenant.
 
-Implemented in `commonage.storage`, used by `control.usage.homes` and `control.offboarding`.
+Implemented in `commonage.storage`, and for sites elsewhere in `engines.remote`. Used by `control.usage.homes` and
+`control.offboarding`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class OwnedFolder:
     path: str
 
 
-class Homes(Protocol):
-    """All homes, each a folder named by `domain.volumes.folder_name`, and the folders of volumes that belong to one
-    tenant or user.
+class Storage(Protocol):
+    """The homes of a site, each a folder named by `domain.volumes.folder_name`, and the folders of volumes that belong
+    to one tenant or user: their sizes, and limits on them.
     """
 
     async def measure(self) -> Mapping[str, int]:
@@ -61,6 +62,10 @@ class Homes(Protocol):
 
         The first limit of a folder may take minutes. Raises Unavailable.
         """
+
+
+class Homes(Storage, Protocol):
+    """Those of this machine, which can be moved and deleted, too."""
 
     async def folders_of(
         self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None

@@ -75,9 +75,13 @@ class Membership(Protocol):
 
 
 class Joining(Protocol):
-    """The join service of the site, as admins use it."""
+    """The join service of a site, as admins use it.
 
-    def kit(self) -> JoinKit:
+    That of a site elsewhere is reached over its link. Without the link every method raises Unavailable, except
+    `is_admitted` and `remove_node`.
+    """
+
+    async def kit(self) -> JoinKit:
         """The same for every node; contains no secret."""
 
     async def token(self, for_s: int) -> JoinToken:

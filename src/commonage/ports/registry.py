@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,32 @@ class RegistryAccount:
 
     def is_for(self, image: str) -> bool:
         return image.startswith(f"{self.address}/")
+
+    @property
+    def login(self) -> Mapping[str, str]:
+        """The account as the Docker daemon takes it with a pull."""
+        return {"username": self.user, "password": self.password, "serveraddress": self.address}
+
+
+@dataclass(frozen=True, slots=True)
+class PullToken:
+    """Allows its bearer to pull one image from the registry at `address` (`HOST:PORT`), for `lasts_s` seconds."""
+
+    address: str
+    text: str
+    lasts_s: int
+
+    def __repr__(self) -> str:
+        return f"PullToken({self.address})"  # as for an account
+
+    @property
+    def login(self) -> Mapping[str, str]:
+        """The token as the Docker daemon takes it with a pull."""
+        return {"registrytoken": self.text, "serveraddress": self.address}
+
+
+GetPullToken = Callable[[str], Awaitable[PullToken | None]]
+"""Gets a token for the image of this name; None if it is in another registry. Raises EngineFailure."""
 
 
 def machine_user(node: str) -> str:

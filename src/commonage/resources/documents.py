@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,8 +54,36 @@ def read(kind: str, fields: Mapping[str, Any]) -> Form:
         if first["type"] == "extra_forbidden":
             known = "" if "." in path else f". Fields of {kind}: {', '.join(field_names(model))}"
             why = f"no such field{known}"
+        elif first["type"] == "string_pattern_mismatch":
+            why = f"{str(first['input'])[:60]!r} is not allowed. {_in_words(first['ctx']['pattern'])}"
+        elif first["type"] in _NUMBERS:
+            why = f"{str(first['input'])[:60]!r} is not {_NUMBERS[first['type']]}"
         name = fields.get("name", "")
         raise InvalidInput(f"{kind} {name}: {f'{path}: ' if path else ''}{why}", field=path or None) from None
+
+
+def _in_words(pattern: str) -> str:
+    """The pattern of a name in words: it lists words, or a first character and `{0,N}` of a class."""
+    words = re.fullmatch(r"\^\(?([a-z|]+)\)?\$", pattern)
+    if words is not None:
+        return f"Allowed: {', '.join(words[1].split('|'))}."
+    characters, most = re.findall(r"\[([^]]+)]\{0,(\d+)}", pattern)[-1]
+    kinds = [text for part, text in _CHARACTERS.items() if part in characters]
+    rest = re.sub("A-Z|a-z|0-9| ", "", characters)
+    begins = "a letter" if "0-9" not in pattern.partition("]")[0] else "a letter or digit"
+    return f"Use at most {int(most) + 1} {', '.join(kinds)} and {rest}. The first is {begins}."
+
+
+_NUMBERS = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+}
+_CHARACTERS = {"A-Z": "capital letters", "a-z": "lower-case letters", "0-9": "digits", " ": "spaces"}
 
 
 def field_names(model: type[Form]) -> list[str]:

@@ -56,6 +56,8 @@ def kind_named(name: str) -> ResourceKind:
 
 def known_kind(name: object) -> ResourceKind:
     """The kind that a document names. Raises InvalidInput with the closest name."""
+    if name is None:
+        raise InvalidInput(f"The kind is missing. Kinds: {', '.join(KINDS)}.", field="kind", code="unknown-kind")
     found = KINDS.get(name) if isinstance(name, str) else None
     if found is None:
         close = difflib.get_close_matches(str(name), list(KINDS), n=1, cutoff=0.5)

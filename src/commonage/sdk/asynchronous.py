@@ -293,19 +293,19 @@ class AsyncClient:
         return await self._call(Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu)))
 
     async def join_token(
-        self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()
+        self, *, site: str = "local", for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()
     ) -> JoinTokenOut:
         """A token for joining nodes, valid for `for_s` seconds; optionally with user data for a cloud. For admins."""
-        ask = JoinTokenIn(for_s=for_s, cloud_init=cloud_init, options=list(options))
+        ask = JoinTokenIn(site=site, for_s=for_s, cloud_init=cloud_init, options=list(options))
         return await self._call(Call("POST", "/join-tokens", JoinTokenOut, body=ask))
 
-    async def revoke_join_tokens(self) -> Sequence[str]:
-        """Revoke all join tokens made until now. For admins."""
-        return (await self._call(Call("DELETE", "/join-tokens", DoneOut))).done
+    async def revoke_join_tokens(self, site: str = "local") -> Sequence[str]:
+        """Revoke all join tokens of a site made until now. For admins."""
+        return (await self._call(Call("DELETE", "/join-tokens", DoneOut, given(site=site)))).done
 
-    async def join_kit(self) -> JoinKitOut:
-        """The script and the packed program with which a node joins. For admins."""
-        return await self._get("/join-kit", JoinKitOut)
+    async def join_kit(self, site: str = "local") -> JoinKitOut:
+        """The script and the packed program with which a node joins a site. For admins."""
+        return await self._call(Call("GET", "/join-kit", JoinKitOut, given(site=site)))
 
     async def sites(self) -> Sequence[SiteOut]:
         """The sites elsewhere, with the state of their links. For admins."""

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
 from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
+from commonage.engines.remote.engine import FromSites
+from commonage.engines.settings import RemoteSettings
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
@@ -31,8 +33,11 @@ from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.agents import RemoteDevices
+from commonage.ports.homes import Storage
+from commonage.ports.joining import Joining
 from commonage.server.configure import (
     EnginePlace,
+    RegistryAccess,
     agents_of,
     control_settings,
     homes_dir,
@@ -42,7 +47,7 @@ from commonage.server.configure import (
 )
 from commonage.server.data_dir import DataDir
 from commonage.server.identity import HubIdentity
-from commonage.server.joining import Joining, join_config
+from commonage.server.joining import JoiningMachines, join_config
 from commonage.server.origins import Origins, warning_of
 from commonage.server.platform import LocalSupport, builtin_of, declared_of
 from commonage.server.processes.children import Supervisor
@@ -52,6 +57,7 @@ from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
+from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
@@ -85,7 +91,7 @@ class Components:
     gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
     agents: AgentConnections | None = None
-    joining: Joining | None = None
+    joining: JoiningMachines | None = None
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -140,20 +146,36 @@ async def assemble(
     if agents is not None:
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, EnginePlace(LOCAL_SITE, data.path), devices.devices, access, account, agents)
+    place = EnginePlace(LOCAL_SITE, data.path)
+    engine = make_engine(settings, place, devices.devices, access, RegistryAccess(account), agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
     joining, engines = None, Engines([engine])
+    joins: ChainMap[str, Joining] = ChainMap({})
+    storage: Mapping[str, Storage] = {}
+
+    async def node_left(site: str, name: str) -> None:
+        await control.drains.left_site(site, name)
+
     elsewhere: ChainMap[str, RemoteDevices] = ChainMap({} if agents is None else {LOCAL_SITE: agents})
     if address := settings.site_address:
         authority = authority_of(data.path)
         kept = SiteSamples(store, metrics, clock)
-        remote = await asyncio.to_thread(remote_sites, authority, data.path, clock, kept.write, access, engines)
+        from_sites = FromSites(kept.write, node_left)
+        if registry is not None:
+            from_sites = replace(from_sites, pull_token=registry.pull_token)
+        at = account.address if account else ""
+        remote_settings = RemoteSettings(data.path.absolute() / SITES_FOLDER, access.gateway_port, access.ports, at)
+        remote = await asyncio.to_thread(
+            remote_sites, authority, data.path, clock, from_sites, remote_settings, engines
+        )
         elsewhere.maps.append(remote.engines.devices)  # sites come and go
-        site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
-        joining = Joining(settings, site, authority, data.path, clock, remote)
-    join_service = None if joining is None else joining.join_service
+        joins.maps.append(remote.engines.joining)
+        storage = remote.engines.storage
+        site = join_config(settings, address, shared_dir(settings, data.path), at)
+        joining = JoiningMachines(settings, site, authority, data.path, clock, remote)
+        joins[LOCAL_SITE] = joining.join_service
     adapters = Adapters(
         store=store,
         metrics=metrics,
@@ -167,8 +189,10 @@ async def assemble(
         chance=random.SystemRandom().randrange,
         support=LocalSupport(settings),
         declared=declared_of(settings),
-        joining=join_service,
+        joining=joins,
+        sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
+        storage=storage,
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
@@ -180,13 +204,12 @@ async def assemble(
     portal_auth = PortalAuth(
         identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
     )
-    sites = None if joining is None else joining.site_service
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
-        create_router(control, portal_auth, sites),
+        create_router(control, portal_auth),
         metrics_router(control, meter).routes,
-        Services(join_service, registry, sites),
+        Services(joins, registry),
     )
     web = meter.around(app)
     return Components(

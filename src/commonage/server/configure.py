@@ -20,7 +20,7 @@ from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
-from commonage.ports.registry import RegistryAccount
+from commonage.ports.registry import GetPullToken, RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
@@ -34,17 +34,25 @@ class EnginePlace:
     data: Path
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """How an engine pulls from the control plane's registry: with an account, or with a token for each image."""
+
+    account: RegistryAccount | None = None
+    get_pull_token: GetPullToken | None = None
+
+
 def make_engine(
     settings: Settings,
     place: EnginePlace,
     devices: Devices,
     access: WorkloadAccess,
-    account: RegistryAccount | None = None,
+    registry: RegistryAccess = RegistryAccess(),
     agents: Agents | None = None,
 ) -> Engine:
     """The engine of the settings, not open yet. `access`: how containers reach the hub and the control plane.
 
-    `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
+    `agents`: the agents of the site's nodes.
     """
     site, data = place.site, place.data
     every: dict[str, Any] = {
@@ -68,7 +76,8 @@ def make_engine(
         "reaches": access.ports,
         "gateway_port": access.gateway_port,
         "mounts": tuple(parse_mount(text) for text in settings.docker_mounts),
-        "account": account,
+        "account": registry.account,
+        "get_pull_token": registry.get_pull_token,
     }
     if settings.engine == "docker":
         docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)

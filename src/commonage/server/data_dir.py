@@ -38,10 +38,13 @@ class Running:
 
 
 class DataDir:
-    """A prepared folder, locked by this process; a context manager. The kernel releases a dead process's lock."""
+    """A prepared folder, locked by this process; a context manager. The kernel releases a dead process's lock.
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
-        self.path = path
+    `was_killed`: the server before this one did not close it, and its children may end only now.
+    """
+
+    def __init__(self, path: Path, lock: IO[str], *, was_killed: bool = False) -> None:
+        self.path, self.was_killed = path, was_killed
         self._lock = lock
 
     @property
@@ -74,7 +77,8 @@ def prepare(path: Path) -> DataDir:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_mode & 0o077:
             path.chmod(0o700)
-        data = DataDir(path, _take_lock(path))
+        lock, was_killed = _take_lock(path)
+        data = DataDir(path, lock, was_killed=was_killed)
     except OSError as error:
         raise DataDirError(sentence(error, path)) from error
     try:
@@ -124,7 +128,8 @@ def running_server(path: Path) -> Running | None:
         raise DataDirError(sentence(error, path)) from error
 
 
-def _take_lock(path: Path) -> IO[str]:
+def _take_lock(path: Path) -> tuple[IO[str], bool]:
+    """The locked file, and whether the process that had it before left its contents."""
     file = (path / "commonage.lock").open("a+", encoding="utf-8")
     try:
         _lock_with_retries(file)
@@ -136,8 +141,10 @@ def _take_lock(path: Path) -> IO[str]:
     except OSError:
         file.close()
         raise
+    file.seek(0)
+    was_killed = bool(file.read(1))
     _announce(file, Running(os.getpid(), socket.gethostname(), time.time()))
-    return file
+    return file, was_killed
 
 
 def _lock_with_retries(file: IO[str]) -> None:

@@ -1,19 +1,20 @@
 """The join service and its listener, with the join config from the settings; and the links of sites elsewhere.
 
-Made by the bootstrap, opened by main.
+Made by the bootstrap, opened by main. An appliance has a join service of its own, made by `server.site_agent`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
-from commonage.join.listener import JoinListener
+from commonage.join.listener import SCRIPT_PATH, JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
@@ -22,6 +23,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.sites.service import InviteRules, SiteService
 from commonage.ports.clock import Clock
 from commonage.server.processes.ports import PortError, in_url
+from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import RemoteSites
 from commonage.wire.hub import PORTAL_PATH
@@ -48,8 +50,50 @@ def join_config(settings: Settings, address: str, shared_dir: Path, registry: st
     )
 
 
-class Joining:
-    """The join service behind its listener, and the sites that dial.
+@dataclass(frozen=True, slots=True)
+class PlatformTrust:
+    """The control plane's registry (`HOST:PORT`, or empty), and the authority (PEM) that verifies it."""
+
+    registry: str
+    authority: str
+
+
+def site_join_config(settings: Settings, address: str, site: str, shared_dir: Path, platform: PlatformTrust) -> Site:
+    """As `join_config`, of an appliance: its nodes need its site agent alone, and the registry for images there."""
+    made = join_config(settings, address, shared_dir, platform.registry)
+    return replace(
+        made,
+        name=site,
+        script_url=f"https://{made.listeners[0]}{SCRIPT_PATH}",
+        serves_script=True,
+        registry_authority=platform.authority,
+    )
+
+
+class _Listening:
+    """The join listener at the address of the settings, with a certificate of the site's own authority."""
+
+    def __init__(self, settings: Settings, authority: CertificateAuthority, listener: JoinListener) -> None:
+        self._settings, self._authority, self._listener = settings, authority, listener
+
+    async def open(self) -> None:
+        """Raises PortError."""
+        pair = await asyncio.to_thread(self._authority.serve, [NAME, self._settings.site_address or NAME])
+        bind, port = self._settings.joining_bind, self._settings.joining_port
+        try:
+            await self._listener.start(bind, port, pair.cert_pem, pair.key_pem)
+        except OSError as error:
+            raise PortError(
+                f"Cannot listen for joining machines at {bind}, port {port}: {error.strerror or error}. Set "
+                "joining_port or joining_bind."
+            ) from error
+
+    async def close(self) -> None:
+        await self._listener.stop()
+
+
+class JoiningMachines:
+    """The control plane's join service behind its listener, and the sites that dial.
 
     `join_service` and `site_service` are the ports for the API.
     """
@@ -63,30 +107,44 @@ class Joining:
         clock: Clock,
         remote: RemoteSites,
     ) -> None:
-        self._settings, self._authority = settings, authority
-        folder = data_dir / "joining"
-        tokens = Tokens(folder / "secret", authority.fingerprint)
+        self._settings = settings
+        tokens = _tokens(data_dir, authority)
         self.join_service = JoinService(site, authority, tokens, SwarmManager(settings.docker_url), clock)
         self.site_links = remote.links
         rules = InviteRules(site.listeners, frozenset([LOCAL_SITE]))
         self.site_service = SiteService(authority, remote.registry, remote.links, tokens, clock, rules)
-        self._join_listener = JoinListener(self.join_service, self.site_service)
+        self._listening = _Listening(settings, authority, JoinListener(self.join_service, self.site_service))
 
     async def open(self, agents: AgentConnections | None) -> None:
         """Start to accept nodes and sites. Raises PortError, BundleError, SiteListenError."""
         await self.site_links.open(self._settings.sites_bind, self._settings.sites_port)
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)
-        pair = await asyncio.to_thread(self._authority.serve, [NAME, self._settings.site_address or NAME])
-        bind, port = self._settings.joining_bind, self._settings.joining_port
-        try:
-            await self._join_listener.start(bind, port, pair.cert_pem, pair.key_pem)
-        except OSError as error:
-            raise PortError(
-                f"Cannot listen for joining machines at {bind}, port {port}: {error.strerror or error}. Set "
-                "joining_port or joining_bind."
-            ) from error
+        await self._listening.open()
 
     async def close(self) -> None:
-        await self._join_listener.stop()
+        await self._listening.close()
         await self.site_links.close()
+
+
+class JoiningNodes:
+    """The join service of an appliance with a Swarm, behind its listener. It serves the join script, too."""
+
+    def __init__(self, settings: Settings, site: Site, data_dir: Path, clock: Clock) -> None:
+        authority = authority_of(data_dir)
+        swarm = SwarmManager(settings.docker_url)
+        self.join_service = JoinService(site, authority, _tokens(data_dir, authority), swarm, clock)
+        self._listening = _Listening(settings, authority, JoinListener(self.join_service))
+
+    async def open(self, agents: AgentConnections) -> None:
+        """Start to accept nodes. Raises PortError, BundleError."""
+        bundle = await asyncio.to_thread(make_bundle)
+        await asyncio.to_thread(self.join_service.open, bundle, agents)
+        await self._listening.open()
+
+    async def close(self) -> None:
+        await self._listening.close()
+
+
+def _tokens(data_dir: Path, authority: CertificateAuthority) -> Tokens:
+    return Tokens(data_dir / "joining" / "secret", authority.fingerprint)

@@ -5,6 +5,7 @@ All records go to logs/server.log, as text or JSON with their `extra` fields; wa
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import sys
@@ -29,7 +30,7 @@ _QUIET = ("httpx2", "httpcore2", "aiosqlite", "alembic", "asyncio", "uvicorn")
 
 def set_up(logs: Path, level: str, form: str, terminal_level: int = logging.WARNING) -> None:
     """Configure logging. Raises OSError if the file cannot be written."""
-    file = RotatingFileHandler(logs / "server.log", maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, encoding="utf-8")
+    file = _File(logs / "server.log", maxBytes=_FILE_BYTES, backupCount=_FILES_KEPT, encoding="utf-8")
     file.setFormatter(JsonLines() if form == "json" else TextLines())
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setLevel(terminal_level)
@@ -43,6 +44,14 @@ def set_up(logs: Path, level: str, form: str, terminal_level: int = logging.WARN
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _File(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """On a full disk, the file lacks records. A traceback of each would bury what the terminal gets."""
+        error = sys.exception()
+        if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+            super().handleError(record)
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:

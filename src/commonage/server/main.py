@@ -42,7 +42,7 @@ from commonage.server.origins import origins_of
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
 from commonage.server.processes.components import check_ports, write_components
 from commonage.server.processes.hub import HubPlan, hub_children
-from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen
+from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen, wait_until_free
 from commonage.server.processes.registry import RegistryCollection
 from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, load_secrets
@@ -171,6 +171,8 @@ class _Server:
         if settings.children == "external":
             names = ("port", "control_port", "hub_port", "proxy_api_port")
             check_ports({name: getattr(settings, name) for name in names})
+        elif data.was_killed:
+            await wait_until_free(data.path, settings.bind, settings.port)
         port = settings.port or free_port(settings.bind)
         ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
         origins = origins_of(settings, port)

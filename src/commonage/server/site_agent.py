@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.gpu.detect import share_devices
 from commonage.link.messages import Nothing
@@ -22,13 +20,18 @@ from commonage.link.sites.messages import SiteWelcome
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.server.bootstrap import SystemClock, sharing_of
-from commonage.server.configure import EnginePlace, agents_of, make_engine
+from commonage.server.configure import EnginePlace, RegistryAccess, agents_of, homes_dir, make_engine, shared_dir
 from commonage.server.data_dir import DataDir
+from commonage.server.joining import JoiningNodes, PlatformTrust, site_join_config
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
-from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.site_agent.agent import SiteAgent, SiteParts, SiteSettings
 from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
+from commonage.site_agent.images import PullTokens
+from commonage.site_agent.joining import SiteDrains
+from commonage.site_agent.network import KeptNetwork
+from commonage.storage.homes import HomeFolders
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +56,10 @@ async def run_site_agent(settings: Settings, data: DataDir, folder: Path) -> Non
 async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
     clock: Clock = SystemClock()
     credentials = SiteCredentials(folder)
-    site = (await asyncio.to_thread(credentials.identity)).site
-    network = await _network(credentials, folder / "network.json")
+    identity = await asyncio.to_thread(credentials.identity)
+    site = identity.site
+    await asyncio.to_thread(credentials.keep_authority, identity)
+    network = await _network(credentials, KeptNetwork(folder))
     async with AsyncExitStack() as closing:
         gateway = SiteGateway()
         await gateway.open()
@@ -65,19 +70,30 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         sharing = sharing_of(settings, data.path)
         opened = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
         closing.callback(opened.devices.close)
+        platform = PlatformTrust(network.registry, identity.authority)
+        joining = await asyncio.to_thread(_joining, settings, data, site, platform, clock)
+        access = WorkloadAccess(network.ports, gateway.port)
+        images = RegistryAccess(get_pull_token=PullTokens(lambda: gateway.connection).get)
+        engine = make_engine(settings, EnginePlace(site, data.path), opened.devices, access, images, agents)
+        own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
+        join_service = None if joining is None else joining.join_service
+        homes = HomeFolders(homes_dir(settings, data.path), data.path / "archive")
+        parts = SiteParts(SiteDevices(opened.devices, agents), join_service, homes)
+        agent = SiteAgent(engine, gateway, folder, clock, own, parts)
         if agents is not None:
             closing.push_async_callback(agents.close)
-            await agents.open(settings.agents_bind, settings.agents_port)
-        access = WorkloadAccess(network.ports, gateway.port)
-        engine = make_engine(settings, EnginePlace(site, data.path), opened.devices, access, agents=agents)
-        own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
-        agent = SiteAgent(engine, gateway, folder, clock, own, SiteDevices(opened.devices, agents))
+            drains = SiteDrains(join_service, lambda: gateway.connection, agent.refresh) if join_service else None
+            await agents.open(settings.agents_bind, settings.agents_port, drains)
         closing.push_async_callback(agent.close)
         try:
             await agent.open()
         except EngineFailure as error:
             raise EngineFailure(f"the {settings.engine} engine of this site cannot be used: {error}") from error
         _log.info("site %s: %s engine is open", site, settings.engine)
+        if joining is not None and agents is not None:
+            await joining.open(agents)
+            closing.push_async_callback(joining.close)
+            _log.info("nodes can join site %s", site)
 
         async def use(connection: SiteConnection, _welcome: SiteWelcome) -> None:
             await agent.use(connection)
@@ -89,10 +105,20 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
                 loops.create_task(agents.run())
 
 
-async def _network(credentials: SiteCredentials, path: Path) -> SiteNetwork:
-    """The ports of the platform, which the engine has to know: those of the first link, kept for later starts."""
-    with suppress(OSError, ValueError, Unreadable):
-        return from_json(SiteNetwork, json.loads(path.read_text(encoding="ascii")), ignore_unknown=True)
+def _joining(
+    settings: Settings, data: DataDir, site: str, platform: PlatformTrust, clock: Clock
+) -> JoiningNodes | None:
+    """The join service for nodes of a Swarm that says at which address they reach it; else None. Blocks briefly."""
+    if settings.engine != "swarm" or not settings.site_address:
+        return None
+    config = site_join_config(settings, settings.site_address, site, shared_dir(settings, data.path), platform)
+    return JoiningNodes(settings, config, data.path, clock)
+
+
+async def _network(credentials: SiteCredentials, kept: KeptNetwork) -> SiteNetwork:
+    """The ports of the platform, which the engine has to know: those of the last link, at first of the first one."""
+    if (known := await asyncio.to_thread(kept.read)) is not None:
+        return known
     found: asyncio.Future[SiteNetwork] = asyncio.get_running_loop().create_future()
 
     async def note(network: SiteNetwork, _: OnProgress) -> Nothing:
@@ -111,5 +137,5 @@ async def _network(credentials: SiteCredentials, path: Path) -> SiteNetwork:
     finally:
         dialing.cancel()
         await asyncio.gather(dialing, return_exceptions=True)
-    path.write_text(json.dumps(to_json(network)), encoding="ascii")
+    await asyncio.to_thread(kept.keep, network)
     return network

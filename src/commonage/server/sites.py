@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.control.engines import Engines
-from commonage.engines.remote.engine import RemoteEngine, StoreSamples
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.sites.links import SiteEvents, SiteLinks
 from commonage.link.sites.registry import SiteRegistry
 from commonage.ports.clock import Clock
-from commonage.server.workload_gateway import WorkloadAccess
 
 FOLDER = "sites"
 """Folder of their last known states, in the data folder."""
@@ -30,8 +29,8 @@ def remote_sites(
     authority: CertificateAuthority,
     data_dir: Path,
     clock: Clock,
-    store_samples: StoreSamples,
-    access: WorkloadAccess,
+    from_sites: FromSites,
+    settings: RemoteSettings,
     all_engines: Engines,
 ) -> RemoteSites:
     """Adds the engines of joined sites to `all_engines`, and later those of sites that join while the server runs.
@@ -50,8 +49,7 @@ def remote_sites(
 
     registry = SiteRegistry(data_dir.absolute() / "authority" / "sites.json", clock.now)
     names = [one.name for one in registry.sites() if one.joined_at is not None]
-    settings = RemoteSettings(data_dir.absolute() / FOLDER, access.gateway_port, access.ports)
-    engines = Sites(names, settings, clock, store_samples, added, removed)
+    engines = Sites(names, settings, clock, from_sites, added, removed)
     for engine in engines.engines():
         all_engines.add(engine)
     events = SiteEvents(engines.on_connected, engines.on_joined, engines.on_removed)

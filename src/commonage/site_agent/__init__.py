@@ -10,6 +10,10 @@
 | samples of an outage | `samples.py` |
 | GPUs of the site, and warnings about them | `devices.py` |
 | how workloads reach the hub and the control plane | `gateway.py` |
+| homes and volumes: sizes and limits | `storage.py` |
+| nodes that join this site | `joining.py` |
+| images of the control plane's registry | `images.py` |
+| what the control plane says of itself, for the next start | `network.py` |
 | joining as a site | `join.py` |
 
 While the link is down the agent goes on: it starts what it accepted, and its engine keeps what runs and what ended

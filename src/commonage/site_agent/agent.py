@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,18 @@ from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
+from commonage.ports.homes import Storage
+from commonage.ports.joining import Joining
 from commonage.site_agent import attempts, devices, samples
 from commonage.site_agent.attempts import Attempts
 from commonage.site_agent.bundles import SiteBundles
 from commonage.site_agent.devices import KeptWarnings, SiteDevices
 from commonage.site_agent.gateway import SiteGateway
+from commonage.site_agent.joining import SiteJoins
+from commonage.site_agent.network import KeptNetwork
 from commonage.site_agent.samples import KeptSamples
 from commonage.site_agent.statuses import StatusTracker
+from commonage.site_agent.storage import SiteFolders
 from commonage.site_agent.streams import EngineStreams
 
 _log = logging.getLogger(__name__)
@@ -68,11 +73,19 @@ class SiteSettings:
     serves_ports: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SiteParts:
+    """What a site may lack: GPUs, a join service for nodes, and homes and volumes that are measured."""
+
+    devices: SiteDevices = field(default_factory=SiteDevices)
+    joining: Joining | None = None
+    storage: Storage | None = None
+
+
 class SiteAgent:
     """`open()`, then `run()` until cancelled; meanwhile `serve` each connection to the control plane, one at a time.
 
-    `gateway` is open: the engine may need its port. `folder` holds the agent's own files. `gpus`: None if the site has
-    none.
+    `gateway` is open: the engine may need its port. `folder` holds the agent's own files.
     """
 
     def __init__(
@@ -82,10 +95,13 @@ class SiteAgent:
         folder: Path,
         clock: Clock,
         settings: SiteSettings | None = None,
-        gpus: SiteDevices | None = None,
+        parts: SiteParts | None = None,
     ) -> None:
         self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
-        self._devices = gpus or SiteDevices()
+        parts = parts or SiteParts()
+        self._devices = parts.devices
+        self._joins = None if parts.joining is None else SiteJoins(parts.joining)
+        self._folders = None if parts.storage is None else SiteFolders(parts.storage)
         self._file = SqliteFile(
             folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA, *devices.SCHEMA), samples.ON_FULL
         )
@@ -96,9 +112,11 @@ class SiteAgent:
         self._warnings = KeptWarnings(self._file, clock.now)
         self._streams = EngineStreams(engine, self._statuses)
         self._connection: SiteConnection | None = None
-        self._report = SiteReport(Capabilities("remote"))
+        self._report = SiteReport(
+            Capabilities("remote"), lets_join=self._joins is not None, measures_storage=self._folders is not None
+        )
         self._reporting = asyncio.Lock()
-        self._gateway = gateway
+        self._gateway, self._network = gateway, KeptNetwork(folder)
 
     async def open(self) -> None:
         """Open the engine, and start what was accepted and not started yet. Raises EngineFailure, Unavailable."""
@@ -107,7 +125,7 @@ class SiteAgent:
         await self._engine.open()
         await self._statuses.refresh()  # before a link can report that these are all
         await self._attempts.open()
-        await self._refresh()
+        await self.refresh()
 
     async def close(self) -> None:
         """Stops nothing that runs."""
@@ -131,6 +149,8 @@ class SiteAgent:
                 RESUME: self._resume,
                 PREPARE: self._prepare,
                 ATTACH: self._on_attach,
+                **({} if self._joins is None else self._joins.handlers()),
+                **({} if self._folders is None else self._folders.handlers()),
             },
             streams={
                 LOGS: self._streams.logs,
@@ -186,18 +206,19 @@ class SiteAgent:
 
     async def _resume(self, device: Device, _: OnProgress) -> Nothing:
         await self._devices.resume(device.uuid)
-        await self._refresh()  # the control plane knows the fault is gone before it gets the answer
+        await self.refresh()  # the control plane knows the fault is gone before it gets the answer
         return Nothing()
 
     async def _prepare(self, wanted: Prepare, on_progress: OnProgress) -> Nothing:
         try:
             await self._engine.prepare(wanted.environment, wanted.node, on_progress)
         finally:  # the control plane knows the environment's status before it gets the answer
-            await self._refresh()
+            await self.refresh()
         return Nothing()
 
     async def _on_attach(self, network: SiteNetwork, _: OnProgress) -> Nothing:
         """Wait for the end of the link, which cancels this."""
+        await asyncio.to_thread(self._network.keep, network)
         if self._settings.serves_ports:
             await self._gateway.serve(network.ports)
         await asyncio.Event().wait()
@@ -222,9 +243,9 @@ class SiteAgent:
                 await self._statuses.refresh()
             except CommonageError as error:
                 _log.warning("the engine does not answer: %s", error)
-            await self._refresh()
+            await self.refresh()
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
         """Report nodes and environments, if they changed."""
         async with self._reporting:
             before, dropped = self._report, self._samples.dropped
@@ -232,10 +253,13 @@ class SiteAgent:
                 nodes, environments = await self._engine.nodes(), await self._engine.environments()
                 found = (self._engine.capabilities(), tuple(nodes), tuple(environments))
             except CommonageError as error:
-                found = (before.capabilities, before.nodes, before.environments)
-                self._report = SiteReport(*found, failure=str(error), samples_dropped=dropped)
+                self._report = replace(before, failure=str(error), samples_dropped=dropped)
             else:
-                self._report = SiteReport(*found, samples_dropped=dropped)
+                capabilities, nodes, environments = found
+                self._report = replace(
+                    before, capabilities=capabilities, nodes=nodes, environments=environments, failure="",
+                    samples_dropped=dropped,
+                )  # fmt: skip
             if self._connection is not None and self._report != before:
                 self._connection.send(REPORT, self._report)
 

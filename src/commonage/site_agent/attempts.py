@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.errors import CommonageError, start_failure
+from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.link.sites.engine_messages import Start
@@ -64,7 +64,10 @@ class Attempts:
         ]
 
     async def start(self, wanted: Start) -> None:
-        """Goes on if the caller is cancelled. Raises EngineFailure if the engine refuses it; then it is not kept."""
+        """Goes on if the caller is cancelled.
+
+        Raises EngineFailure if the engine refuses it, and Unavailable on a full disk; then it is not kept.
+        """
         attempt_id = wanted.request.attempt_id
         task = self._starting.get(attempt_id)
         if task is None:
@@ -78,22 +81,36 @@ class Attempts:
             _log.warning("attempt %s does not start: %s", attempt_id, error)
 
     async def _start(self, wanted: Start) -> None:
-        attempt_id, allocation = wanted.request.attempt_id, wanted.request.allocation
+        attempt_id = wanted.request.attempt_id
         if self._statuses.get(attempt_id) is not None:
             return
-        await self._file.write(
-            (
-                "INSERT INTO attempts (id, start, bundle, allocation) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                (attempt_id, json.dumps(to_json(wanted)), wanted.bundle, json.dumps(to_json(allocation))),
-            )
-        )
+        await self._accept(wanted)
+        try:
+            await self._engine.start(self._complete(wanted))
+        except CommonageError as error:
+            try:
+                await self._drop(attempt_id)
+            except Unavailable:  # then it is accepted for good: it would run after a restart
+                _log.warning("attempt %s is tried again: %s", attempt_id, error)
+                return
+            raise
+        try:
+            await self._note_begun(attempt_id)
+        except CommonageError as error:
+            _log.warning("attempt %s runs, which is noted later: %s", attempt_id, error)
+
+    async def _accept(self, wanted: Start) -> None:
+        attempt_id, allocation = wanted.request.attempt_id, wanted.request.allocation
+        insert = "INSERT INTO attempts (id, start, bundle, allocation) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+        values = (attempt_id, json.dumps(to_json(wanted)), wanted.bundle, json.dumps(to_json(allocation)))
+        try:
+            await self._file.write((insert, values))
+        except Unavailable:
+            self._bundles.started(wanted.bundle)
+            await self._clear_bundles()
+            raise
         self._allocations[attempt_id] = allocation
         self._bundles.started(wanted.bundle)
-        try:
-            await self._begin(wanted)
-        except CommonageError:
-            await self._drop(attempt_id)
-            raise
 
     async def retry(self) -> None:
         """Start what was accepted and not started: the agent was killed in between, or the engine did not answer."""
@@ -102,18 +119,21 @@ class Attempts:
                 continue
             wanted = from_json(Start, json.loads(start), ignore_unknown=True)
             try:
-                await self._begin(wanted)
+                await self._engine.start(self._complete(wanted))
             except CommonageError as error:
                 _log.warning("attempt %s does not start: %s", attempt_id, error)
                 if not error.is_retryable:
                     await self._refuse(wanted.request, error)
+            else:
+                await self._note_begun(attempt_id)
 
-    async def _begin(self, wanted: Start) -> None:
-        request = wanted.request
-        if wanted.bundle:
-            request = replace(request, bundle_path=str(self._bundles.path(wanted.bundle)))
-        await self._engine.start(self._prepare(request))
-        await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (request.attempt_id,)))
+    def _complete(self, wanted: Start) -> StartRequest:
+        if not wanted.bundle:
+            return self._prepare(wanted.request)
+        return self._prepare(replace(wanted.request, bundle_path=str(self._bundles.path(wanted.bundle))))
+
+    async def _note_begun(self, attempt_id: str) -> None:
+        await self._file.write(("UPDATE attempts SET start = NULL WHERE id = ?", (attempt_id,)))
         await self._statuses.refresh()
 
     async def _refuse(self, request: StartRequest, error: CommonageError) -> None:
@@ -144,5 +164,8 @@ class Attempts:
     async def _drop(self, attempt_id: str) -> None:
         await self._file.write(("DELETE FROM attempts WHERE id = ?", (attempt_id,)))
         self._allocations.pop(attempt_id, None)
+        await self._clear_bundles()
+
+    async def _clear_bundles(self) -> None:
         used = {bundle for (bundle,) in await self._file.read("SELECT DISTINCT bundle FROM attempts")}
         await self._bundles.remove_except(used)

@@ -29,6 +29,11 @@ class SiteGateway:
         self._forwarders: dict[int, StreamForwarder] = {}
         self.port = 0
 
+    @property
+    def connection(self) -> SiteConnection | None:
+        """The current connection to the control plane; None without one."""
+        return self._connection
+
     def use(self, connection: SiteConnection | None) -> None:
         self._connection = connection
 

@@ -60,12 +60,13 @@ class VolumeOut(BaseModel):
 
 
 class HomeOut(BaseModel):
-    """The caller's home folder, which all of the caller's workloads share."""
+    """The caller's home folder, which all of the caller's workloads at a site share; of several sites the largest."""
 
     used_mib: int
     quota_mib: int | None = Field(description="Quota; null for none.")
     over: bool = Field(description="It exceeds its quota.")
     enforced: bool = Field(description="Whether the file system enforces the quota.")
+    site: str = Field("", description="Site of the home; empty for the control plane's own.")
     measured_at: float
     text: str
 

@@ -200,9 +200,18 @@ class NodePoolList(BaseModel):
     items: list[NodePoolOut]
 
 
+class JoiningQuery(Strict):
+    """The site that nodes join."""
+
+    site: PlainText = Field("local", max_length=60, description="Name of the site; default: the control plane's own.")
+
+
 class JoinTokenIn(Strict):
     """Properties of the new join token."""
 
+    site: Annotated[
+        PlainText, Field(max_length=60, description="Site that the machines join; default: the control plane's own.")
+    ] = "local"
     for_s: Annotated[int, Field(ge=60, le=604_800, description="Lifetime in seconds.")] = 3600
     cloud_init: Annotated[bool, Field(description="Also return user data (cloud-init) for machines of a cloud.")] = (
         False

@@ -89,7 +89,7 @@ class UserOut(BaseModel):
     admin: bool
     in_hub: bool = Field(description="Whether JupyterHub has this user.")
     groups: list[str]
-    roles: list[str] = Field(description="Roles in tenants, as `TENANT: ROLE`.")
+    roles: list[str] = Field(description="Roles on the platform, then roles in tenants as `TENANT: ROLE`.")
     live: int = Field(description="Workloads that have not ended.")
     home_mib: int | None = Field(description="Size of the home, null before it is measured.")
     offboarding: OffboardingOut | None = Field(description="The change that gives this name up, or takes it.")

@@ -24,6 +24,7 @@ from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.ports.agents import AgentReport, Agents, OnProgress
 from commonage.ports.devices import ShareAssignment
+from commonage.ports.registry import PullToken
 
 
 class LocalAgents(Agents):
@@ -125,7 +126,7 @@ class LocalAgents(Agents):
     async def release(self, node_id: str, attempt_id: str) -> None:
         self.released.append((self._names[node_id], attempt_id))
 
-    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress, token: PullToken | None = None) -> None:
         daemon = self._daemon(self._names[node_id])
 
         def have() -> None:

@@ -288,6 +288,22 @@ async def test_an_attempt_that_vanishes_is_lost_and_tried_again(site: Site) -> N
     assert (site.there(one).state, site.there(one).reason) == (State.LOST, attempts.Disappeared())
 
 
+async def test_engine_forgets_an_attempt_that_vanished(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+
+    async def forget(attempt_id: str) -> None:
+        forgotten.append(attempt_id)
+
+    monkeypatch.setattr(site.engine, "forget", forget)
+    async with site.open() as control:
+        one = await submit(control, job(requeue=False))
+        await site.clock.advance(1)
+        site.engine.lose(f"{one.id}-1")
+        await site.clock.advance(30)
+    assert site.there(one).state is State.LOST
+    assert forgotten == [f"{one.id}-1"]
+
+
 async def test_an_attempt_that_was_started_and_is_never_seen_is_given_up(site: Site) -> None:
     site.engine.default = Behaviour(lasts_s=None, start_delay_s=1000)
     async with site.open() as control:

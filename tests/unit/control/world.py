@@ -17,7 +17,7 @@ from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError
-from commonage.domain.nodes import Allocation, Share
+from commonage.domain.nodes import LOCAL_SITE, Allocation, Share
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.resources import NodePool
 from commonage.domain.workloads import Kind, State, Workload
@@ -144,7 +144,7 @@ class Site:
             chance=lambda below: next(self.chances) % below,
             elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
             support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),
-            joining=self.joining,
+            joining={} if self.joining is None else {LOCAL_SITE: self.joining},
             homes=self.homes,
             declared=self.declared,
         )

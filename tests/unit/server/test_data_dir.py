@@ -42,7 +42,10 @@ def test_the_lock_of_a_dead_server_is_free(tmp_path: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 9
     assert running_server(tmp_path) is None
-    prepare(tmp_path).close()
+    with prepare(tmp_path) as data:
+        assert data.was_killed
+    with prepare(tmp_path) as data:
+        assert not data.was_killed, "the last one closed it"
 
 
 def test_what_runs_is_found_and_what_does_not_is_none(tmp_path: Path) -> None:

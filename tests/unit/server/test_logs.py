@@ -2,7 +2,9 @@
 
 import json
 import logging
+import subprocess
 import sys
+from pathlib import Path
 
 from commonage.server.logs import JsonLines, Short, TextLines
 
@@ -34,3 +36,15 @@ def test_a_terminal_gets_no_traceback() -> None:
     line = Short().format(record("it broke", failed=True))
     assert "Traceback" not in line
     assert "it broke (ValueError: why; more in logs/server.log)" in line
+
+
+def test_full_disk_prints_no_traceback_for_each_record(tmp_path: Path) -> None:
+    (tmp_path / "server.log").symlink_to("/dev/full")
+    program = (
+        "import logging, os, pathlib, sys\nfrom commonage.server import logs\n"
+        "logs.set_up(pathlib.Path(sys.argv[1]), 'info', 'text')\n"
+        "logging.warning('the disk is full')\nos._exit(0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    [line] = ran.stderr.splitlines()
+    assert line.endswith("warning: the disk is full")

@@ -6,13 +6,14 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from commonage.agent.containers.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.info import progress_of, refusal_of
+from commonage.engines.containers.daemon.info import is_unreachable, progress_of, refusal_of, why_unreachable
 from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
 
@@ -29,22 +30,23 @@ class Puller:
         # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="pulling")
 
-    async def ensure(self, image: str, on_progress: OnProgress) -> None:
-        """Pull the image if needed.
+    async def ensure(self, image: str, on_progress: OnProgress, login: Mapping[str, str] | None = None) -> None:
+        """Pull the image if needed, with this login or (None) that of this node.
 
         Raises EngineFailure with the daemon's message; retryable if it may be temporary.
         """
         if not await asyncio.to_thread(self._daemon.has_image, image):
-            await self._pulls.do(image, partial(self._pull, image), on_progress)
+            await self._pulls.do(image, partial(self._pull, image, login), on_progress)
 
-    async def _pull(self, image: str, on_progress: OnProgress) -> None:
+    async def _pull(self, image: str, login: Mapping[str, str] | None, on_progress: OnProgress) -> None:
+        credentials = credentials_for(image, self._docker_config) if login is None else _header(login)
         loop = asyncio.get_running_loop()
         stop = threading.Event()
 
         def pull() -> None:
             layers: dict[str, tuple[int, int]] = {}
             last = None
-            for message in self._daemon.pull(image, credentials_for(image, self._docker_config), _SILENCE_S):
+            for message in self._daemon.pull(image, credentials, _SILENCE_S):
                 if stop.is_set():
                     return
                 now = progress_of(image, message, layers)
@@ -55,10 +57,15 @@ class Puller:
         try:
             await loop.run_in_executor(self._threads, pull)
         except DaemonSilent as error:
+            if login is not None:
+                raise EngineFailure(why_unreachable(image, self._node), retryable=False) from error
             message = f"the registry of {image} sent nothing for {_SILENCE_S:.0f} s"
             raise EngineFailure(message, retryable=True) from error
         except DaemonRefused as error:  # the daemon uses 500 for the registry's refusals and for its own problems
             if why := refusal_of(image, error.daemon_message, self._node):
+                raise EngineFailure(why, retryable=False, native=error.native) from error
+            if login is not None and is_unreachable(error.daemon_message):
+                why = why_unreachable(image, self._node)
                 raise EngineFailure(why, retryable=False, native=error.native) from error
             raise
         finally:
@@ -77,5 +84,8 @@ def credentials_for(image: str, docker_config: Path) -> str:
         user, _, password = base64.b64decode(known["auth"]).decode().partition(":")
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    login = {"username": user, "password": password, "serveraddress": registry}
-    return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
+    return _header({"username": user, "password": password, "serveraddress": registry})
+
+
+def _header(login: Mapping[str, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(dict(login)).encode()).decode()

@@ -112,20 +112,21 @@ class Registry(Step):
         if not context.join_config.registry:
             return not_applicable("the site has no registry of its own")
         changes = []
-        if context.host.read(_authority_file(context)) != context.join_config.authority:
+        if context.host.read(_authority_file(context)) != _registry_authority(context):
             changes.append(f"trust the site's authority for {context.join_config.registry}")
         if read_logins(context.host, self._file) != self._logins(context):
             changes.append(f"log Docker in there as this node ({self._file})")
         return needed(*changes) if changes else done(f"{context.join_config.registry} is trusted")
 
     def apply(self, context: JoinContext) -> None:
-        context.host.write(_authority_file(context), context.join_config.authority)
-        context.host.write(self._file, json.dumps(self._logins(context), indent=2) + "\n", 0o600)
+        context.host.write(_authority_file(context), _registry_authority(context))
+        if read_logins(context.host, self._file) != (logins := self._logins(context)):
+            context.host.write(self._file, json.dumps(logins, indent=2) + "\n", 0o600)
 
     def _logins(self, context: JoinContext) -> dict[str, Any]:
         """The file's credentials plus those for the site's registry."""
         kept, login_text = read_logins(context.host, self._file), context.host.read(REGISTRY_LOGIN)
-        if login_text is None:  # a plan, before it joined
+        if login_text is None or context.join_config.registry_authority:  # a plan, before it joined; an appliance
             return kept
         login = {"auth": base64.b64encode(login_text.encode()).decode()}
         return {**kept, "auths": {**kept.get("auths", {}), context.join_config.registry: login}}
@@ -177,6 +178,10 @@ class Images(Step):
                 context.notes.append(
                     f"{image} could not be pulled now ({pulled.output_tail}); it is pulled when a workload needs it"
                 )
+
+
+def _registry_authority(context: JoinContext) -> str:
+    return context.join_config.registry_authority or context.join_config.authority
 
 
 def _authority_file(context: JoinContext) -> Path:

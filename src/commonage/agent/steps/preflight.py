@@ -96,9 +96,13 @@ def _name(context: JoinContext) -> Iterator[str]:
 
 
 def _ports(context: JoinContext) -> Iterator[str]:
+    registry, is_elsewhere = context.join_config.registry, bool(context.join_config.registry_authority)
+    if registry and is_elsewhere and (why := _unreachable(registry)):
+        note = f"{registry}, the control plane's registry, cannot be reached ({why}): its images do not start here"
+        context.notes += [note] if note not in context.notes else []
     for what, place in [("the Swarm's manager", one) for one in context.join_config.managers[:1]] + [
         ("the agents' listener", context.join_config.agents[0]),
-        *([("the registry", context.join_config.registry)] if context.join_config.registry else []),
+        *([("the registry", registry)] if registry and not is_elsewhere else []),
     ]:
         if why := _unreachable(place):
             yield f"{what} at {place} cannot be reached ({why}): open that port between the two machines"

@@ -23,7 +23,7 @@ from commonage.api.routing import (
     body_of,
     caller,
     context,
-    expiry,
+    need_lifetime,
     problems,
     read_json,
 )
@@ -33,8 +33,8 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of
-from commonage.domain.errors import Conflict, InvalidInput, NotFound
-from commonage.domain.nodes import NodeKey, NodePoolView
+from commonage.domain.errors import Conflict, NotFound
+from commonage.domain.nodes import LOCAL_SITE, NodeKey, NodePoolView
 from commonage.domain.permissions import Permission
 from commonage.domain.time_zones import zone_of
 from commonage.ports.joining import Joining
@@ -43,6 +43,7 @@ from commonage.wire.nodes import (
     DeviceOut,
     DoneOut,
     DrainQuery,
+    JoiningQuery,
     JoinKitOut,
     JoinTokenIn,
     JoinTokenOut,
@@ -185,7 +186,7 @@ def _node_pool_out(view: NodePoolView, currency: str) -> NodePoolOut:
     "/join-tokens",
     status_code=201,
     summary="Create a join token",
-    responses=problems(*BODY, "conflict"),
+    responses=problems(*BODY, "conflict", "site-not-found", "unavailable", "engine-failure"),
     openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
 )
 @asks(Permission.MANAGE_PLATFORM)
@@ -195,34 +196,36 @@ async def make(request: Request) -> JoinTokenOut:
     It expires no later than the token of the request.
     """
     caller(request)
-    joining = _joining(request)
     body = await read_json(request, JoinTokenIn, optional=True)
-    latest, now = await expiry(request), context(request).control.clock.now()
-    if latest is not None and now + body.for_s > latest:
-        raise InvalidInput(
-            f"a join token cannot last {body.for_s} seconds: the token of this request expires in {int(latest - now)} "
-            "seconds; request a shorter lifetime, or use another token",
-            field="for_s",
-        )
+    joining = _joining(request, body.site)
+    await need_lifetime(request, body.for_s)
     made = await joining.token(body.for_s)
     user_data = await joining.template(made.token, body.options) if body.cloud_init else None
-    return fill(JoinTokenOut, made, script_sha256=joining.kit().script_sha256, user_data=user_data)
+    return fill(JoinTokenOut, made, script_sha256=(await joining.kit()).script_sha256, user_data=user_data)
 
 
-@router.delete("/join-tokens", summary="Revoke all join tokens", responses=problems("conflict"))
+@router.delete(
+    "/join-tokens",
+    summary="Revoke all join tokens",
+    responses=problems("conflict", "site-not-found", "unavailable", "engine-failure", *QUERY),
+)
 @asks(Permission.MANAGE_PLATFORM)
-async def revoke(request: Request) -> DoneOut:
+async def revoke(request: Request, query: Annotated[JoiningQuery, Query()]) -> DoneOut:
     """Also rotate the Swarm's own worker token. Nodes that have joined stay. For admins."""
     caller(request)
-    return DoneOut(done=list(await _joining(request).revoke_tokens()))
+    return DoneOut(done=list(await _joining(request, query.site).revoke_tokens()))
 
 
-@router.get("/join-kit", summary="Get the files for a join over SSH", responses=problems("conflict"))
+@router.get(
+    "/join-kit",
+    summary="Get the files for a join over SSH",
+    responses=problems("conflict", "site-not-found", "unavailable", "engine-failure", *QUERY),
+)
 @asks(Permission.MANAGE_PLATFORM)
-async def kit(request: Request) -> JoinKitOut:
+async def kit(request: Request, query: Annotated[JoiningQuery, Query()]) -> JoinKitOut:
     """The join script and the packed program, which `commonage node join` copies to the machine. For admins."""
     caller(request)
-    found = _joining(request).kit()
+    found = await _joining(request, query.site).kit()
     packed = base64.b64encode(found.bundle).decode()
     return fill(JoinKitOut, found, bundle=packed)
 
@@ -231,13 +234,17 @@ def script_route(joining: Joining) -> Route:
     """`GET /services/commonage/join`: the join script, without authentication. It contains no secret."""
 
     async def script(_: Request) -> Response:
-        return PlainTextResponse(joining.kit().script, headers={"Cache-Control": "no-cache"})
+        return PlainTextResponse((await joining.kit()).script, headers={"Cache-Control": "no-cache"})
 
     return Route(f"{PORTAL_PATH}join", script, methods=["GET"])
 
 
-def _joining(request: Request) -> Joining:
+def _joining(request: Request, site: str) -> Joining:
+    """Raises Conflict if no node can join the control plane's own site, NotFound for an unknown site."""
     joining = context(request).joining
-    if joining is None:
+    if site in joining:
+        return joining[site]
+    if site == LOCAL_SITE:
         raise Conflict('no node can join this site; an admin must set `site_address` (and `engine = "swarm"`)')
-    return joining
+    known = ", ".join(sorted(joining)) or "none"
+    raise NotFound(f"there is no site {site[:60]} that nodes could join; there are: {known}", code="site-not-found")

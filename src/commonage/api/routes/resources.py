@@ -36,7 +36,14 @@ from commonage.wire.resources import (
 router = APIRouter(route_class=Guarded)
 _ETAG = re.compile(r'(?:W/)?"(\d{1,9})"')
 _TENANT = {"kind": "Tenant", "name": "vision-lab", "weight": 2, "nominal": {"gpus": 4, "memory": "256GiB"}}
-_DOCUMENTS = ("unknown-kind", "unknown-reference", "managed-elsewhere", "invalid-volume", "name-not-released")
+_DOCUMENTS = (
+    "unknown-kind",
+    "unknown-reference",
+    "managed-elsewhere",
+    "invalid-volume",
+    "name-not-released",
+    "site-would-open",
+)
 _VERSION: dict[str, Any] = {
     "parameters": [
         {
@@ -111,7 +118,7 @@ async def put_resource(request: Request, kind: str, name: str) -> Response:
     summary="Delete a resource",
     responses=problems(
         *QUERY, "kind-not-found", "resource-not-found", "version-mismatch", "resource-in-use", "managed-elsewhere",
-        "unknown-reference",
+        "unknown-reference", "site-would-open",
     ),
     openapi_extra=_VERSION,
 )  # fmt: skip

@@ -6,10 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from commonage.api.fill import fill
-from commonage.api.routing import BODY, Guarded, asks, body_of, context, expiry, problems, read_json
-from commonage.domain.errors import Conflict, InvalidInput
+from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, need_lifetime, problems, read_json
 from commonage.domain.permissions import Permission
-from commonage.ports.sites import Sites
 from commonage.wire.nodes import DoneOut
 from commonage.wire.sites import SiteList, SiteOut, SiteTokenIn, SiteTokenOut
 
@@ -20,8 +18,7 @@ router = APIRouter(route_class=Guarded, tags=["sites"])
 @asks(Permission.SEE_PLATFORM)
 async def list_sites(request: Request) -> SiteList:
     """All sites that may connect, or could before, with the state of their links. For those who see the platform."""
-    sites = context(request).sites
-    return SiteList(items=[] if sites is None else [fill(SiteOut, one) for one in await sites.sites()])
+    return SiteList(items=[fill(SiteOut, one) for one in await context(request).control.sites.all(caller(request))])
 
 
 @router.post(
@@ -37,16 +34,9 @@ async def make(request: Request, name: str) -> SiteTokenOut:
 
     It expires no later than the token of the request. A machine that is this site already stays so until then.
     """
-    sites = _sites(request)
     body = await read_json(request, SiteTokenIn, optional=True)
-    latest, now = await expiry(request), context(request).control.clock.now()
-    if latest is not None and now + body.for_s > latest:
-        raise InvalidInput(
-            f"a token cannot last {body.for_s} seconds: the token of this request expires in {int(latest - now)} "
-            "seconds; request a shorter lifetime, or use another token",
-            field="for_s",
-        )
-    return fill(SiteTokenOut, await sites.token(name, body.for_s))
+    await need_lifetime(request, body.for_s)
+    return fill(SiteTokenOut, await context(request).control.sites.token(caller(request), name, body.for_s))
 
 
 @router.post(
@@ -57,7 +47,7 @@ async def make(request: Request, name: str) -> SiteTokenOut:
 @asks(Permission.MANAGE_PLATFORM)
 async def revoke(request: Request, name: str) -> DoneOut:
     """Revoke its certificate and its token, and end its link. It can join again with a new token. For admins."""
-    await _sites(request).revoke(name)
+    await context(request).control.sites.revoke(caller(request), name)
     return DoneOut(done=[f"the site {name} is revoked: it can join again with a new token"])
 
 
@@ -69,12 +59,5 @@ async def revoke(request: Request, name: str) -> DoneOut:
 @asks(Permission.MANAGE_PLATFORM)
 async def remove(request: Request, name: str) -> DoneOut:
     """Revoke the site, and forget it. For admins."""
-    await _sites(request).remove(name)
+    await context(request).control.sites.remove(caller(request), name)
     return DoneOut(done=[f"the site {name} is removed"])
-
-
-def _sites(request: Request) -> Sites:
-    sites = context(request).sites
-    if sites is None:
-        raise Conflict("no site can join this control plane; an admin must set `site_address`")
-    return sites

@@ -27,6 +27,13 @@ VALIDITY = click.option(
     "--for", "how_long", default="1h", show_default=True, metavar="TIME", help="How long the token is valid."
 )
 
+_SITE = click.option(
+    "--site",
+    default="local",
+    show_default=True,
+    metavar="SITE",
+    help="Site to join (`commonage site ls`).",
+)
 _JOIN_OPTIONS = (
     ("--share", "SOURCE", "Shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'."),
     ("--scratch", "SIZE", "tmpfs at /scratch: 50% of the memory (default), 64G, or off."),
@@ -88,18 +95,20 @@ def _join_options(command: F) -> F:
 @_over_ssh
 @click.option("--plan", is_flag=True, help="Only show the steps.")
 @click.option("--force", is_flag=True, help="Restart Docker if necessary, even if running containers end.")
+@_SITE
 @_join_options
 @calls_server
-def join(server: Server, task: Task, options: list[str], **flags: bool) -> None:
+def join(server: Server, task: Task, site: str, options: list[str], **flags: bool) -> None:
     """Let machines join as nodes over SSH, as root or with sudo. Joining a node again changes nothing. For admins.
 
     \b
     Examples:
       commonage node join admin@gpu-7 --plan
       commonage node join root@10.0.0.7 root@10.0.0.8 --share nas:/commonage
+      commonage node join root@10.4.0.7 --site clinic
     """
     with connect(server) as client:
-        kit, token = client.join_kit(), client.join_token()
+        kit, token = client.join_kit(site), client.join_token(site=site)
     files = {
         "join.sh": base64.b64encode(kit.script.encode()).decode(),
         "bundle.tar.gz": kit.bundle,
@@ -175,16 +184,20 @@ def _print_token(token: JoinTokenOut | dict[str, list[str]]) -> None:
 @click.option(
     "--revoke", is_flag=True, help="Revoke all join tokens, and the worker token of the Swarm, instead of creating one."
 )
+@_SITE
 @prints(_print_token)
-def token(client: Client, how_long: str, revoke: bool) -> JoinTokenOut | dict[str, list[str]]:
+def token(client: Client, how_long: str, revoke: bool, site: str) -> JoinTokenOut | dict[str, list[str]]:
     """Create a join token, and show the command for the machine. For admins.
 
     \b
     Examples:
       commonage node token --for 30m
+      commonage node token --site clinic
       commonage node token --revoke
     """
-    return {"done": list(client.revoke_join_tokens())} if revoke else client.join_token(for_s=seconds_of(how_long))
+    if revoke:
+        return {"done": list(client.revoke_join_tokens(site))}
+    return client.join_token(site=site, for_s=seconds_of(how_long))
 
 
 def commands(token: JoinTokenOut) -> Sequence[str]:
@@ -207,9 +220,10 @@ def commands(token: JoinTokenOut) -> Sequence[str]:
     help="Print cloud-init user data, or a shell script.  [default: cloud-init]",
 )
 @VALIDITY
+@_SITE
 @_join_options
 @calls_server
-def template(server: Server, cloud_init: bool, how_long: str, options: list[str]) -> None:
+def template(server: Server, cloud_init: bool, how_long: str, site: str, options: list[str]) -> None:
     """Print a script with which a new cloud machine joins at its first start. It contains a token. For admins.
 
     \b
@@ -218,8 +232,8 @@ def template(server: Server, cloud_init: bool, how_long: str, options: list[str]
       commonage node template --share nas:/commonage > user-data
     """
     with connect(server) as client:
-        token = client.join_token(for_s=seconds_of(how_long), cloud_init=cloud_init, options=options)
-        script = "" if cloud_init else client.join_kit().script
+        token = client.join_token(site=site, for_s=seconds_of(how_long), cloud_init=cloud_init, options=options)
+        script = "" if cloud_init else client.join_kit(site).script
     if cloud_init:
         click.echo(token.user_data or "", nl=False)
     else:

@@ -50,6 +50,9 @@ def read_paths(paths: Sequence[Path]) -> list[Located]:
                 found += read_text(_text(file), str(file))
             except InvalidFile as error:
                 raise Failure(str(error), MISUSED) from None
+    if not found:
+        named = ", ".join(str(path) for path in paths)
+        raise Failure(f"no resource is declared in {named}. `commonage export` prints those in force", MISUSED)
     return found
 
 
@@ -89,7 +92,10 @@ def _located(node: yaml.Node, file: str) -> Located:
 
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
-        raise InvalidFile(f"{file}, line {line}: a resource is a mapping with kind, name and fields")
+        raise InvalidFile(
+            f"{file}, line {line}: a resource is a mapping with kind, name and fields. Put a line `---` between two of "
+            "them, and no hyphen before the kind"
+        )
     lines = {"": line}
     for path, number in _lines(node):
         if path in lines:

@@ -165,7 +165,7 @@ class Reconcile:
             if attempt_id not in before or attempt_id in self._busy:
                 continue
             if attempt_id not in seen:
-                self._unseen(attempt_id, workload)
+                self._unseen(engine, attempt_id, workload)
             elif workload.stop is not None and seen[attempt_id].phase is not Phase.ENDED:
                 self._do(attempt_id, partial(self._stop, workload.id, attempt_id, workload.spec.grace_s))
 
@@ -186,15 +186,19 @@ class Reconcile:
             log.warning("attempt %s runs on %s without an allocation: ending it", status.attempt_id, engine.site)
             self._do(status.attempt_id, lambda: engine.stop(status.attempt_id, 0))
 
-    def _unseen(self, attempt_id: str, workload: Workload) -> None:
-        """An allocation without a status: start it if it may never have started, give it up if it stays missing."""
+    def _unseen(self, engine: Engine, attempt_id: str, workload: Workload) -> None:
+        """An allocation without a status: start it if it may never have started, give it up if it stays missing.
+
+        The engine forgets it then, too: it may keep something of an attempt that it does not report.
+        """
         missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
         begins = workload.state is State.STARTING
         if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
             if begins:
                 self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
-        self._writer.note(workload.id, AttemptLost(attempt_id, NeverStarted() if begins else Disappeared()))
+        written = self._writer.note(workload.id, AttemptLost(attempt_id, NeverStarted() if begins else Disappeared()))
+        written.add_done_callback(lambda done: self._forget(engine, attempt_id, done))
 
     def forget_misses(self, workload: Workload) -> None:
         if workload.attempt is not None and not workload.state.holds_allocation:

@@ -8,8 +8,9 @@ new starts on a drained node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from commonage.control.access import access_of
 from commonage.control.nodes.nodes import Nodes
@@ -44,7 +45,7 @@ class Drains:
         nodes: Nodes,
         clock: Clock,
         settings: ControlSettings,
-        joining: Joining | None = None,
+        joining: Mapping[str, Joining] = MappingProxyType({}),
     ) -> None:
         self._settings = settings
         self._live_state, self._writer, self._nodes = live_state, writer, nodes
@@ -123,20 +124,23 @@ class Drains:
             await self._may_be_removed(principal, node, force)
         elif not gone and not await self._is_let_in(key):
             self._live_state.node(key)
-        joins = self._joining if key.site == LOCAL_SITE else None
-        done = [] if joins is None else await joins.remove_node(key.name, gone=gone)
+        joins = self._joining.get(key.site)
+        done = () if joins is None else await joins.remove_node(key.name, gone=gone)
         if node is None:
             return done
         await self._forget(node, NodeRemoved(node=key.label, by=principal.name))
-        later = "; it is back if it reports again" if joins is None else ""
+        later = "" if done else "; it is back if it reports again"
         return [f"{key.label} is removed{later}", *done]
 
     async def left(self, name: str) -> None:
+        await self.left_site(LOCAL_SITE, name)
+
+    async def left_site(self, site: str, name: str) -> None:
         """Remove a node that reports that it has left the site and that nothing runs on it any more.
 
         Workloads still counted as running there ended when it left; they are handled as after a drain deadline.
         """
-        key = NodeKey(LOCAL_SITE, name)
+        key = NodeKey(site, name)
         node = self._live_state.nodes.get(key)
         if node is None:
             return
@@ -148,14 +152,15 @@ class Drains:
 
     async def finish_leave(self, name: str) -> None:
         try:
-            done = [] if self._joining is None else await self._joining.remove_node(name, gone=True)
+            joins = self._joining.get(LOCAL_SITE)
+            done = () if joins is None else await joins.remove_node(name, gone=True)
         except (CommonageError, OSError) as error:
             log.warning("%s has left, and may still be let in (`commonage node rm %s`): %s", name, name, error)
         else:
             log.info("%s has left: %s", name, "; ".join(done))
 
     async def _is_let_in(self, key: NodeKey) -> bool:
-        joins = self._joining if key.site == LOCAL_SITE else None
+        joins = self._joining.get(key.site)
         return joins is not None and await joins.is_admitted(key.name)
 
     async def _forget(self, node: Node, why: Reason) -> None:

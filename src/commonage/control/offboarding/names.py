@@ -76,6 +76,14 @@ class Names:
             if found is not None:
                 raise Forbidden(_reason(found, key[1]), code="name-retired")
 
+    def held(self, owner: str, tenant: str) -> Reason | None:
+        """Why a cron job may not run now: its owner or tenant is being changed. None if it may."""
+        for key in ((Subject.USER, owner), (Subject.TENANT, tenant)):
+            found = self.claimed(*key)
+            if found is not None and found.is_pending:
+                return _reason(found, key[1])
+        return None
+
     def shortfall(self, spec: Spec) -> Reason | None:
         """Why work that waits may not start: it will get another owner or tenant. None if it may."""
         for key in ((Subject.USER, spec.owner), (Subject.TENANT, spec.tenant)):
@@ -91,6 +99,6 @@ def _reason(found: Offboarding, name: str) -> NameRetired:
     return NameRetired(
         subject=wanted.subject.value,
         name=name,
-        to=wanted.to if wanted.name == name else "",
+        to=wanted.to,
         pending=found.is_pending,
     )

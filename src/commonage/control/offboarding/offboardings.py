@@ -42,7 +42,10 @@ ITERATION_S = 6 * 3600.0  # archiving a large home takes long
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """A user: of the hub, or known by work, history or a retired name. `tenants`: roles in them, `TENANT: ROLE`."""
+    """A user: of the hub, or known by work, history or a retired name.
+
+    `roles`: those on the platform, then those in tenants, as `TENANT: ROLE`.
+    """
 
     name: str
     admin: bool
@@ -167,7 +170,8 @@ class Offboardings:
         """Users of the hub, and others who own work or whose names are retired, by name. For operators and admins."""
         access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         accounts = {one.name: one for one in await self._identity.accounts()}
-        names = {*accounts, *(one.spec.owner for one in self._steps.live_state)}
+        live_state = self._steps.live_state
+        names = {*accounts, *(one.spec.owner for one in (*live_state, *live_state.cron_jobs.values()))}
         names |= {one.wanted.name for one in self.names.all() if one.wanted.subject is Subject.USER}
         return [self._view(name, accounts.get(name)) for name in sorted(names)]
 
@@ -182,7 +186,8 @@ class Offboardings:
     def _view(self, name: str, account: Account | None) -> UserView:
         groups = () if account is None else account.groups
         access = access_of(Principal(name, frozenset(), groups), self._settings)
-        roles = [
+        roles = sorted(role.value for role in access.platform)
+        roles += [
             f"{tenant.name}: {role.value}"
             for tenant in self._settings.rules.tenants
             for role in sorted(access.roles_in(tenant.name))
@@ -240,6 +245,8 @@ class Offboardings:
         if await self._identity.account(name) is not None or self._planner.work_of(Subject.USER, name):
             return
         if (await self._store.workloads(Filter(owner=name), limit=1)).items or await self._planner.folders_of(wanted):
+            return
+        if self._planner.cron_jobs_of(wanted):
             return
         raise NotFound(
             f"There is no user {name[:60]!r}, and nothing is left of one. `commonage user ls` lists users.",

@@ -20,11 +20,11 @@ from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.workloads.workloads import HUB
 from commonage.domain.codec import to_json
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Change, DataChoice, Subject, Wanted, WorkChoice
-from commonage.domain.permissions import SubjectKind
-from commonage.domain.principals import OPERATOR, Principal
+from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
 from commonage.domain.tenants import Reservation
@@ -74,6 +74,7 @@ class Planner:
             *await self._account(wanted, account),
             *[one async for one in self._data(wanted)],
             *revision.items(wanted),
+            *self._cron_jobs(wanted),
             *self._reservations(wanted),
             *self._images(wanted),
             *self._names(wanted),
@@ -86,6 +87,12 @@ class Planner:
     def work_of(self, subject: Subject, name: str) -> Sequence[Workload]:
         """Live workloads of a user or tenant, by id."""
         return sorted((one for one in self.live_state if _whose(one, subject) == name), key=lambda one: one.id)
+
+    def cron_jobs_of(self, wanted: Wanted) -> Sequence[CronJob]:
+        """By owner and name."""
+        of_user = wanted.subject is Subject.USER
+        found = [one for one in self.live_state.cron_jobs.values() if _of(one, of_user) == wanted.name]
+        return sorted(found, key=lambda one: (one.owner, one.name))
 
     def reservations_of(self, wanted: Wanted) -> Sequence[Reservation]:
         of_user = wanted.subject is Subject.USER
@@ -153,6 +160,14 @@ class Planner:
             return reasons.FolderKept(folder=folder.path)
         return reasons.FolderDeleted(folder=folder.path)
 
+    def _cron_jobs(self, wanted: Wanted) -> Iterator[Reason]:
+        of_user = wanted.subject is Subject.USER
+        found = tuple(one.name if of_user else f"{one.name} of {one.owner}" for one in self.cron_jobs_of(wanted))
+        if found and wanted.holds_queue:
+            yield reasons.CronJobsMove(cron_jobs=found, receiver=wanted.receiver)
+        elif found:
+            yield reasons.CronJobsRemoved(cron_jobs=found)
+
     def _reservations(self, wanted: Wanted) -> Iterator[Reason]:
         found = tuple(one.id for one in self.reservations_of(wanted))
         if found and wanted.receiver:
@@ -196,10 +211,8 @@ class Planner:
     async def _obstacles(self, wanted: Wanted, revision: Revision) -> AsyncReasons:
         for one in revision.managed:
             yield reasons.ManagedByGit(kind=one.kind, name=one.name, managed_by=one.managed_by)
-        kind = SubjectKind.USER if wanted.subject is Subject.USER else SubjectKind.GROUP  # the tenant's, in the hub
-        for role in self.settings.platform_roles:
-            if (role.kind, role.subject) == (kind, wanted.name):
-                yield reasons.PlatformRoleConfigured(name=wanted.name, role=role.role.value)
+        for site in revision.opened:
+            yield reasons.SiteOfTenantOnly(site=site, tenant=wanted.name)
         if wanted.change is Change.RENAME:
             if await self._is_taken(wanted.subject, wanted.to):
                 yield reasons.NameTaken(subject=wanted.subject.value, name=wanted.to)
@@ -224,14 +237,20 @@ class Planner:
         if not exists or self.names.claimed(subject, heir) is not None:
             yield reasons.HeirUnknown(subject=subject.value, name=heir)
         elif account is not None and wanted.workloads is WorkChoice.HAND_OVER:
-            mine = {one.name for one in self._access(account).own_tenants()}
+            mine = {one.name for one in self.access(account).own_tenants()}
             work = [one for one in self.work_of(subject, wanted.name) if one.spec.kind is not Kind.SESSION]
-            missing = sorted({one.spec.tenant for one in work} - mine)
+            cron_jobs = self.cron_jobs_of(wanted)
+            missing = sorted({*(one.spec.tenant for one in work), *(one.tenant for one in cron_jobs)} - mine)
             if missing and not account.admin:
                 yield reasons.HeirNotMember(name=heir, tenants=tuple(missing))
+            there = {one.name for one in self.live_state.cron_jobs.values() if one.owner == heir}
+            twice = tuple(one.name for one in cron_jobs if one.name in there)
+            if twice:
+                yield reasons.HeirHasCronJob(name=heir, cron_jobs=twice)
 
-    def _access(self, account: Account) -> Access:
-        return access_of(Principal(account.name, frozenset(), account.groups), self.settings)
+    def access(self, account: Account) -> Access:
+        scopes = frozenset({Scope.ADMIN} if account.admin else ())
+        return access_of(Principal(account.name, scopes, account.groups), self.settings)
 
     def _tenants(self) -> Mapping[str, object]:
         return {one.name: one for one in self.settings.rules.tenants} | {self.settings.default_tenant: None}
@@ -241,6 +260,8 @@ class Planner:
         if subject is Subject.USER and name in RESERVED:
             return True
         if self.names.claimed(subject, name) is not None or self.work_of(subject, name):
+            return True
+        if any(_of(one, subject is Subject.USER) == name for one in self.live_state.cron_jobs.values()):
             return True
         which = Filter(owner=name) if subject is Subject.USER else Filter(tenant=name)
         if (await self.store.workloads(which, limit=1)).items:
@@ -257,6 +278,10 @@ def archive_name(wanted: Wanted, folder: OwnedFolder) -> str:
     """The beginning of the name of a folder's archive: unique by the path of the folder."""
     digest = hashlib.sha256(folder.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{wanted.subject}-{folder_name(wanted.name)}-{folder.volume or 'home'}-{digest}"
+
+
+def _of(cron_job: CronJob, of_user: bool) -> str:
+    return cron_job.owner if of_user else cron_job.tenant
 
 
 def _whose(workload: Workload, subject: Subject) -> str:

@@ -19,16 +19,19 @@ _MEMBER = {Subject.USER: "user", Subject.TENANT: "group"}  # the hub has a group
 class Revision:
     """`documents` are the changed resources, `gone` those to delete; `managed` are the ones of them in git.
 
-    `roles` are tenants whose roles change. `following`, `shared` and `deleted` are volumes, by what happens to them.
+    `roles` are tenants whose roles change, `platform_roles` those on the platform. `volumes` and `sites` get other
+    tenants. `deleted` are volumes that are deleted, and `opened` sites that would be open to all tenants.
     """
 
     documents: list[Document] = field(default_factory=list)
     gone: list[Key] = field(default_factory=list)
     managed: list[StoredResource] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
-    following: list[str] = field(default_factory=list)
-    shared: list[str] = field(default_factory=list)
+    platform_roles: list[str] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
     declares: bool = False  # the tenant itself
 
     @property
@@ -36,20 +39,28 @@ class Revision:
         return not self.documents and not self.gone
 
     def items(self, wanted: Wanted) -> Iterator[Reason]:
-        if self.declares and wanted.change is Change.RENAME:
+        if self.declares and wanted.to:
             yield reasons.TenantRenamed(name=wanted.name, to=wanted.to)
         elif self.declares:
             yield reasons.TenantRemoved(name=wanted.name)
-        if self.roles and wanted.change is Change.RENAME:
-            yield reasons.RolesMove(tenants=tuple(self.roles), receiver=wanted.to)
-        elif self.roles:
-            yield reasons.RolesEnd(tenants=tuple(self.roles))
-        if self.following:
-            yield reasons.VolumesFollow(volumes=tuple(self.following), receiver=wanted.receiver)
-        if self.shared:
-            yield reasons.VolumesShared(volumes=tuple(self.shared))
+        yield from self._roles(wanted.to)
+        yield from self._tenants(wanted.receiver)
         if self.deleted:
             yield reasons.VolumesDeleted(volumes=tuple(self.deleted))
+
+    def _roles(self, to: str) -> Iterator[Reason]:
+        tenants, roles = tuple(self.roles), tuple(self.platform_roles)
+        if tenants:
+            yield reasons.RolesMove(tenants=tenants, receiver=to) if to else reasons.RolesEnd(tenants=tenants)
+        if roles:
+            yield reasons.PlatformRolesMove(roles=roles, receiver=to) if to else reasons.PlatformRolesEnd(roles=roles)
+
+    def _tenants(self, to: str) -> Iterator[Reason]:
+        volumes, sites = tuple(self.volumes), tuple(self.sites)
+        if volumes:
+            yield reasons.VolumesFollow(volumes=volumes, receiver=to) if to else reasons.VolumesShared(volumes=volumes)
+        if sites:
+            yield reasons.SitesFollow(sites=sites, receiver=to) if to else reasons.SitesShared(sites=sites)
 
 
 def revision_of(present: Sequence[StoredResource], wanted: Wanted) -> Revision:
@@ -58,8 +69,12 @@ def revision_of(present: Sequence[StoredResource], wanted: Wanted) -> Revision:
     for one in present:
         if one.kind == "Tenant":
             _tenant(one, wanted, revision)
-        elif one.kind == "Volume" and wanted.subject is Subject.TENANT:
-            _volume(one, wanted, revision)
+        elif one.kind == "PlatformRole":
+            _platform_role(one, wanted, revision)
+        elif wanted.subject is Subject.TENANT and wanted.name in one.fields.get("tenants", ()):
+            if one.managed_by:
+                revision.managed.append(one)
+            {"Volume": _volume, "Site": _site}[one.kind](one, wanted, revision)
     return revision
 
 
@@ -87,17 +102,35 @@ def _tenant(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
         revision.managed.append(one)
 
 
-def _volume(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
-    tenants: list[str] = one.fields.get("tenants", [])
-    if wanted.name not in tenants:
+def _platform_role(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
+    field_name = f"{_MEMBER[wanted.subject]}s"
+    before: list[str] = one.fields.get(field_name, [])
+    if wanted.name not in before:
         return
-    others = [name for name in tenants if name != wanted.name]
-    if wanted.receiver:
-        others = list(dict.fromkeys(wanted.receiver if name == wanted.name else name for name in tenants))
+    revision.platform_roles.append(one.name)
     if one.managed_by:
         revision.managed.append(one)
+    revision.documents.append({**one.document, field_name: _replaced(before, wanted.name, wanted.to)})
+
+
+def _site(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
+    left = _replaced(one.fields["tenants"], wanted.name, wanted.receiver)
+    if left:
+        revision.sites.append(one.name)
+        revision.documents.append({**one.document, "tenants": left})
+    else:
+        revision.opened.append(one.name)
+
+
+def _replaced(names: Sequence[str], name: str, by: str) -> list[str]:
+    """With another name (empty: without one) in place of this, each once."""
+    return [one for one in dict.fromkeys(by if one == name else one for one in names) if one]
+
+
+def _volume(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
+    others = _replaced(one.fields["tenants"], wanted.name, wanted.receiver)
     if others:
-        (revision.following if wanted.receiver else revision.shared).append(one.name)
+        revision.volumes.append(one.name)
         revision.documents.append({**one.document, "tenants": others})
     else:  # without tenants, everybody could use it
         revision.deleted.append(one.name)

@@ -18,10 +18,13 @@ from commonage.control.resources.resources import Resources
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.workloads.bundles import UserBundles
+from commonage.control.workloads.cron_jobs import CronJobs
+from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import NotFound
 from commonage.domain.images import Removal
 from commonage.domain.lifecycle import Reassigned, StopRequested
 from commonage.domain.offboarding import Change, DataChoice, Offboarding, Step, Subject, Wanted, WorkChoice
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.offboarding import HandedOver, StoppedByOffboarding
 from commonage.domain.workloads import Kind, Spec, State, StopCause, StopRequest, Workload
@@ -44,6 +47,7 @@ class Steps:
     resources: Resources
     reservations: Reservations
     images: Images
+    cron_jobs: CronJobs
     bundles: UserBundles
 
     async def run(self, step: Step, offboarding: Offboarding) -> bool:
@@ -54,6 +58,7 @@ class Steps:
             Step.ACCOUNT: self._account,
             Step.DATA: self._data,
             Step.RESOURCES: self._resources,
+            Step.CRON_JOBS: self._cron_jobs,
             Step.RESERVATIONS: self._reservations,
             Step.IMAGES: self._images,
             Step.HISTORY: self._history,
@@ -135,6 +140,35 @@ class Steps:
         revision = revision_of(self.resources.present(), offboarding.wanted)
         if not revision.is_empty:
             await self.resources.revise(offboarding.by, revision.documents, revision.gone)
+        return True
+
+    async def _cron_jobs(self, offboarding: Offboarding) -> bool:
+        wanted = offboarding.wanted
+        heir = None
+        if wanted.subject is Subject.USER and wanted.heir and wanted.holds_queue:
+            heir = await self.identity.account(wanted.heir)
+            if heir is None:
+                raise NotFound(
+                    f"There is no user {wanted.heir} to hand cron jobs over to. Create the user in JupyterHub again.",
+                    code="user-not-found",
+                )
+        of_admin = heir is not None and self.planner.access(heir).may(Permission.SUBMIT)
+        whose = {one.id for one in self.planner.cron_jobs_of(wanted)}
+
+        def revised(one: CronJob) -> CronJob | None:
+            groups = one.groups
+            if wanted.subject is Subject.TENANT and wanted.change is Change.RENAME:  # its group was renamed, too
+                groups = tuple(wanted.to if group == wanted.name else group for group in groups)
+            if one.id not in whose:
+                return replace(one, groups=groups)
+            if not wanted.holds_queue:
+                return None
+            spec = _reassigned(one.spec, wanted)
+            if heir is None:
+                return replace(one, spec=spec, groups=groups)
+            return replace(one, spec=spec, groups=heir.groups, of_admin=of_admin)
+
+        await self.cron_jobs.revise(offboarding.by, revised)
         return True
 
     async def _reservations(self, offboarding: Offboarding) -> bool:

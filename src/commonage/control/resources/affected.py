@@ -121,9 +121,9 @@ class Impact:
 
     def _node_pool(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         if change.action is Action.DELETE:
-            there = {
-                one.key for one in self.live_state.nodes.values() if ("node-pool", change.name) in one.report.labels
-            }
+            pool = next(one.policy for one in self.before.node_pools if one.policy.name == change.name)
+            nodes = self.live_state.nodes.values()  # a label of the name is what the node says
+            there = {one.key for one in nodes if one.site == pool.site and pool.owns(one.name)}
             on_them = self._where(lambda one: _node_of(one) in there)
             yield reasons.NodePoolGone(node_pool=change.name), on_them
 

@@ -33,6 +33,7 @@ from commonage.resources.fields import Form
 from commonage.resources.kinds import KINDS, ORDER, kind_named
 from commonage.resources.plan import Declaration, changes_of, need_unmanaged
 from commonage.resources.platform import check_references, platform_of
+from commonage.resources.scheduling import SiteEntry
 
 log = logging.getLogger(__name__)
 ANY_VERSION = -1
@@ -289,7 +290,7 @@ class Resources:
                 continue
             body = None
             if change.action is Action.DELETE:
-                forms.pop(key, None)
+                self._need_closed(forms.pop(key, None))
             else:
                 forms[key], body = wanted[key], body_of(wanted[key])
             rows.append(StoredResource(*key, change.version + 1, body, managed_by if body is not None else "", by, now))
@@ -299,6 +300,16 @@ class Resources:
         impact = Impact(self.live_state, self._platform, platform)
         planned = tuple(PlannedChange(change, tuple(impact.of(change))) for change in changes)
         return Plan(self.revision, planned), _Next(forms, platform, rows, events)
+
+    def _need_closed(self, gone: Form | None) -> None:
+        """Raise Conflict if the site that `gone` restricts to tenants would be open to all of them without it."""
+        if isinstance(gone, SiteEntry) and gone.tenants and gone.name in self.sites:
+            raise Conflict(
+                f"Site {gone.name} is for {', '.join(gone.tenants)} only, and without its resource all tenants could "
+                f"use it. To give the site up, remove it first (`commonage site rm {gone.name}`). To share it with all "
+                "tenants, set its tenants to [].",
+                code="site-would-open",
+            )
 
     def _check(self, forms: Mapping[Key, Form]) -> Platform:
         platform = platform_of(forms, self.builtin)

@@ -1,5 +1,7 @@
 """Measures the disk usage of homes and volumes every ten minutes, and has the file system enforce their limits.
 
+At each site: a user has a home at each of them.
+
 A folder may grow by what the tightest of the quotas that count it leaves. Where the file system does not enforce that,
 users can still write: above the limit of homes they get a warning, and above a quota of storage admission refuses new
 work except sessions.
@@ -7,21 +9,25 @@ work except sessions.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 from commonage.control.access import access_of, tenants
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import folder_name
 from commonage.ports.clock import Clock
-from commonage.ports.homes import Enforcement, FolderSize, Homes
+from commonage.ports.homes import Enforcement, FolderSize, Homes, Storage
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
@@ -31,12 +37,16 @@ _SOON_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HomeView:
-    """The home of one user, in MiB. `quota_mib` is None without a limit; `at` is the time of the measurement."""
+    """The home of one user, in MiB. `quota_mib` is None without a limit; `at` is the time of the measurement.
+
+    `site` is empty for one at the control plane's own site.
+    """
 
     used_mib: int
     quota_mib: int | None
     at: float
     enforced: bool = False
+    site: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -44,68 +54,107 @@ class HomeView:
 
     @property
     def reason(self) -> HomeUsed:
-        return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib, is_enforced=self.enforced)
+        return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib, is_enforced=self.enforced, site=self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A site's homes by folder name, and folders of volumes (None before a measurement), in MiB. `at`: of the homes."""
+
+    homes: Mapping[str, int] = field(default_factory=dict)
+    folders: Sequence[FolderSize] | None = None
+    enforcement: Enforcement | None = None
+    at: float = 0.0
 
 
 class HomeWatch:
-    """Measures homes and keeps the newest result. `homes` None: homes cannot be measured here."""
+    """Measures homes and keeps the newest results. `homes` None: homes cannot be measured here.
 
-    def __init__(self, homes: Homes | None, clock: Clock, settings: ControlSettings) -> None:
-        self._homes, self._clock, self._settings = homes, clock, settings
+    `elsewhere` are the homes and volumes of other sites, which come and go. Each is measured by itself, so that one
+    that is slow delays no other; what it says counts for the tenants that may use it.
+    """
+
+    def __init__(
+        self,
+        homes: Homes | None,
+        clock: Clock,
+        settings: ControlSettings,
+        elsewhere: Mapping[str, Storage] = MappingProxyType({}),
+    ) -> None:
+        self._homes, self._elsewhere, self._clock, self._settings = homes, elsewhere, clock, settings
         self._quota_mib = settings.home_quota_mib
-        self._used: Mapping[str, int] = {}
-        self._volumes: Sequence[FolderSize] | None = None
-        self._enforcement: Enforcement | None = None
-        self._at = 0.0
+        self._sites: dict[str, _Stored] = {}
         self.iterations = Iterations("homes", clock.now, ITERATION_S)
 
     async def run(self) -> None:
         await self._clock.sleep(_SOON_S)
-        while True:
-            await self.refresh()
-            with self.iterations.rest():
-                await self._clock.sleep(EVERY_S)
+        running: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for site, storage in list(self._elsewhere.items()):
+                    if site not in running or running[site].done():
+                        running[site] = group.create_task(self._refresh(site, storage))
+                if self._homes is not None:
+                    await self._refresh(LOCAL_SITE, self._homes)
+                with self.iterations.rest():
+                    await self._clock.sleep(EVERY_S)
 
     async def refresh(self) -> None:
-        if self._homes is None:
-            return
+        """Measure all sites once."""
+        own = {} if self._homes is None else {LOCAL_SITE: self._homes}
+        await asyncio.gather(*(self._refresh(*one) for one in (*own.items(), *self._elsewhere.items())))
+
+    async def _refresh(self, site: str, storage: Storage) -> None:
+        volumes = [one for one in self._settings.volumes if site == LOCAL_SITE or one.is_at(site)]
         try:
-            self._used = await self._homes.measure()
+            homes = await storage.measure()
         except CommonageError as error:
-            log.warning("the homes are not measured: %s", error)
+            log.warning("site %s: the homes are not measured: %s", site, error)
         else:
-            self._at = self._clock.now()
+            self._note(site, homes=homes, at=self._clock.now())
         try:
-            self._volumes = await self._homes.measure_volumes(self._settings.volumes)
+            self._note(site, folders=await storage.measure_volumes(volumes))
         except CommonageError as error:
-            log.warning("the volumes are not measured: %s", error)
+            log.warning("site %s: the volumes are not measured: %s", site, error)
             return
-        folders = [(one, self._folder_limit(one)) for one in self._volumes]
+        folders = [(one, self._folder_limit(site, one)) for one in self._stored_at(site).folders or ()]
         try:
-            self._enforcement = await self._homes.enforce(self._home_limits(), folders, self._settings.volumes)
+            self._note(site, enforcement=await storage.enforce(self._home_limits(site), folders, volumes))
         except CommonageError as error:
-            log.warning("the limits of homes and volumes are not set: %s", error)
+            log.warning("site %s: the limits of homes and volumes are not set: %s", site, error)
+
+    def _note(self, site: str, **changes: Any) -> None:
+        self._sites[site] = replace(self._stored_at(site), **changes)
+        for removed in self._sites.keys() - self._elsewhere.keys() - {LOCAL_SITE}:
+            del self._sites[removed]
+
+    def _stored_at(self, site: str) -> _Stored:
+        return self._sites.get(site, _NOTHING)
 
     @property
     def measured_at(self) -> float:
-        return self._at
+        return max((one.at for one in self._sites.values()), default=0.0)
 
     @property
     def enforcement(self) -> Enforcement | None:
-        """Where file systems enforce limits; None before the first measurement."""
-        return self._enforcement
+        """Where file systems enforce limits, at all sites together; None before the first measurement."""
+        found = [one.enforcement for one in self._sites.values() if one.enforcement is not None]
+        if not found:
+            return None
+        gaps = {name: gap for one in found for name, gap in one.volumes.items()}
+        return Enforcement(next((one.homes for one in found if one.homes is not None), None), gaps)
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
-    def _home_limits(self) -> Mapping[str, int | None]:
+    def _home_limits(self, site: str) -> Mapping[str, int | None]:
         limits = {}
-        for name, used in self._used.items():
-            left = self._left_to_user(tenants(self._settings), name)
+        for name, used in self._stored_at(site).homes.items():
+            left = self._left_to_user(self._tenants_at(site), name)
             limits[name] = _least(self._quota_mib, None if left is None else used + left)
         return limits
 
-    def _folder_limit(self, folder: FolderSize) -> int | None:
-        several = tenants(self._settings)
+    def _folder_limit(self, site: str, folder: FolderSize) -> int | None:
+        several = self._tenants_at(site)
         if folder.tenant is not None:
             several = [one for one in several if folder_name(one.name) == folder.tenant]
         left = None if folder.user is None else self._left_to_user(several, folder.user)
@@ -127,46 +176,83 @@ class HomeWatch:
     # --- use ----------------------------------------------------------------------------------------------------------
 
     def stored_mib(self, tenant: str, user: str | None = None) -> int | None:
-        """What a tenant's folders hold, or a user's home and folders of that tenant; None before a measurement."""
-        if self._volumes is None:
+        """What a tenant's folders hold, or a user's home and folders of that tenant; None before a measurement.
+
+        At all sites that the tenant may use.
+        """
+        if all(one.folders is None for one in self._sites.values()):
             return None
         return self._stored(folder_name(tenant), None if user is None else folder_name(user))
 
     def _stored(self, tenant: str | None, user: str | None) -> int:
         """As `stored_mib`, by the names of folders."""
-        theirs = [one for one in self._volumes or () if one.tenant in (None, tenant)]
-        if user is None:
-            return sum(one.used_mib for one in theirs if one.tenant is not None)
-        return sum(one.used_mib for one in theirs if one.user == user) + self._used.get(user, 0)
+        return sum(_stored_by(one, tenant, user) for one in self._sites_of(tenant))
+
+    def _tenants_at(self, site: str) -> Sequence[Tenant]:
+        every, rules = tenants(self._settings), self._settings.rules
+        return every if site == LOCAL_SITE else [one for one in every if site in rules.sites_of(one.name)]
+
+    def _sites_of(self, tenant: str | None) -> Sequence[_Stored]:
+        """What the sites hold that a tenant may use, by the name of its folders; a site speaks for no other tenant."""
+        names = [one.name for one in tenants(self._settings) if folder_name(one.name) == tenant]
+        usable = [self._settings.rules.sites_of(name) for name in names]
+        return [
+            stored for site, stored in self._sites.items() if site == LOCAL_SITE or any(site in one for one in usable)
+        ]
 
     def users(self, tenant: str) -> set[str]:
         """The users with a folder of this tenant; of the default tenant, which has all as members, those with a home.
 
         Only those whose folder has their name: the others' cannot be told from it.
         """
-        of_tenant = {one.user for one in self._volumes or () if one.tenant == folder_name(tenant)}
-        found = {*of_tenant, *(self._used if tenant == self._settings.default_tenant else ())}
+        found: set[str | None] = set()
+        for stored in self._sites_of(folder_name(tenant)):
+            found |= {one.user for one in stored.folders or () if one.tenant == folder_name(tenant)}
+            found |= stored.homes.keys() if tenant == self._settings.default_tenant else set()
         return {name for name in found if name is not None and folder_name(name) == name}
 
-    @property
-    def _are_homes_enforced(self) -> bool:
-        return self._enforcement is not None and self._enforcement.homes is None
-
     def used_mib(self, user: str) -> int | None:
-        """The size of a user's home; None before it is measured, and without one."""
-        return self._used.get(folder_name(user))
+        """The size of a user's home at the control plane's site; None before it is measured, and without one."""
+        return self._stored_at(LOCAL_SITE).homes.get(folder_name(user))
 
     def of(self, principal: Principal) -> HomeView | None:
-        """The caller's own home; None before the first measurement."""
+        """The caller's own home, at several sites the largest; None before the first measurement."""
         principal.need(Scope.READ)
-        used = self._used.get(folder_name(principal.name))
-        return None if used is None else HomeView(used, self._quota_mib, self._at, self._are_homes_enforced)
+        mine = access_of(principal, self._settings).tenants(Permission.SEE_TENANT)
+        usable = [self._settings.rules.sites_of(one.name) for one in mine]
+        name = folder_name(principal.name)
+        found = [
+            self._view(site, stored.homes[name])
+            for site, stored in self._sites.items()
+            if name in stored.homes and (site == LOCAL_SITE or any(site in one for one in usable))
+        ]
+        return max(found, key=lambda one: (one.used_mib, not one.site), default=None)
 
     def all(self, principal: Principal) -> Mapping[str, HomeView]:
-        """All homes by folder name, the largest first. For operators and admins."""
+        """All homes by folder name, the largest first; of several sites the largest one. For operators and admins."""
         access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
-        largest = sorted(self._used.items(), key=lambda one: -one[1])
-        return {name: HomeView(used, self._quota_mib, self._at, self._are_homes_enforced) for name, used in largest}
+        every = [
+            (name, self._view(site, used)) for site, one in self._sites.items() for name, used in one.homes.items()
+        ]
+        found: dict[str, HomeView] = {}
+        for name, view in sorted(every, key=lambda one: -one[1].used_mib):
+            found.setdefault(name, view)
+        return found
+
+    def _view(self, site: str, used_mib: int) -> HomeView:
+        stored = self._stored_at(site)
+        is_enforced = stored.enforcement is not None and stored.enforcement.homes is None
+        return HomeView(used_mib, self._quota_mib, stored.at, is_enforced, "" if site == LOCAL_SITE else site)
+
+
+_NOTHING = _Stored()
+
+
+def _stored_by(stored: _Stored, tenant: str | None, user: str | None) -> int:
+    theirs = [one for one in stored.folders or () if one.tenant in (None, tenant)]
+    if user is None:
+        return sum(one.used_mib for one in theirs if one.tenant is not None)
+    return sum(one.used_mib for one in theirs if one.user == user) + stored.homes.get(user, 0)
 
 
 def _least(first: int | None, second: int | None) -> int | None:

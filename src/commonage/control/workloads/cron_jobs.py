@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import Access, access_of
@@ -41,6 +41,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.cron_jobs import (
     CronJobCreated,
+    CronJobHandedOver,
     CronJobRemoved,
     CronJobResumed,
     CronJobSuspended,
@@ -235,6 +236,41 @@ class CronJobs:
 
             return await self.workloads.submit_run(spec, None, rows_of)
 
+    async def revise(self, by: str, revised: Callable[[CronJob], CronJob | None]) -> None:
+        """Change or remove (None) all that `revised` does not return as they are: an owner or tenant goes.
+
+        Repeating it changes nothing. Raises Conflict if an owner got a second one of the same name.
+        """
+        async with self._changing:
+            all_of_them = list(self.live_state.cron_jobs.values())
+            changed = [(one, after) for one in all_of_them if (after := revised(one)) != one]
+            kept = [(one, after) for one, after in changed if after is not None]
+            self._check_names([after for _, after in kept], {one.id for one, _ in changed})
+            for one, after in kept:
+                with suppress(NotFound):  # each run is refused with this error
+                    await self.bundles.claim(Principal(one.owner, frozenset()), after.spec)
+            events = [self._event(after or one, EventKind.AUDIT, _revised(by, one, after)) for one, after in changed]
+            gone = [one.id for one, after in changed if after is None]
+            if events:
+                with self._doubt():
+                    await self.writer.write(
+                        cron_jobs=[after for _, after in kept], removed_cron_jobs=gone, events=events
+                    )
+            for _, after in kept:
+                self._put(after)
+            for cron_job_id in gone:
+                self._forget(cron_job_id)
+
+    def _check_names(self, changed: Sequence[CronJob], ids: Collection[str]) -> None:
+        taken = {(one.owner, one.name) for one in self.live_state.cron_jobs.values() if one.id not in ids}
+        for one in changed:
+            if (one.owner, one.name) in taken:
+                raise Conflict(
+                    f"{one.owner} has a cron job called {one.name!r} already, and cannot get {one.id} of the same "
+                    f"name. Remove one of them with `commonage cron-job rm`.",
+                    code="cron-job-exists",
+                )
+
     def _new_id(self, now: float) -> str:
         """An id whose runs differ from those of all other cron jobs."""
         taken = {slot_of(one) for one in self.live_state.cron_jobs}
@@ -319,6 +355,10 @@ class CronJobs:
             return
         active = self.active(cron_job_id)
         decision = decide(found.rule, found.decided_until, self.clock.now(), active[0].id if active else "")
+        held = None if decision is None else self.workloads.names.held(found.owner, found.tenant)
+        if held is not None:  # nothing is decided: afterwards the rule for missed runs applies
+            self._waiting[cron_job_id] = held
+            return
         if decision is None or await self._is_carried_out(found, decision, active):
             newest = self.live_state.cron_jobs[cron_job_id]
             self._next[cron_job_id] = next(iter(newest.next_times(self.clock.now(), 1)), float("inf"))
@@ -427,6 +467,12 @@ class CronJobs:
 
 def _sees(access: Access, found: CronJob) -> bool:
     return access.may_on(Permission.SEE_WORKLOADS, found.owner, found.tenant)
+
+
+def _revised(by: str, before: CronJob, after: CronJob | None) -> Reason:
+    if after is None:
+        return CronJobRemoved(by=by, id=before.id, name=before.name)
+    return CronJobHandedOver(by=by, id=after.id, name=after.name, owner=after.owner, tenant=after.tenant)
 
 
 def _shown(found: CronJob, access: Access) -> CronJob:

@@ -26,6 +26,16 @@ class CronJobRemoved(Reason):
     name: str
 
 
+class CronJobHandedOver(Reason):
+    """A cron job got another owner or tenant, because its own is renamed or removed."""
+
+    by: str
+    id: str
+    name: str
+    owner: str
+    tenant: str
+
+
 class CronJobSuspended(Reason):
     """A user suspended a cron job."""
 

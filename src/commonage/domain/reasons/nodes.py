@@ -31,6 +31,19 @@ class SiteUnreachable(Reason):
     since: float
 
 
+class UnreachableJoinService(Reason):
+    """No node can join the site now: its own join service makes the tokens, and its link is down `since` then."""
+
+    site: str
+    since: float
+
+
+class NodesCannotJoin(Reason):
+    """No node can join this site: its site agent has no join service."""
+
+    site: str
+
+
 class WorkloadLostThere(Reason):
     """A workload was lost on the node, which takes no work until it reports again."""
 

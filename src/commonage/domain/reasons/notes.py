@@ -91,11 +91,12 @@ class QuotaUse(Reason):
 
 
 class HomeUsed(Reason):
-    """How much the user's home folder holds. `quota_mib` None: there is no quota."""
+    """How much the user's home folder holds. `quota_mib` None: there is no quota. `site`: of a home elsewhere."""
 
     used_mib: int
     quota_mib: int | None
     is_enforced: bool = False
+    site: str = ""
 
 
 class StorageGap(StrEnum):
@@ -213,6 +214,28 @@ class Fate(StrEnum):
     SESSION_ENDS = "session-ends"
     REQUEUED = "requeued"
     ENDS = "ends"
+
+
+class SiteTokenCreated(Reason):
+    """An admin created a token with which a machine may join as this site. A new site is listed from then on."""
+
+    site: str
+    by: str
+    expires_at: float
+
+
+class SiteRevoked(Reason):
+    """An admin revoked the certificate and the token of the site."""
+
+    site: str
+    by: str
+
+
+class SiteRemoved(Reason):
+    """An admin removed the site."""
+
+    site: str
+    by: str
 
 
 class PoolNodeAdded(Reason):

@@ -82,6 +82,19 @@ class DockerVolumeStays(Reason):
     to: str
 
 
+class CronJobsMove(Reason):
+    """Cron jobs go on for another owner or tenant."""
+
+    cron_jobs: tuple[str, ...]
+    receiver: str
+
+
+class CronJobsRemoved(Reason):
+    """Cron jobs are removed: nothing is handed over."""
+
+    cron_jobs: tuple[str, ...]
+
+
 class RolesMove(Reason):
     """Roles in tenants go to the new name."""
 
@@ -93,6 +106,19 @@ class RolesEnd(Reason):
     """Roles in tenants are removed."""
 
     tenants: tuple[str, ...]
+
+
+class PlatformRolesMove(Reason):
+    """Roles on the platform go to the new name."""
+
+    roles: tuple[str, ...]
+    receiver: str
+
+
+class PlatformRolesEnd(Reason):
+    """Roles on the platform are removed."""
+
+    roles: tuple[str, ...]
 
 
 class TenantRenamed(Reason):
@@ -125,6 +151,19 @@ class VolumesDeleted(Reason):
     """Volumes of this tenant alone are deleted as resources. Their folders stay."""
 
     volumes: tuple[str, ...]
+
+
+class SitesFollow(Reason):
+    """Sites that are for the tenant are for another one instead."""
+
+    sites: tuple[str, ...]
+    receiver: str
+
+
+class SitesShared(Reason):
+    """Sites that are for the tenant and others are for the others only."""
+
+    sites: tuple[str, ...]
 
 
 class ReservationsMove(Reason):
@@ -225,13 +264,6 @@ class ManagedByGit(Reason):
     managed_by: str
 
 
-class PlatformRoleConfigured(Reason):
-    """The user has a role on the platform by the settings file, which only the admin of the server changes."""
-
-    name: str
-    role: str
-
-
 class NameTaken(Reason):
     """The new name is in use, or has a history of its own."""
 
@@ -257,6 +289,20 @@ class HeirNotMember(Reason):
 
     name: str
     tenants: tuple[str, ...]
+
+
+class HeirHasCronJob(Reason):
+    """The user who is to get the cron jobs has others of the same names."""
+
+    name: str
+    cron_jobs: tuple[str, ...]
+
+
+class SiteOfTenantOnly(Reason):
+    """A site is for the tenant alone, and would be open to all tenants without it."""
+
+    site: str
+    tenant: str
 
 
 class OffboardingStarted(Reason):

@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers.attempt_backend import AttemptBackend, NodeGone, Run, Unreachable
 from commonage.engines.containers.daemon.connection import Connection
-from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.images import Images, Logins
 from commonage.engines.containers.daemon.networks import Relays
 from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.lifecycle import StartLimiter, end_run, launch_with_retries
@@ -68,7 +68,7 @@ class ContainerEngine(RunsEngine[Run]):
         self._connection = client
         self._start_limiter = StartLimiter(self._spawn)
         self._unpacker = Unpacker(settings.bundle_max_mib)
-        self._images = Images(client, site, settings.pull, settings.account)
+        self._images = Images(client, site, settings.pull, Logins(settings.account, settings.get_pull_token))
         self._relays = Relays(settings.reaches, settings.gateway_port, self._max_relayed)
 
     # --- for subclasses --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -15,6 +16,8 @@ from commonage.domain.codec import Unreadable, to_json
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Status
 from commonage.link.sites.engine_messages import SiteReport
+from commonage.link.sites.storage_messages import HomeSize
+from commonage.ports.homes import FolderSize
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
@@ -51,6 +54,21 @@ def checked_report(report: SiteReport) -> SiteReport:
         if _NODE.fullmatch(node.name):
             nodes.setdefault(node.name, node)
     return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
+
+
+def checked_homes(homes: Sequence[HomeSize]) -> tuple[HomeSize, ...]:
+    """Without sizes that cannot be. Whether a home counts for a tenant is checked where the tenants are known.
+
+    Raises Unreadable.
+    """
+    _storable(tuple(homes), _MAX_REPORT_NUMBER)
+    return tuple(one for one in homes if one.used_mib >= 0)
+
+
+def checked_folders(folders: Sequence[FolderSize], volumes: Collection[str]) -> tuple[FolderSize, ...]:
+    """Likewise, of these volumes alone. Raises Unreadable."""
+    _storable(tuple(folders), _MAX_REPORT_NUMBER)
+    return tuple(one for one in folders if one.used_mib >= 0 and one.volume in volumes)
 
 
 def _own(capabilities: Capabilities, nodes: object) -> Capabilities:

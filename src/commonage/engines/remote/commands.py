@@ -78,7 +78,7 @@ class Commands:
         known = self._waiting.get(request.attempt_id)
         if known is None or known.start is None:
             await self._keep(replace(known or self._new(request.attempt_id), start=request))
-            self._attempts.dispatch(request.attempt_id)
+            self._attempts.dispatch(request.attempt_id, request.environment.image)
         await self._deliver_now(request.attempt_id)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
@@ -93,17 +93,20 @@ class Commands:
     async def forget(self, attempt_id: str) -> None:
         await self._keep(replace(self._waiting.get(attempt_id) or self._new(attempt_id), forget=True))
         self._attempts.forget(attempt_id)
-        await self._deliver_now(attempt_id)
+        await self._deliver_late(attempt_id)  # nobody asks again: this side knows the attempt no longer
 
     def _new(self, attempt_id: str) -> Command:
         return Command(attempt_id, self._clock.now())
 
     async def _keep(self, command: Command) -> None:
+        self._set(command)
+        await self._records.keep_command(command)
+
+    def _set(self, command: Command) -> None:
         if command.is_done:
             self._waiting.pop(command.attempt_id, None)
         else:
             self._waiting[command.attempt_id] = command
-        await self._records.keep_command(command)
 
     async def withdraw_old(self, why: Reason) -> None:
         """Without a link: end the starts that never left, as lost for this reason."""
@@ -113,9 +116,14 @@ class Commands:
                 await self._withdraw(command, why, None)
 
     async def _withdraw(self, command: Command, why: Reason, exit_code: int | None) -> None:
+        """The end is told once the start cannot be delivered any more, whatever is restarted."""
         assert command.start is not None
+        try:
+            await self._keep(replace(command, start=None, grace_s=None))
+        except CommonageError:
+            self._set(command)
+            raise
         self._end(command.start, why, exit_code)
-        await self._keep(replace(command, start=None, grace_s=None))
 
     def _end(self, request: StartRequest, why: Reason, exit_code: int | None) -> None:
         now, node = self._clock.now(), request.allocation.node
@@ -144,21 +152,21 @@ class Commands:
                 self._end(command.start, start_failure(error), 1)
 
     async def _deliver(self, attempt_id: str, *, late: bool = False) -> None:
-        """A part that fails for another reason than the link is dropped: its caller repeats it.
+        """A start or a stop that fails for another reason than the link is dropped: its caller repeats it.
 
-        The caller of a `late` one is gone: it is repeated here for a while, if that may help. A stop goes first: a
-        start that it overtakes never runs.
+        The caller of a `late` one is gone: it is repeated here for a while, if that may help. A forget is repeated as
+        long as that may help. A stop goes first: a start that it overtakes never runs.
         """
         lock = self._locks.setdefault(attempt_id, asyncio.Lock())
         try:
             async with lock:
                 if (command := self._of(attempt_id)).grace_s is not None:
                     stop = Stop(attempt_id, command.grace_s)
-                    await self._part(attempt_id, self._request_stop(stop), "grace_s", late)
+                    await self._part(attempt_id, self._request_stop(stop), "grace_s", late=late)
                 if (command := self._of(attempt_id)).start is not None:
-                    await self._part(attempt_id, self._request_start(command, command.start), "start", late)
+                    await self._part(attempt_id, self._request_start(command, command.start), "start", late=late)
                 if self._of(attempt_id).forget:
-                    await self._part(attempt_id, self._request_forget(attempt_id), "forget", late)
+                    await self._part(attempt_id, self._request_forget(attempt_id), "forget", late=True)
         finally:
             if attempt_id not in self._waiting and not lock.locked():
                 self._locks.pop(attempt_id, None)
@@ -166,7 +174,7 @@ class Commands:
     def _of(self, attempt_id: str) -> Command:
         return self._waiting.get(attempt_id) or self._new(attempt_id)
 
-    async def _part(self, attempt_id: str, request: Awaitable[None], part: str, late: bool) -> None:
+    async def _part(self, attempt_id: str, request: Awaitable[None], part: str, *, late: bool) -> None:
         command = self._of(attempt_id)
         before = getattr(command, part)
         try:
@@ -174,16 +182,19 @@ class Commands:
         except ConnectionLost:
             raise
         except CommonageError as error:
-            if not (late and error.is_retryable and self._clock.now() - command.at < RETRY_FOR_S):
-                await self._done(attempt_id, part, before)
+            in_time = part == "forget" or self._clock.now() - command.at < RETRY_FOR_S
+            if not (late and error.is_retryable and in_time):
+                self._done(attempt_id, part, before)
             raise
-        await self._done(attempt_id, part, before)
+        self._done(attempt_id, part, before)
 
-    async def _done(self, attempt_id: str, part: str, before: object) -> None:
+    def _done(self, attempt_id: str, part: str, before: object) -> None:
         command = self._of(attempt_id)
         if getattr(command, part) == before:  # else it was repeated with another value meanwhile
             done: dict[str, object] = {part: False if part == "forget" else None}
-            await self._keep(replace(command, **done))  # type: ignore[arg-type]  # one of its own fields
+            rest = replace(command, **done)  # type: ignore[arg-type]  # one of its own fields
+            self._set(rest)
+            self._records.note_delivered(rest)
 
     def _required(self) -> SiteConnection:
         connection = self._connection()

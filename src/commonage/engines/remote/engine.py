@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from commonage.domain.codec import Unreadable
 from commonage.domain.errors import CommonageError, EngineFailure
@@ -23,8 +24,10 @@ from commonage.engines.remote.claims import checked_report
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
 from commonage.engines.remote.devices import SiteDevices
+from commonage.engines.remote.joining import SiteJoining
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
+from commonage.engines.remote.storage import SiteStorage
 from commonage.engines.remote.streams import begin_exec, read_log
 from commonage.engines.remote.tunnels import Tunnels
 from commonage.engines.settings import RemoteSettings
@@ -36,6 +39,7 @@ from commonage.link.sites.engine_messages import (
     GATEWAY,
     MEASURE,
     PREPARE,
+    PULL_TOKEN,
     REPORT,
     STATUSES,
     STORE_SAMPLES,
@@ -43,13 +47,16 @@ from commonage.link.sites.engine_messages import (
     TUNNEL,
     AttemptId,
     ExecCommand,
+    ImageToken,
     LogRequest,
     Prepare,
     Samples,
     SiteNetwork,
     SiteReport,
     SiteStatuses,
+    WantedImage,
 )
+from commonage.link.sites.join_messages import NODE_LEFT, NodeName
 from commonage.link.sites.packets import connect, join
 from commonage.link.sites.streams import Stream
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -57,6 +64,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.ports.metrics import MEASURED, Sample
+from commonage.ports.registry import PullToken
 
 _log = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -69,18 +77,39 @@ StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
 """Stores samples that a site sent, as far as they are about its own attempts."""
 
 
-class RemoteEngine(Engine):
-    """`store_samples` takes the samples of an outage. `devices` are the GPUs of the site's nodes."""
+async def _ignore_node(_site: str, _node: str) -> None:
+    return None
 
-    def __init__(self, site: str, settings: RemoteSettings, clock: Clock, store_samples: StoreSamples) -> None:
-        self._site, self._clock, self._store_samples = site, clock, store_samples
-        self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports)
+
+@dataclass(frozen=True, slots=True)
+class FromSites:
+    """What the control plane does with what sites send; every call gets the name of the site first.
+
+    `node_left`: a node of the site has left it. `pull_token`: the token with which the site pulls an image; None if it
+    is in another registry.
+    """
+
+    store_samples: StoreSamples
+    node_left: Callable[[str, str], Awaitable[None]] = _ignore_node
+    pull_token: Callable[[str, str], PullToken | None] = lambda _site, _image: None
+
+
+class RemoteEngine(Engine):
+    """`devices` are the GPUs of the site's nodes, `storage` its homes and volumes; `joining` lets nodes join it."""
+
+    def __init__(self, site: str, settings: RemoteSettings, clock: Clock, from_sites: FromSites) -> None:
+        self._site, self._clock, self._from_sites = site, clock, from_sites
+        self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports, settings.registry)
         self._records = SiteRecords(settings.folder / f"{site}.db")
         self._tunnels = Tunnels(site, self._records, self._open_tunnel)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
         self.devices = SiteDevices(self._records, lambda: self._connection, self._reported_nodes, clock)
+        self.joining = SiteJoining(lambda: self._connection, self._lets_join, self._why_unreachable, clock)
+        self.storage = SiteStorage(
+            self._records, lambda: self._connection, self._measures_storage, self._why_unreachable
+        )
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
@@ -88,6 +117,7 @@ class RemoteEngine(Engine):
         self._lost_at = self._last_contact = clock.now()
         self._iterations = Iterations("remote: deliver", clock.now)
         self._delivering: asyncio.Task[None] | None = None
+        self._preparing: Counter[str] = Counter()  # images
         self._attached: set[asyncio.Task[None]] = set()
 
     # --- the link -------------------------------------------------------------------------------------------------
@@ -109,7 +139,12 @@ class RemoteEngine(Engine):
 
     def handlers(self) -> Handlers:
         return Handlers(
-            requests={STORE_SAMPLES: self._on_samples, STORE_WARNINGS: self.devices.on_warnings},
+            requests={
+                STORE_SAMPLES: self._on_samples,
+                STORE_WARNINGS: self.devices.on_warnings,
+                NODE_LEFT: self._on_node_left,
+                PULL_TOKEN: self._on_pull_token,
+            },
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
             streams={GATEWAY: self._carry_to_gateway},
         )
@@ -166,8 +201,26 @@ class RemoteEngine(Engine):
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
         """Store what is measured at a site; the other series are the control plane's own."""
         self._follow_clock()
-        await self._store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
+        await self._from_sites.store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    async def _on_node_left(self, left: NodeName, _: OnProgress) -> Nothing:
+        if self._report is not None:  # the next report lacks it
+            self._report = replace(self._report, nodes=tuple(n for n in self._report.nodes if n.name != left.node))
+        await self._from_sites.node_left(self._site, left.node)
+        return Nothing()
+
+    async def _on_pull_token(self, wanted: WantedImage, _: OnProgress) -> ImageToken:
+        if wanted.image not in self._preparing and not self._attempts.uses(wanted.image):
+            _log.warning("site %s asked for an image that it needs for no workload: %s", self._site, wanted.image[:200])
+            raise EngineFailure(f"no workload with the image {wanted.image[:200]} was dispatched to this site")
+        return ImageToken(self._from_sites.pull_token(self._site, wanted.image))
+
+    def _lets_join(self) -> bool:
+        return self._report is not None and self._report.lets_join
+
+    def _measures_storage(self) -> bool:
+        return self._report is not None and self._report.measures_storage
 
     def _own(self, sample: Sample) -> Sample | None:
         """With this site in the subject: a site names none, and so speaks of itself only. In the time of this side."""
@@ -242,6 +295,7 @@ class RemoteEngine(Engine):
             self._last_contact = known.contact.at
         self._site_clock.restore(known.clock_offset_s)
         self.devices.restore(known.warned)
+        self.storage.restore(known.stored)
         self._attempts.restore(known)
         self._commands.restore(known)
         self._delivering = asyncio.create_task(self._deliver(), name=f"site {self._site}")
@@ -347,7 +401,12 @@ class RemoteEngine(Engine):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        await self._required().request(PREPARE, Prepare(environment, node), on_progress)
+        image = environment.image or ""
+        self._preparing[image] += 1
+        try:
+            await self._required().request(PREPARE, Prepare(environment, node), on_progress)
+        finally:
+            self._preparing -= Counter([image])
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         if self._report is None:

@@ -13,6 +13,8 @@ from commonage.domain.codec import from_json, to_json
 from commonage.domain.statuses import StartRequest, Status
 from commonage.link.sites.engine_messages import SiteReport
 from commonage.link.sites.sqlite_file import SqliteFile, Statement
+from commonage.link.sites.storage_messages import HomeSize
+from commonage.ports.homes import FolderSize
 
 T = TypeVar("T")
 _SCHEMA = (
@@ -21,6 +23,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS addresses (id TEXT PRIMARY KEY, host TEXT NOT NULL, port INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS site (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS dispatched (id TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, image TEXT NOT NULL)",
 )
 
 
@@ -57,11 +60,19 @@ class Warned:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The sizes of homes and of folders of volumes, as the site measured them last."""
+
+    homes: tuple[HomeSize, ...] = ()
+    folders: tuple[FolderSize, ...] = ()
+
+
 @dataclass(slots=True)
 class Known:
     """`own`: ends that this side decided, of attempts that never reached the site.
 
-    `dispatched`: attempts that this side asked the site to start, until they are forgotten.
+    `dispatched`: attempts that this side asked the site to start, until they are forgotten; `images`: their images.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -72,7 +83,9 @@ class Known:
     contact: Contact | None = None
     clock_offset_s: float = 0.0
     dispatched: set[str] = field(default_factory=set)
+    images: dict[str, str] = field(default_factory=dict)
     warned: Warned = Warned()
+    stored: Stored = Stored()
 
 
 class SiteRecords:
@@ -95,7 +108,9 @@ class SiteRecords:
         known.contact = _read(Contact, facts["contact"]) if "contact" in facts else None
         known.clock_offset_s = _read(ClockOffset, facts["clock"]).seconds if "clock" in facts else 0.0
         known.dispatched = {attempt_id for (attempt_id,) in await self._file.read("SELECT id FROM dispatched")}
+        known.images = dict(await self._file.read("SELECT id, image FROM images"))
         known.warned = _read(Warned, facts["warned"]) if "warned" in facts else Warned()
+        known.stored = _read(Stored, facts["stored"]) if "stored" in facts else Stored()
         return known
 
     async def close(self) -> None:
@@ -109,7 +124,13 @@ class SiteRecords:
     async def keep_command(self, command: Command) -> None:
         """Durable when this returns, with all that was kept before. Raises Unavailable."""
         dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
+        if command.start is not None and (image := command.start.environment.image):
+            dispatched.append(_upsert("images (id, image)", command.attempt_id, image))
         await self._file.write(_command(command), *dispatched)
+
+    def note_delivered(self, rest: Command) -> None:
+        """`rest` is left to deliver. Until that is written, a restart delivers the whole command again."""
+        self._file.post(_command(rest))
 
     async def keep_warned(self, warned: Warned) -> None:
         """Durable when this returns. Raises Unavailable."""
@@ -123,7 +144,9 @@ class SiteRecords:
 
     def forget(self, attempt_id: str) -> None:
         self._file.post(
-            ("DELETE FROM statuses WHERE id = ?", (attempt_id,)), ("DELETE FROM dispatched WHERE id = ?", (attempt_id,))
+            ("DELETE FROM statuses WHERE id = ?", (attempt_id,)),
+            ("DELETE FROM dispatched WHERE id = ?", (attempt_id,)),
+            ("DELETE FROM images WHERE id = ?", (attempt_id,)),
         )
 
     def keep_address(self, attempt_id: str, host: str, port: int) -> None:
@@ -137,6 +160,9 @@ class SiteRecords:
 
     def keep_clock_offset(self, seconds: float) -> None:
         self._file.post(_upsert("site (key, value)", "clock", _text(ClockOffset(seconds))))
+
+    def keep_stored(self, stored: Stored) -> None:
+        self._file.post(_upsert("site (key, value)", "stored", _text(stored)))
 
     def keep_contact(self, at: float) -> None:
         self._file.post(_upsert("site (key, value)", "contact", _text(Contact(at))))

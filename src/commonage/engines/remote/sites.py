@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from commonage.engines.remote.engine import RemoteEngine, StoreSamples
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock
+from commonage.ports.homes import Storage
+from commonage.ports.joining import Joining
 
 OnEngine = Callable[[RemoteEngine], Awaitable[None]]
 
@@ -18,7 +20,8 @@ class Sites:
     """`names` are the sites that have joined; their engines are opened and closed by their user.
 
     `added` is awaited for the engine of each site that joins later, and opens it. `removed` is awaited for the engine
-    of each removed site, and closes it. `devices` are the GPUs of each, by site.
+    of each removed site, and closes it. By site: `devices` are the GPUs of each, `storage` its homes and volumes,
+    `joining` lets nodes join it.
     """
 
     def __init__(
@@ -26,18 +29,20 @@ class Sites:
         names: Iterable[str],
         settings: RemoteSettings,
         clock: Clock,
-        store_samples: StoreSamples,
+        from_sites: FromSites,
         added: OnEngine,
         removed: OnEngine,
     ) -> None:
-        self._settings, self._clock, self._store_samples = settings, clock, store_samples
+        self._settings, self._clock, self._from_sites = settings, clock, from_sites
         self._added, self._removed = added, removed
         self._engines = {name: self._make(name) for name in names}
         self.devices: dict[str, RemoteDevices] = {name: one.devices for name, one in self._engines.items()}
+        self.storage: dict[str, Storage] = {name: one.storage for name, one in self._engines.items()}
+        self.joining: dict[str, Joining] = {name: one.joining for name, one in self._engines.items()}
         self._changing = asyncio.Lock()
 
     def _make(self, site: str) -> RemoteEngine:
-        return RemoteEngine(site, self._settings, self._clock, self._store_samples)
+        return RemoteEngine(site, self._settings, self._clock, self._from_sites)
 
     def engines(self) -> Sequence[RemoteEngine]:
         return list(self._engines.values())
@@ -54,11 +59,14 @@ class Sites:
                 engine = self._make(site)
                 await self._added(engine)
                 self._engines[site], self.devices[site] = engine, engine.devices
+                self.joining[site], self.storage[site] = engine.joining, engine.storage
 
     async def on_removed(self, site: str) -> None:
         async with self._changing:
             engine = self._engines.pop(site, None)
             self.devices.pop(site, None)
+            self.joining.pop(site, None)
+            self.storage.pop(site, None)
             if engine is not None:
                 await self._removed(engine)
 

@@ -30,12 +30,14 @@ class SiteAttempts:
         self._known: dict[str, Status] = {}
         self._own: dict[str, Status] = {}
         self._dispatched: set[str] = set()
+        self._images: dict[str, str] = {}
         self._watchers: list[tuple[deque[Status], asyncio.Event]] = []
 
     def restore(self, known: Known) -> None:
         self._known, self._own = dict(known.statuses), dict(known.own)
         # Before there was a list of what was dispatched, all that was known counts.
         self._dispatched = known.dispatched | known.addresses.keys() | set(known.commands)
+        self._images = dict(known.images)
         running = {one.attempt_id for one in self._known.values() if one.phase is Phase.RUNNING}
         self._tunnels.restore({key: address for key, address in known.addresses.items() if key in running})
 
@@ -45,9 +47,16 @@ class SiteAttempts:
     def get(self, attempt_id: str) -> Status | None:
         return self._known.get(attempt_id) or self._own.get(attempt_id)
 
-    def dispatch(self, attempt_id: str) -> None:
-        """The site is asked to start it: from now on it may have an address here."""
+    def dispatch(self, attempt_id: str, image: str | None) -> None:
+        """The site is asked to start it: from now on it may have an address here, and pull its image."""
         self._dispatched.add(attempt_id)
+        if image:
+            self._images[attempt_id] = image
+
+    def uses(self, image: str) -> bool:
+        """Whether an attempt with this image was dispatched and may still start."""
+        ended = {one for one, status in self.all().items() if status.phase is Phase.ENDED}
+        return any(known == image for attempt_id, known in self._images.items() if attempt_id not in ended)
 
     def apply(self, statuses: SiteStatuses, forgotten: Collection[str]) -> None:
         """Take what the site reported, except on attempts in `forgotten`: the site does not know yet that they are."""
@@ -116,6 +125,7 @@ class SiteAttempts:
         self._known.pop(attempt_id, None)
         self._own.pop(attempt_id, None)
         self._dispatched.discard(attempt_id)
+        self._images.pop(attempt_id, None)
         self._tunnels.end(attempt_id)
         self._records.forget(attempt_id)
 

@@ -125,7 +125,8 @@ class Launcher:
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
-                await agents.pull(swarm_node.id, image, on_progress)
+                async with self.images.logins.token_for(image) as token:
+                    await agents.pull(swarm_node.id, image, on_progress, token)
             return
         account = self.settings.account
         if swarm_node.name in self.nodes.agent_reports and account is not None and account.is_for(image):

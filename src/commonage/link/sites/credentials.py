@@ -89,6 +89,14 @@ class SiteCredentials:
         except (OSError, ValueError, Unreadable) as error:
             raise NotJoined(f"{self._identity} cannot be read ({error}): join again with a new token") from error
 
+    @property
+    def authority(self) -> Path:
+        """The file with the certificate of the control plane's authority, for other programs; see `keep_authority`."""
+        return self.folder / "authority.crt"
+
+    def keep_authority(self, identity: SiteIdentity) -> None:
+        write_file(self.authority, identity.authority, 0o644)
+
     def keep(self, identity: SiteIdentity) -> None:
         write_file(self._identity, json.dumps(to_json(identity), indent=1), 0o600)
         self._pending.unlink(missing_ok=True)

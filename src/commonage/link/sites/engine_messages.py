@@ -16,6 +16,7 @@ from commonage.link.sites.streams import StreamType
 from commonage.ports.devices import DeviceSample
 from commonage.ports.execs import Terminal
 from commonage.ports.metrics import Sample
+from commonage.ports.registry import PullToken
 
 # --- from the site ------------------------------------------------------------------------------------------------
 
@@ -38,7 +39,8 @@ class SiteStatuses:
 class SiteReport:
     """The site's engine, nodes and environments now. `failure`: why its engine does not answer; then they are its last.
 
-    `samples_dropped`: how many samples of an outage did not fit on the site's disk.
+    `samples_dropped`: how many samples of an outage did not fit on the site's disk. `lets_join`: the site has a join
+    service for nodes. `measures_storage`: it answers the requests of `storage_messages`.
     """
 
     capabilities: Capabilities
@@ -46,6 +48,8 @@ class SiteReport:
     environments: tuple[EnvironmentStatus, ...] = ()
     failure: str = ""
     samples_dropped: int = 0
+    lets_join: bool = False
+    measures_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,18 @@ class Samples:
     """
 
     samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImage:
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageToken:
+    """`token` is None if the image is in another registry than the control plane's."""
+
+    token: PullToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,9 @@ STORE_SAMPLES = RequestType("store-samples", Samples, Nothing, 30.0)
 """Sent by the site, which keeps the samples until this is answered."""
 STORE_WARNINGS = RequestType("store-device-warnings", DeviceWarnings, Nothing, 30.0)
 """Sent by the site, which keeps the warnings until this is answered."""
+
+PULL_TOKEN = RequestType("get-pull-token", WantedImage, ImageToken, 15.0)
+"""Refused unless the control plane has asked the site for a workload with this image, or to prepare it."""
 
 # --- from the control plane ---------------------------------------------------------------------------------------
 
@@ -110,9 +129,13 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class SiteNetwork:
-    """The loopback ports by which workloads address the hub and the control plane: the site forwards them."""
+    """The loopback ports by which workloads address the hub and the control plane: the site forwards them.
+
+    `registry`: the control plane's image registry (`HOST:PORT`); empty without one.
+    """
 
     ports: tuple[int, ...] = ()
+    registry: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class SqliteFile:
         self.path, self._schema, self._on_full = path, schema, on_full
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite {path.name}")
         self._connection: sqlite3.Connection | None = None
+        self._posted: dict[tuple[str, Any], Statement] = {}  # in the thread: not written yet, in their order
 
     async def open(self) -> None:
         """Raises Unavailable."""
@@ -43,6 +44,7 @@ class SqliteFile:
 
     async def close(self) -> None:
         """Complete all writes first."""
+        self.post()
         await asyncio.to_thread(self._thread.shutdown)
         if self._connection is not None:
             self._connection.close()
@@ -53,8 +55,12 @@ class SqliteFile:
         await self._in_thread(self._write, statements)
 
     def post(self, *statements: Statement) -> None:
-        """Write soon, after all earlier writes. A failure is logged."""
-        self._thread.submit(self._write, statements).add_done_callback(self._log_failure)
+        """Write soon, after all earlier writes. If that fails, as on a full disk, the next write includes it.
+
+        The first parameter of each is the key of its row: a statement that is not written yet gives way to the same
+        statement for the same row.
+        """
+        self._thread.submit(self._write_posted, statements).add_done_callback(self._log_failure)
 
     async def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Raises Unavailable."""
@@ -65,15 +71,25 @@ class SqliteFile:
         rows: list[tuple[Any, ...]] = await self._in_thread(read)
         return rows
 
+    def _write_posted(self, statements: Sequence[Statement]) -> None:
+        for statement, parameters in statements:
+            key = (statement, parameters[0])
+            self._posted.pop(key, None)
+            self._posted[key] = (statement, parameters)
+        if self._posted:
+            self._write(())
+
     def _write(self, statements: Sequence[Statement]) -> None:
+        everything = [*self._posted.values(), *statements]
         try:
-            self._commit(statements)
+            self._commit(everything)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._on_full:
                 raise
             self._commit([(self._on_full, ())])
             _log.warning("the disk of %s is full: its oldest samples are deleted", self.path)
-            self._commit(statements)
+            self._commit(everything)
+        self._posted.clear()
 
     def _commit(self, statements: Sequence[Statement]) -> None:
         connection = self._opened()

@@ -42,7 +42,7 @@ from commonage.wire.origins import label_of, session_domain
 
 Verdict = Literal["ok", "note", "bad"]
 _MAX_CLOCK_OFFSET_S = 5.0
-_TRUSTED = Path("/etc/docker/certs.d")
+TRUSTED = Path("/etc/docker/certs.d")
 _MOUNTS = Path("/proc/self/mounts")
 
 
@@ -139,7 +139,7 @@ def _trust_advice(settings: Settings) -> str | None:
     # Other nodes get the certificate when they join; for a loopback address Docker asks for no certificate.
     if settings.engine != "docker" or host in ("127.0.0.1", "::1", "localhost"):
         return None
-    place, ours = _TRUSTED / f"{host}:{settings.registry_port}", settings.data_dir.absolute() / "authority" / "ca.crt"
+    place, ours = TRUSTED / f"{host}:{settings.registry_port}", settings.data_dir.absolute() / "authority" / "ca.crt"
     if (place / "ca.crt").exists():
         return None
     return f"after the first start, as root: install -D -m 644 {ours} {place}/ca.crt"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import time
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from commonage.server.data_dir import DataDirError, running_server
 from commonage.server.doctor import checks
 from commonage.server.doctor.checks import Finding, Outcome
 from commonage.server.settings.settings import Settings
+from commonage.site_agent.network import KeptNetwork
 
 _DAY_S = 86_400.0
+_REGISTRY_TIMEOUT_S = 5.0
 _JOIN = (
     "make a token on the control plane (`commonage site token NAME`), and run: commonage site join --token-file FILE"
 )
@@ -34,6 +38,8 @@ def examine_site(settings: Settings) -> list[Finding]:
     outcomes = {name: check(settings) for name, check in checks.OF_EVERY_MACHINE.items()}
     outcomes["engine"] = checks.cgroups(settings) if settings.engine == "process" else checks.container_engine(settings)
     outcomes |= _link_and_clock(settings.data_dir / FOLDER)
+    if settings.engine != "process":
+        outcomes["registry"] = _registry(settings.data_dir / FOLDER)
     outcomes["site agent"] = _agent(settings)
     return [Finding(name, *outcome) for name, outcome in outcomes.items()]
 
@@ -84,6 +90,31 @@ def _clock(welcome: SiteWelcome | None) -> Outcome:
         found = f"the clock here is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the control plane's"
         return Outcome("bad", found, "run an NTP client on both machines")
     return Outcome("ok", "the clock agrees with the control plane's")
+
+
+def _registry(folder: Path) -> Outcome:
+    """Whether the Docker daemon here can pull images from the control plane's registry."""
+    network, credentials = KeptNetwork(folder).read(), SiteCredentials(folder)
+    if network is None:
+        return Outcome("note", "not known before the first link")
+    if not network.registry:
+        return Outcome("ok", "the control plane has no registry")
+    host, _, port = network.registry.rpartition(":")
+    try:
+        context = ssl.create_default_context(cadata=credentials.identity().authority)
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), _REGISTRY_TIMEOUT_S) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+        ):
+            pass
+    except (OSError, NotJoined) as error:
+        found = f"the control plane's registry {network.registry} cannot be reached: {error}"
+        return Outcome("bad", found, "let this machine connect to it, or load images here with `docker load`")
+    place = checks.TRUSTED / network.registry / "ca.crt"
+    if not place.exists():
+        advice = f"as root: install -D -m 644 {credentials.authority} {place}"
+        return Outcome("note", f"Docker on this machine may not trust the registry {network.registry}", advice)
+    return Outcome("ok", f"the control plane's registry {network.registry} can be reached, and Docker trusts it")
 
 
 def _agent(settings: Settings) -> Outcome:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
 import os
 import random
 import socket
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,7 @@ from commonage.server.data_dir import write_private
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+_CHILDREN_END_WITHIN_S = 10.0
 _OUR_PORTS = range(15_000, 20_000)  # the kernel does not use them for outgoing connections
 
 
@@ -62,6 +65,17 @@ def is_free(bind: str, port: int = 0) -> bool:
     except PortError:
         return False
     return True
+
+
+async def wait_until_free(data_dir: Path, bind: str, port: int) -> None:
+    """Wait a moment for `bind`:`port` and the kept loopback ports, which children of a killed server may still hold."""
+    kept = _kept_ports(data_dir / "ports.json")
+    places = [(bind, port), *((LOOPBACK, one) for one in astuple(kept))]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CHILDREN_END_WITHIN_S):
+            for place in places:
+                while not is_free(*place):  # noqa: ASYNC110 - asks the kernel
+                    await asyncio.sleep(0.05)
 
 
 def in_url(address: str) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import re
 import secrets as chance
 import shutil
 import ssl
@@ -28,6 +29,7 @@ from commonage.domain.iterations import Iterations
 from commonage.images.registry import (
     ISSUER,
     LASTS_S,
+    SITE_LASTS_S,
     Signer,
     Stored,
     last_needed,
@@ -41,6 +43,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import (
     NODE,
     Collected,
+    PullToken,
     RegistryAbout,
     RegistryAccount,
     RegistryToken,
@@ -125,6 +128,15 @@ class PlatformRegistry:
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         now = self._now()
         return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
+
+    def pull_token(self, site: str, image: str) -> PullToken | None:
+        """A token with which a site elsewhere pulls this image alone; None if it is in another registry."""
+        if not self.account.is_for(image):
+            return None
+        repository = re.split("[:@]", image.removeprefix(f"{self._plan.address}/"))[0]
+        access = (Access("repository", repository, (PULL,)),)
+        text = self._signer.sign(f"site@{site}", self._plan.address, access, self._now(), SITE_LASTS_S)
+        return PullToken(self._plan.address, text, SITE_LASTS_S)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._write)

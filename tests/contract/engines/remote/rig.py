@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from tests.contract.engines.rigs import DockerRig, ProcessRig, SwarmRig
 from tests.contract.engines.test_fake import FakeRig
 
 from commonage.domain.statuses import Phase
-from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.connection import LinkEnd, SiteConnection
 from commonage.link.sites.messages import PROTOCOL
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.homes import Storage
+from commonage.ports.joining import Joining
 from commonage.ports.metrics import Sample
-from commonage.site_agent.agent import SiteAgent, SiteSettings
+from commonage.ports.registry import PullToken
+from commonage.site_agent.agent import SiteAgent, SiteParts, SiteSettings
 from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.testing.behaviour import Aside
@@ -53,6 +56,10 @@ class RemoteRig(EngineRig, ABC):
         self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
         self.gateway_port = 0
         self.devices: Devices | None = None
+        self.joining: Joining | None = None
+        self.storage: Storage | None = None
+        self.left: list[tuple[str, str]] = []
+        self.pull_token: Callable[[str, str], PullToken | None] = lambda _site, _image: None
         self.agent: SiteAgent | None = None
         self.gateway = SiteGateway()
         self._remote: RemoteEngine | None = None
@@ -69,8 +76,8 @@ class RemoteRig(EngineRig, ABC):
         self.gateway = SiteGateway()
         await self.gateway.open()
         engine = await self.local_engine()
-        gpus = SiteDevices(self.devices)
-        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings, gpus)
+        parts = SiteParts(SiteDevices(self.devices), self.joining, self.storage)
+        self.agent = SiteAgent(engine, self.gateway, self._folder / "site", self.clock, self.settings, parts)
         await self.agent.open()
         self._tasks["agent"] = asyncio.create_task(self.agent.run())
         return self.agent
@@ -85,7 +92,8 @@ class RemoteRig(EngineRig, ABC):
 
     async def start_control(self) -> RemoteEngine:
         settings = RemoteSettings(self._folder / "control", self.gateway_port)
-        self._remote = RemoteEngine(SITE, settings, self.clock, self._store)
+        from_sites = FromSites(self._store, self._node_left, self.pull_token)
+        self._remote = RemoteEngine(SITE, settings, self.clock, from_sites)
         await self._remote.open()
         return self._remote
 
@@ -97,6 +105,9 @@ class RemoteRig(EngineRig, ABC):
 
     async def _store(self, _site: str, samples: Sequence[Sample]) -> None:
         self.stored += samples
+
+    async def _node_left(self, site: str, name: str) -> None:
+        self.left.append((site, name))
 
     # --- the link -------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tests.contract.engines.remote.rig import SITE, RemoteFakeRig, RemoteRealRig
 from tests.contract.engines.rigs import ProcessRig
 
 from commonage.domain.codec import to_json
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Phase, Status
@@ -20,6 +22,7 @@ from commonage.engines.remote.commands import WITHDRAW_AFTER_S
 from commonage.engines.remote.engine import GRACE_S
 from commonage.engines.settings import ProcessSettings
 from commonage.link.sites.engine_messages import Start
+from commonage.link.sites.sqlite_file import SqliteFile, Statement
 from commonage.testing.behaviour import Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -65,7 +68,11 @@ async def pass_rounds(rig: RemoteFakeRig, rounds: int) -> None:
 async def test_unreachable_site_keeps_its_last_known_state(rig: RemoteFakeRig) -> None:
     engine = await rig.engine()
     request = await rig.started(rig.start_request(FOREVER))
-    await rig.pass_time(1)  # until the environments are reported
+
+    async def are_reported() -> bool:
+        return bool(await engine.environments())
+
+    await rig.until(are_reported, "the environments are reported")
     [known] = await engine.statuses()
     cut_at = rig.clock.now()
     await unreachable(rig)
@@ -308,6 +315,141 @@ async def test_link_cut_in_the_middle_of_a_start_starts_it_once(rig: RemoteFakeR
     await rig.connect()
     await rig.phase(request.attempt_id, Phase.RUNNING)
     assert rig.fake.world.starts[request.attempt_id] == 1
+
+
+# --- full disks -------------------------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """Of one of the two ends: writes that contain `words` do not fit, until `frees`."""
+
+    def __init__(self, file: SqliteFile, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._commit, self._words, self._full = file._commit, words, True
+        self.refused = 0
+        monkeypatch.setattr(file, "_commit", self._check)
+
+    def _check(self, statements: Sequence[Statement]) -> None:
+        if self._full and any(self._words in statement for statement, _ in statements):
+            self.refused += 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        self._commit(statements)
+
+    async def was_met(self) -> bool:
+        return self.refused > 0
+
+    def frees(self) -> None:
+        self._full = False
+
+
+def agent_file(rig: RemoteFakeRig) -> SqliteFile:
+    assert rig.agent is not None
+    return rig.agent._file
+
+
+async def known_attempts(rig: RemoteFakeRig) -> list[str]:
+    return [one for (one,) in await agent_file(rig).read("SELECT id FROM attempts")]
+
+
+async def test_forget_that_the_site_cannot_write_is_repeated(
+    rig: RemoteFakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(Behaviour())
+    await rig.ended(request)
+    disk = FullDisk(agent_file(rig), "DELETE FROM attempts", monkeypatch)
+    with suppress(CommonageError):
+        await engine.forget(request.attempt_id)
+    assert await known_attempts(rig) == [request.attempt_id]
+    assert disk.refused
+    disk.frees()
+
+    async def is_forgotten() -> bool:
+        await asyncio.sleep(0.1)  # the loop of the control plane is in real time
+        return await known_attempts(rig) == []
+
+    await rig.until(is_forgotten, "the site has forgotten it")
+
+
+async def test_start_that_can_neither_begin_nor_be_withdrawn_is_accepted(
+    rig: RemoteFakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(Behaviour(refuses="no such device"))
+    disk = FullDisk(agent_file(rig), "DELETE FROM attempts", monkeypatch)
+    await engine.start(request)
+    end = await rig.phase(request.attempt_id, Phase.ENDED)
+    assert end.exit_code == 1
+    disk.frees()
+    await engine.forget(request.attempt_id)
+    assert await known_attempts(rig) == []
+
+
+async def test_start_whose_success_cannot_be_noted_runs(rig: RemoteFakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(FOREVER)
+    disk = FullDisk(agent_file(rig), "UPDATE attempts", monkeypatch)
+    await engine.start(request)
+    await rig.phase(request.attempt_id, Phase.RUNNING)
+    assert await known_attempts(rig) == [request.attempt_id]
+    assert disk.refused
+    disk.frees()
+    await rig.pass_time(1)
+    assert rig.fake.world.starts[request.attempt_id] == 1
+
+
+async def test_delivered_start_is_no_failure_if_the_disk_of_the_control_plane_is_full(
+    rig: RemoteFakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(FOREVER)
+    await unreachable(rig)
+    await engine.start(request)
+    watched: list[Phase] = []
+
+    async def watch() -> None:
+        async for status in engine.watch():
+            watched.append(status.phase)
+
+    watching = asyncio.create_task(watch())
+    disk = FullDisk(engine._records._file, "DELETE FROM commands", monkeypatch)
+    await rig.connect()
+    await rig.until(disk.was_met, "the disk is full")
+    await rig.phase(request.attempt_id, Phase.RUNNING)
+    await rig.pass_time(1)
+    assert Phase.ENDED not in watched
+    disk.frees()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await engine.stop(request.attempt_id, 0)
+    await rig.phase(request.attempt_id, Phase.ENDED)
+    assert await engine._records._file.read("SELECT id FROM commands") == []
+
+
+async def test_start_is_lost_only_once_its_withdrawal_is_on_disk(
+    rig: RemoteFakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(FOREVER)
+    await unreachable(rig)
+    await engine.start(request)
+    disk = FullDisk(engine._records._file, "DELETE FROM commands", monkeypatch)
+    await rig.pass_time(WITHDRAW_AFTER_S)
+
+    async def was_met() -> bool:
+        await asyncio.sleep(0.1)  # the loop of the control plane is in real time
+        return await disk.was_met()
+
+    await rig.until(was_met, "the disk is full", within_s=5)
+    await rig.phase(request.attempt_id, Phase.STARTING)
+    disk.frees()
+
+    async def is_lost() -> bool:
+        await asyncio.sleep(0.1)
+        return (await rig.status(request.attempt_id) or Status("", Phase.STARTING, 0)).phase is Phase.ENDED
+
+    await rig.until(is_lost, "it is lost", within_s=5)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

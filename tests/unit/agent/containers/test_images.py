@@ -14,8 +14,9 @@ import pytest
 
 from commonage.agent.agent import Agent
 from commonage.agent.config import AgentConfig
-from commonage.agent.containers.docker import split_image
+from commonage.agent.containers.docker import DaemonRefused, split_image
 from commonage.agent.containers.images import Puller, credentials_for
+from commonage.domain.errors import EngineFailure
 
 pytestmark = pytest.mark.anyio
 MANY = 100
@@ -103,3 +104,32 @@ def test_credentials_are_those_of_the_images_registry(tmp_path: Path) -> None:
     assert found == {"username": "node", "password": "pa:ss", "serveraddress": "hub:5000"}
     assert credentials_for("other:5000/lab/torch:2", file) == ""
     assert credentials_for("hub:5000/lab/torch:2", tmp_path / "none") == ""
+
+
+class PickyDaemon:
+    """One that writes down the credentials, and refuses with these words."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+        self.credentials: list[str] = []
+
+    def has_image(self, name: str) -> bool:
+        return False
+
+    def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
+        self.credentials.append(credentials)
+        raise DaemonRefused(self._words, 500)
+        yield {}
+
+
+async def test_a_node_of_an_appliance_pulls_with_the_given_token_and_says_what_is_in_the_way(tmp_path: Path) -> None:
+    daemon: Any = PickyDaemon("Get https://hub:5000/v2/: dial tcp 10.0.0.1:5000: connect: connection refused")
+    puller = Puller(daemon, tmp_path / "config.json", "worker1")
+    login = {"registrytoken": "t0ken", "serveraddress": "hub:5000"}
+    with pytest.raises(EngineFailure) as refused:
+        await puller.ensure("hub:5000/lab/torch:2", lambda *_: None, login)
+    assert json.loads(base64.urlsafe_b64decode(daemon.credentials[0])) == login
+    assert not refused.value.is_retryable
+    assert "registry hub:5000 cannot be reached from worker1" in refused.value.message
+    assert "t0ken" not in str(refused.value)
+    await puller.close()

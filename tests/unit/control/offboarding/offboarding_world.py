@@ -55,7 +55,8 @@ class DeadlyStore(MemoryStore):
         self.killer = killer
 
     async def commit(self, batch: Batch) -> None:
-        deadly = bool(batch.offboardings or batch.resources or batch.images or batch.reservations or batch.reassigned)
+        changed = (batch.offboardings, batch.resources, batch.images, batch.reservations, batch.reassigned)
+        deadly = any(changed) or bool(batch.cron_jobs or batch.removed_cron_jobs)
         if deadly:
             self.killer.point()
         await super().commit(batch)

@@ -14,12 +14,14 @@ from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, job, submit
 from commonage.control.control import Control
 from commonage.control.offboarding.offboardings import PlanRefused
 from commonage.control.resources.resources import Documents
+from commonage.control.workloads.cron_jobs import NewCronJob
+from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.offboarding import DataChoice, Offboarding, Subject, Wanted, WorkChoice
-from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
+from commonage.domain.reasons.cron_jobs import CronJobHandedOver, CronJobRemoved
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import State, Workload
@@ -322,17 +324,169 @@ async def test_an_heir_stays_until_everything_is_handed_over() -> None:
         assert world.site.there(running).state is State.RUNNING
 
 
-async def test_roles_of_the_platform_and_names_of_the_server_are_obstacles() -> None:
+@pytest.mark.parametrize(
+    ("wanted", "item", "users", "groups"),
+    [
+        (rename(), reasons.PlatformRolesMove(roles=("operator",), receiver="anna"), ["anna", "bob"], [OPTICS]),
+        (remove(), reasons.PlatformRolesEnd(roles=("operator",)), ["bob"], [OPTICS]),
+        (remove(OPTICS, Subject.TENANT), reasons.PlatformRolesEnd(roles=("operator",)), ["ann", "bob"], []),
+    ],
+)
+async def test_roles_of_the_platform_follow(wanted: Wanted, item: Reason, users: list[str], groups: list[str]) -> None:
     world = World()
-    roles = (RoleBinding(SubjectKind.USER, "ann", Role.OPERATOR), RoleBinding(SubjectKind.GROUP, OPTICS, Role.OPERATOR))
-    world.site.settings = replace(world.site.settings, platform_roles=roles)
     async with world.site.open() as control:
         await world.declare(control)
-        for wanted in (remove(), remove(OPTICS, Subject.TENANT)):
-            plan = await control.offboardings.plan(ROOT, wanted)
-            assert kinds(plan.obstacles) == [reasons.PlatformRoleConfigured]
+        operators = {"kind": "PlatformRole", "name": "operator", "users": ["ann", "bob"], "groups": [OPTICS]}
+        await control.resources.apply(ROOT, Documents([operators]))
+        plan = await control.offboardings.plan(ROOT, wanted)
+        assert item in plan.items
+        await world.begin(control, wanted)
+        await world.until_done(control)
+        found = control.resources.one(ROOT, "PlatformRole", "operator").fields
+        assert (found.get("users", []), found.get("groups", [])) == (users, groups)
+
+
+async def test_sites_of_a_tenant_go_to_the_new_name_the_heir_or_the_other_tenants() -> None:
+    for wanted, left in (
+        (rename(OPTICS, "photonics", Subject.TENANT), ("chemistry", "photonics")),
+        (remove(OPTICS, Subject.TENANT, heir="chemistry"), ("chemistry",)),
+        (remove(OPTICS, Subject.TENANT), ("chemistry",)),
+    ):
+        world = World()
+        async with world.site.open() as control:
+            await world.declare(control)
+            await control.resources.apply(
+                ROOT, Documents([{"kind": "Site", "name": "local", "tenants": ["chemistry", OPTICS]}])
+            )
+            await world.begin(control, wanted)
+            await world.until_done(control)
+            assert [one.tenants for one in control.settings.rules.sites] == [left]
+
+
+async def test_a_tenant_is_not_removed_while_that_would_open_its_site_to_all() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        await control.resources.apply(ROOT, Documents([{"kind": "Site", "name": "local", "tenants": [OPTICS]}]))
+        plan = await control.offboardings.plan(ROOT, remove(OPTICS, Subject.TENANT))
+        assert plan.obstacles == (reasons.SiteOfTenantOnly(site="local", tenant=OPTICS),)
+        await world.begin(control, remove(OPTICS, Subject.TENANT, heir="chemistry"))
+        await world.until_done(control)
+        assert [one.tenants for one in control.settings.rules.sites] == [("chemistry",)]
+
+
+async def test_names_of_the_server_are_obstacles() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
         plan = await control.offboardings.plan(ROOT, rename("bob", "hub"))
         assert kinds(plan.obstacles) == [reasons.NameTaken]
+
+
+async def nightly(control: Control, who: Principal = ANN, name: str = "nightly", **fields: Any) -> CronJob:
+    wanted = NewCronJob(job("true", name=name, tenant=OPTICS, **fields), CronRule("* * * * *"))
+    return await control.cron_jobs.create(who, wanted)
+
+
+@pytest.mark.parametrize("choice", WorkChoice)
+async def test_a_renamed_user_keeps_cron_jobs_which_fire_again_afterwards(choice: WorkChoice) -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        world.site.engine.default = Behaviour(lasts_s=1)
+        made = await nightly(control)
+        plan = await control.offboardings.plan(ROOT, rename(workloads=choice))
+        assert reasons.CronJobsMove(cron_jobs=("nightly",), receiver="anna") in plan.items
+        await world.begin(control, rename(workloads=choice))
+        await world.until_done(control)
+        (found,) = control.cron_jobs.visible(ROOT)
+        assert (found.id, found.owner, found.rule) == (made.id, "anna", made.rule)
+        assert await control.store.cron_jobs() == [found]
+        await world.site.clock.advance(61)
+        assert [one.spec.owner for one in world.site.all() if one.spec.cron_job == made.id] == ["anna"]
+        happened = [one.reason for one in await control.store.events()]
+        assert CronJobHandedOver(by="root", id=made.id, name="nightly", owner="anna", tenant=OPTICS) in happened
+
+
+async def test_a_cron_job_does_not_fire_while_its_owner_is_being_changed() -> None:
+    world = World()
+    async with world.site.open() as control:
+        _, running, _ = await with_work(world, control)
+        made = await nightly(control)
+        await world.begin(control, rename(workloads=WorkChoice.FINISH))
+        await world.site.clock.advance(180)
+        assert [one for one in world.site.all() if one.spec.cron_job] == []
+        waits = control.cron_jobs.waiting(made.id)
+        assert waits == reasons.NameRetired(subject="user", name="ann", to="anna", pending=True)
+        world.site.engine.default = Behaviour(lasts_s=1)
+        world.site.engine.end(world.site.there(running).attempt.id)  # type: ignore[union-attr]
+        await world.until_done(control)
+        await world.site.clock.advance(10)
+        (run,) = [one for one in world.site.all() if one.spec.cron_job]
+        assert run.spec.owner == "anna", "the newest time that was missed"
+
+
+@pytest.mark.parametrize("choice", [WorkChoice.STOP, WorkChoice.FINISH])
+async def test_cron_jobs_of_a_removed_user_are_removed(choice: WorkChoice) -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        made, other = await nightly(control), await nightly(control, BOB)
+        plan = await control.offboardings.plan(ROOT, remove(workloads=choice))
+        assert reasons.CronJobsRemoved(cron_jobs=("nightly",)) in plan.items
+        await world.begin(control, remove(workloads=choice))
+        await world.until_done(control)
+        assert [one.id for one in control.cron_jobs.visible(ROOT)] == [other.id]
+        assert await control.store.cron_jobs() == [other]
+        happened = [one.reason for one in await control.store.events()]
+        assert CronJobRemoved(by="root", id=made.id, name="nightly") in happened
+
+
+async def test_cron_jobs_are_handed_over_to_an_heir_with_the_roles_of_the_heir() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        world.hub.members["lasers"] = {"bob"}
+        made = await nightly(control, replace(ANN, groups=("students",)))
+        wanted = remove(heir="bob", workloads=WorkChoice.HAND_OVER)
+        plan = await control.offboardings.plan(ROOT, wanted)
+        assert reasons.CronJobsMove(cron_jobs=("nightly",), receiver="bob") in plan.items
+        await world.begin(control, wanted)
+        await world.until_done(control)
+        (found,) = control.cron_jobs.visible(BOB)
+        assert (found.id, found.owner, found.groups, found.of_admin) == (made.id, "bob", ("lasers",), False)
+
+
+async def test_an_heir_with_a_cron_job_of_the_same_name_or_no_role_is_an_obstacle() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        await nightly(control)
+        await nightly(control, BOB)
+        world.hub.users["eva"] = replace(world.hub.users["bob"], name="eva")
+        for heir, obstacle in (
+            ("bob", reasons.HeirHasCronJob(name="bob", cron_jobs=("nightly",))),
+            ("eva", reasons.HeirNotMember(name="eva", tenants=(OPTICS,))),
+        ):
+            plan = await control.offboardings.plan(ROOT, remove(heir=heir, workloads=WorkChoice.HAND_OVER))
+            assert plan.obstacles == (obstacle,)
+
+
+async def test_cron_jobs_follow_a_renamed_tenant_and_end_with_a_removed_one() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        made = await nightly(control, replace(ANN, groups=(OPTICS, "staff")))
+        renamed = rename(OPTICS, "photonics", Subject.TENANT)
+        plan = await control.offboardings.plan(ROOT, renamed)
+        assert reasons.CronJobsMove(cron_jobs=("nightly of ann",), receiver="photonics") in plan.items
+        await world.begin(control, renamed)
+        await world.until_done(control)
+        (found,) = control.cron_jobs.visible(ROOT)
+        assert (found.id, found.tenant, found.groups) == (made.id, "photonics", ("photonics", "staff"))
+        await world.begin(control, remove("photonics", Subject.TENANT))
+        await world.until_done(control)
+        assert control.cron_jobs.visible(ROOT) == []
 
 
 async def test_only_admins_change_names() -> None:
@@ -378,6 +532,8 @@ async def prepared(world: World) -> None:
         await with_work(world, control)
         world.homes.there["/data/optics"] = "spectra"
         await control.images.revise("root", make.image("optics/torch:1", OPTICS, by="ann"))
+        far = NewCronJob(job("true", name="yearly", tenant=OPTICS), CronRule("@yearly"))
+        await control.cron_jobs.create(ANN, far)
         reserved = Reservation("r1", OPTICS, 1e12, 1e12 + 60, Request(1000, 1024), owner="ann")
         await control.reservations.revise("root", reserved, reserved)
 
@@ -400,6 +556,7 @@ async def finished(world: World, wanted: Wanted) -> dict[str, Any]:
         "resources": {key: one.body for key, one in shelf.resources.items()},
         "images": {key: (one.by, one.tenant, one.removed is None) for key, one in shelf.images.items()},
         "reservations": {key: (one.owner, one.tenant) for key, one in shelf.reservations.items()},
+        "cron_jobs": {key: (one.owner, one.tenant) for key, one in shelf.cron_jobs.items()},
         "homes": dict(world.homes.there),
         "packed": sorted(world.homes.packed.values()),
         "users": {name: one.tokens for name, one in world.hub.users.items()},

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from tests.unit.control.world import ANN, ROOT, Site, job, submit
 
 from commonage.control.control import Control
+from commonage.control.resources.affected import Impact
 from commonage.control.resources.resources import ANY_VERSION, Documents
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
+from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.domain.reasons import resources as reasons
-from commonage.domain.resources import Action, Document
+from commonage.domain.resources import Action, Document, NodePool, Platform, ResourceChange
 from commonage.domain.sites import Site as SiteResource
 from commonage.domain.tenants import PRIORITY_CLASSES
 from commonage.domain.workloads import State
+from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
 LAB: Document = {"kind": "Tenant", "name": "commons", "title": "Lab", "nominal": {"gpus": 1}}
@@ -125,6 +128,25 @@ async def test_resource_that_another_one_names_cannot_be_deleted() -> None:
             await control.resources.delete(ROOT, "Site", "north", 1)
 
 
+async def test_a_site_of_some_tenants_is_not_opened_to_all_by_deletion_of_its_resource() -> None:
+    async with Site().open() as control:
+        of_lab: Document = {"kind": "Site", "name": "local", "tenants": ["commons"]}
+        elsewhere: Document = {"kind": "Site", "name": "north", "tenants": ["commons"]}
+        await apply(control, LAB, of_lab, elsewhere)
+        assert "local" in control.engines
+        for refused in (
+            control.resources.delete(ROOT, "Site", "local", 1, force=True),
+            apply(control, LAB, elsewhere, prune=True),
+        ):
+            with pytest.raises(Conflict) as caught:
+                await refused
+            assert caught.value.problem_code == "site-would-open"
+        assert not control.settings.rules.sites_of("other").is_everywhere
+        await control.resources.delete(ROOT, "Site", "north", 1)  # nothing has joined as this site
+        await apply(control, {**of_lab, "tenants": []})
+        await control.resources.delete(ROOT, "Site", "local", 2)
+
+
 async def test_change_of_another_version_is_refused() -> None:
     async with Site().open() as control:
         put = control.resources.put
@@ -178,6 +200,18 @@ async def test_plan_shows_fields_and_whom_they_affect() -> None:
         ]
         assert [one.id for one in planned.affected[0].workloads] == [work.id]
         assert planned.affected[0].people == ("ann",)
+
+
+async def test_nodes_of_a_deleted_pool_are_those_that_the_control_plane_named_not_those_that_say_so() -> None:
+    pool = NodePool(NodePoolPolicy("burst", MachineKind(8_000, 32_768)), "cloud", "small", "debian")
+    for name, labels, affected in (("burst-0000a1", (), 1), ("liar", (("node-pool", "burst"),), 0)):
+        site = Site([factories.node(name, labels=labels)])
+        async with site.open() as control:
+            await submit(control)
+            await site.clock.advance(5)
+            impact = Impact(control.live_state, Platform(node_pools=(pool,)), Platform())
+            found = impact.of(ResourceChange("NodePool", "burst", Action.DELETE))
+            assert [one.reason for one in found] == [reasons.NodePoolGone(node_pool="burst")] * affected
 
 
 async def test_plan_names_people_whose_roles_change() -> None:

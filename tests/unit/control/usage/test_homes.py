@@ -1,6 +1,9 @@
+import asyncio
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pytest
+from tests.fakes.waiting import until
 
 from commonage.control.settings import ControlSettings, Limits
 from commonage.control.state.live_state import LiveState
@@ -14,7 +17,7 @@ from commonage.domain.reasons.waiting import QuotaScope
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.volumes import Volume, folder_name
 from commonage.domain.workloads import Kind
-from commonage.ports.homes import Enforcement, FolderSize
+from commonage.ports.homes import Enforcement, FolderSize, Homes, Storage
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock
 
@@ -165,3 +168,46 @@ async def test_without_a_bound_there_is_only_a_figure() -> None:
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
     assert view.reason == HomeUsed(used_mib=2048, quota_mib=None, is_enforced=True)
+
+
+LAB_ALONE = ControlSettings(rules=Rules((Tenant("lab"),)), default_tenant="lab")
+
+
+class Busy(Measured):
+    """A site whose disk takes until `is_done`."""
+
+    def __init__(self, used: Mapping[str, int]) -> None:
+        super().__init__(used)
+        self.is_done, self.is_asked = asyncio.Event(), 0
+
+    async def measure(self) -> Mapping[str, int]:
+        self.is_asked += 1
+        await self.is_done.wait()
+        return await super().measure()
+
+
+async def test_a_site_that_is_slow_delays_no_other_and_is_asked_once_at_a_time() -> None:
+    clock, slow, here = FakeClock(), Busy({"ann": 70}), Measured({"ann": 5})
+    watch = HomeWatch(cast(Homes, here), clock, LAB_ALONE, {"slow": slow, "quick": Measured({"ann": 9})})
+    running = asyncio.create_task(watch.run())
+    for _ in range(3):
+        await clock.advance(601)
+    assert (watch.stored_mib("lab", "ann"), slow.is_asked) == (14, 1)
+    slow.is_done.set()
+    await until(lambda: watch.stored_mib("lab", "ann") == 84)
+    assert watch.used_mib("ann") == 5
+    view = watch.of(Principal("ann", frozenset({Scope.READ})))
+    assert view is not None and (view.site, view.used_mib) == ("slow", 70), "the largest"
+    assert {name: one.site for name, one in watch.all(ADMIN).items()} == {"ann": "slow"}
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_storage_of_a_removed_site_counts_no_more() -> None:
+    sites: dict[str, Storage] = {"clinic": Measured({"ann": 9})}
+    watch = HomeWatch(cast(Homes, Measured({"ann": 5})), FakeClock(), LAB_ALONE, sites)
+    await watch.refresh()
+    assert watch.stored_mib("lab", "ann") == 14
+    del sites["clinic"]
+    await watch.refresh()
+    assert watch.stored_mib("lab", "ann") == 5

@@ -26,7 +26,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Run, Running
 from commonage.engines.containers.daemon import networks
 from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, Json
-from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.images import Images, Logins
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
 from commonage.engines.containers.lifecycle import StartLimiter
@@ -44,7 +44,7 @@ from commonage.engines.swarm.swarm_files import SwarmFiles
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
-from commonage.ports.registry import RegistryAccount
+from commonage.ports.registry import PullToken, RegistryAccount
 
 pytestmark = pytest.mark.anyio
 IMAGE = "registry.test:5000/lab/torch@sha256:aa"
@@ -145,7 +145,7 @@ class FakeAgents:
             self.connected = False
             raise EngineFailure("nothing was heard of the agent for 15 s", retryable=True)
 
-    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, told: OnProgress, token: PullToken | None = None) -> None:
         self._asked("pull")
         if self.refusal is not None:
             raise self.refusal
@@ -187,7 +187,8 @@ class Scene:
         settings = SwarmSettings(account=account, reaches=(8081,))
         self.launcher = Launcher(
             defaults, settings, client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"),
-            Images(client, "site", "missing", account), networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
+            Images(client, "site", "missing", Logins(account)), networks, StartLimiter(asyncio.create_task),
+            asyncio.to_thread,
         )  # fmt: skip
         self.tasks = Tasks(client, "0123456789abcdef")
         self.fencing = Fencing(self.node_tracker, asyncio.to_thread)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 from tests.unit.portal.test_pages import assert_whole
 
-from commonage.domain.errors import InvalidInput
+from commonage.domain.errors import InvalidInput, Unavailable
+from commonage.domain.reasons.nodes import UnreachableJoinService
+from commonage.ports.joining import JoinToken
 from commonage.ports.sites import SiteState, SiteToken, SiteView
 from commonage.testing.fakes.clock import FakeClock
 
@@ -46,6 +49,18 @@ class FakeSites:
         del self.views[name]
 
 
+class FakeJoining:
+    """A join service, or one of a site that is away."""
+
+    def __init__(self, site: str, is_away: bool = False) -> None:
+        self._site, self._is_away = site, is_away
+
+    async def token(self, for_s: int) -> JoinToken:
+        if self._is_away:
+            raise Unavailable(UnreachableJoinService(site=self._site, since=1.0))
+        return JoinToken(f"node-token-{for_s}", 9.0, "https://10.0.0.1:8445/join.sh", "curl -fsSko join.sh …")
+
+
 @pytest.fixture
 def fake_sites() -> FakeSites:
     return FakeSites()
@@ -53,7 +68,8 @@ def fake_sites() -> FakeSites:
 
 @pytest.fixture
 async def portal(clock: FakeClock, fake_sites: FakeSites) -> AsyncIterator[Portal]:
-    async with Portal(clock, sites=fake_sites).running() as running:
+    joining: Any = {"clinic": FakeJoining("clinic"), "lab": FakeJoining("lab", is_away=True)}
+    async with Portal(clock, sites=fake_sites, joining=joining).running() as running:
         await clock.advance(6)
         yield running
 
@@ -87,9 +103,25 @@ async def test_admin_revokes_and_removes(root: Person, fake_sites: FakeSites) ->
     assert "lab" not in fake_sites.views
 
 
+async def test_token_for_nodes_of_a_site_is_shown_once(root: Person) -> None:
+    page = (await root.get("sites")).text
+    assert page.count("Add nodes") == 1, "of the connected site"
+    made = await root.post("sites/clinic/node-token")
+    assert_whole(made.text)
+    assert "node-token-3600" in made.text
+    assert "curl -fsSko join.sh" in made.text
+    assert "node-token-3600" not in (await root.get("sites")).text
+
+
+async def test_site_that_nodes_cannot_join_says_why(root: Person) -> None:
+    refused = await root.post("sites/lab/node-token")
+    assert (refused.status_code, "lab has been unreachable since" in refused.text) == (503, True)
+    assert (await root.post("sites/nowhere/node-token")).status_code == 404
+
+
 async def test_members_neither_see_sites_nor_change_them(ann: Person, fake_sites: FakeSites) -> None:
     assert (await ann.get("sites")).status_code == 403
-    for path in ("sites", "sites/clinic/revoke", "sites/clinic/remove"):
+    for path in ("sites", "sites/clinic/node-token", "sites/clinic/revoke", "sites/clinic/remove"):
         assert (await ann.post(path, {"name": "mine", "for_s": "3600"})).status_code == 403
     assert fake_sites.revoked == [] and len(fake_sites.views) == 4
 

@@ -41,7 +41,7 @@ def test_container_engines_need_no_compiler_or_cgroups(
 
 
 def test_untrusted_registry_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_TRUSTED", tmp_path / "certs.d")
+    monkeypatch.setattr(doctor, "TRUSTED", tmp_path / "certs.d")
     found = checked(tmp_path, "--engine", "docker")["registry"]
     place = tmp_path / "certs.d" / "hub.example.org:5000" / "ca.crt"
     assert found["advice"].endswith(f"install -D -m 644 {tmp_path}/data/authority/ca.crt {place}")

@@ -1,5 +1,6 @@
 """Ports that cannot be listened on, and loopback ports that stay the same."""
 
+import asyncio
 import json
 import os
 import socket
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.server.processes.ports import PortError, Ports, check, keep_ports, listen
+from commonage.server.processes.ports import PortError, Ports, check, is_free, keep_ports, listen, wait_until_free
 
 
 def test_a_taken_port_is_named_with_who_has_it() -> None:
@@ -43,3 +44,21 @@ def test_loopback_ports_stay_the_same(tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text("{torn")
     assert keep_ports(tmp_path, Ports(1, 2, 3)) == Ports(1, 2, 3)
     assert json.loads((tmp_path / "ports.json").read_text()) == {"control": 1, "hub": 2, "proxy_api": 3}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("held", ["port", "control", "hub", "proxy_api"])
+async def test_ports_that_children_of_a_killed_server_hold_become_free(tmp_path: Path, held: str) -> None:
+    kept = keep_ports(tmp_path, Ports(0, 0, 0))
+    here = listen("127.0.0.1", 0, "")
+    port = here.getsockname()[1]
+    child = here if held == "port" else listen("127.0.0.1", getattr(kept, held), "")
+    if child is not here:
+        here.close()
+    waiting = asyncio.create_task(wait_until_free(tmp_path, "127.0.0.1", port))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    child.close()
+    await waiting
+    assert is_free("127.0.0.1", port)
+    assert keep_ports(tmp_path, Ports(0, 0, 0)) == kept

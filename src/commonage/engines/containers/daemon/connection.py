@@ -23,7 +23,6 @@ from commonage.domain.reasons.attempts import WaitingForDaemon
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.info import refusal_of
 from commonage.engines.containers.docker_api import common_version
-from commonage.ports.registry import RegistryAccount
 
 # The daemon's message, our message, and whether a retry may succeed.
 _WORDS: tuple[tuple[str, str, bool], ...] = (
@@ -200,13 +199,12 @@ class Connection:
             return await (await self._daemon()).images.inspect(name)
         return None
 
-    async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
-        """Pull an image, with the account if that applies; yield the daemon's progress messages.
+    async def pull(self, name: str, login: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
+        """Pull an image, with this login to its registry; yield the daemon's progress messages.
 
         A refusal by its registry is no temporary error.
         """
-        known = account is not None and account.is_for(name)
-        auth = {"username": account.user, "password": account.password} if account is not None and known else None
+        auth = None if login is None else dict(login)
         with translated(self.url, name):
             async for message in (await self._daemon()).images.pull(name, auth=auth, stream=True):
                 yield message

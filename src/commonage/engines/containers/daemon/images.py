@@ -6,8 +6,10 @@ Used by the Docker and Swarm engines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -17,10 +19,10 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.connection import Connection
-from commonage.engines.containers.daemon.info import progress_of
+from commonage.engines.containers.daemon.info import is_unreachable, progress_of, why_unreachable
 from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
-from commonage.ports.registry import RegistryAccount
+from commonage.ports.registry import GetPullToken, PullToken, RegistryAccount
 
 EnsureImage = Callable[[str, OnProgress], Awaitable[None]]
 """Makes an image of this name available where it is needed, and reports progress."""
@@ -29,20 +31,57 @@ _FIRST_WORD_S = 15.0
 _SILENCE_S = 120.0
 
 
+class RegistrySilent(EngineFailure):
+    """The daemon waits for the registry in vain."""
+
+    retryable = True
+
+
+class Logins:
+    """The logins to the platform's registry: an account of this site, or tokens for single images (`get_token`)."""
+
+    def __init__(self, account: RegistryAccount | None = None, get_token: GetPullToken | None = None) -> None:
+        self._account, self._get_token = account, get_token
+
+    def account_for(self, image: str) -> RegistryAccount | None:
+        return self._account if self._account is not None and self._account.is_for(image) else None
+
+    @asynccontextmanager
+    async def token_for(self, image: str) -> AsyncIterator[PullToken | None]:
+        """A token for this image, if the control plane gives one. Within, the image is looked for and pulled.
+
+        A failure within says, too, why there is no token, and may pass: the image may be there all the same.
+        """
+        token, refused = None, None
+        try:
+            token = None if self._get_token is None else await self._get_token(image)
+        except EngineFailure as error:
+            refused = error
+        try:
+            yield token
+        except Unreachable:
+            raise
+        except EngineFailure as error:
+            if refused is None:
+                raise
+            words = f"{error.message}. The control plane gave no access to its registry: {refused.message}"
+            raise EngineFailure(words, retryable=refused.is_retryable, native=error.native) from error
+
+
 class Images:
-    """The images of one daemon. `pull`: whether a missing one is pulled; `account`: credentials for our registry."""
+    """The images of one daemon. `pull`: whether a missing one is pulled."""
 
     def __init__(
         self,
         client: Connection,
         site: str,
         pull: Literal["missing", "never"],
-        account: RegistryAccount | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self._client = client
         self._site = site
         self._pull = pull
-        self._account = account
+        self.logins = logins or Logins()
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._fetches = SingleFlight[None]()
 
@@ -92,9 +131,28 @@ class Images:
         await self._fetches.do(image, partial(self._pull_image, image), on_progress)
 
     async def _pull_image(self, image: str, on_progress: OnProgress) -> None:
+        if (account := self.logins.account_for(image)) is not None:
+            await self._pull_with(account.login, image, on_progress)
+            return
+        is_expired = True
+        while is_expired:
+            async with self.logins.token_for(image) as token:
+                expires_at = math.inf if token is None else time.monotonic() + token.lasts_s
+                try:
+                    await self._pull_with(None if token is None else token.login, image, on_progress)
+                    return
+                except EngineFailure as error:
+                    is_expired = time.monotonic() >= expires_at  # what was pulled so far stays
+                    if is_expired:
+                        continue
+                    if token is not None and (isinstance(error, RegistrySilent) or is_unreachable(error.native)):
+                        raise EngineFailure(why_unreachable(image), retryable=False, native=error.native) from error
+                    raise
+
+    async def _pull_with(self, login: Mapping[str, str] | None, image: str, on_progress: OnProgress) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
-        async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice
+        async with aclosing(self._client.pull(image, login)) as messages:  # type: ignore[type-var]  # a generator in practice
             while True:
                 try:
                     async with asyncio.timeout(patience):
@@ -102,8 +160,7 @@ class Images:
                 except StopAsyncIteration:
                     return
                 except TimeoutError as error:
-                    words = f"the registry of {image} did not answer within {patience:.0f} s"
-                    raise EngineFailure(words, retryable=True) from error
+                    raise RegistrySilent(f"the registry of {image} did not answer within {patience:.0f} s") from error
                 patience = _SILENCE_S
                 on_progress(*progress_of(image, message, layers))
 

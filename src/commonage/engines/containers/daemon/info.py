@@ -113,6 +113,12 @@ _DENIED = re.compile(
     r"pull access denied|requested access to the resource is denied|(^|: )denied(:|$)|\b403 forbidden", re.IGNORECASE
 )
 _UNKNOWN = re.compile(r"(^|: )unauthorized(:|$)|no basic auth credentials|\b401 unauthorized", re.IGNORECASE)
+_UNTRUSTED = re.compile(r"x509: |certificate (is not trusted|signed by unknown authority)", re.IGNORECASE)
+_SILENT = re.compile(
+    r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
+    r"|no route to host|server misbehaving|Temporary failure in name resolution",
+    re.IGNORECASE,
+)
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
@@ -135,7 +141,28 @@ def refusal_of(image: str, said: str, node: str = "") -> str:
             f"the registry {registry} does not accept the account of {who}, and does not give it the image {image}. "
             f"What to do: {joins if node else by_hand}"
         )
+    if _UNTRUSTED.search(said):
+        return (
+            f"Docker on {who} does not trust the certificate of the registry {registry}, and did not get the image "
+            f"{image}. If the registry is the platform's own, copy the certificate of the control plane's authority to "
+            f"/etc/docker/certs.d/{registry}/ca.crt there; `commonage doctor` shows the command"
+        )
     return ""
+
+
+def is_unreachable(said: str) -> bool:
+    """Whether the daemon's message `said` means that a registry does not answer."""
+    return _SILENT.search(said) is not None
+
+
+def why_unreachable(image: str, node: str = "") -> str:
+    """What to do if an appliance, whose workloads start nowhere else, cannot reach the registry of an image."""
+    registry, who = registry_of(image), node or "this machine"
+    return (
+        f"the registry {registry} cannot be reached from {who}, which does not have the image {image}. Let {who} "
+        f"connect to {registry} (firewall, name, route), or load the image there with `docker load`; then start the "
+        "workload again"
+    )
 
 
 def registry_of(image: str) -> str:
