@@ -20,7 +20,6 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "placement": Benchmark("benchmarks.placement.placement:placement", "GPU allocation by placement policy."),
-    "mixes": Benchmark("benchmarks.placement.mixes:mixes", "The default policy and fgd on changed workloads."),
     "schedule": Benchmark("benchmarks.planner.schedule:schedule", "Scheduling passes over many nodes."),
     "plan": Benchmark("benchmarks.planner.plan:plan", "Plans and explanations of 10,000 queued jobs."),
     "control": Benchmark("benchmarks.control.control:control", "Submits, starts, lists, memory of the control plane."),

@@ -2,12 +2,12 @@
 
 As in "Beware of Fragmentation" (USENIX ATC 2023): a list of workloads is shuffled and filled up with draws from it,
 until 130% of the GPUs are requested. Workloads arrive one at a time; those that do not fit are dropped. Called by the
-benchmarks `placement` and `mixes`.
+benchmark `placement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from time import perf_counter
@@ -27,7 +27,7 @@ from commonage.scheduler.policies.registry import Maker
 
 LOAD_PERCENT = 130
 """The final demand, in per cent of all GPUs."""
-LEVELS = (100, 130)
+LEVELS = (60, 70, 80, 90, 100, 110, 120, 130)
 """The demand, in rounded per cent of all GPUs, at which allocation is measured."""
 DRAWN_BETWEEN = 10
 """Random numbers that the published simulator draws between the workloads and the order of the nodes."""
@@ -44,12 +44,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Allocation and fragmentation in per cent of all GPUs, mean over the arrivals at that demand; number of dropped
-    requests; decisions per second of policy and grid, including dropped requests.
+    """Allocation at each of LEVELS, and fragmentation, in per cent of all GPUs, mean over the arrivals at that demand;
+    number of dropped requests; decisions per second of policy and grid, including dropped requests.
     """
 
-    allocation_100: float
-    allocation_130: float
+    allocation: Mapping[int, float]
     fragmented_130: float
     failed: int
     per_second: float
@@ -122,8 +121,7 @@ def run(trial: Trial, make: Maker, seed: int) -> Outcome:
         if counts[LOAD_PERCENT][number]:
             fragmented.append(float(measure.by_node().sum()) / capacity * 100)
     return Outcome(
-        allocation_100=fmean(allocation[100]),
-        allocation_130=fmean(allocation[130]),
+        allocation={level: fmean(allocation[level]) for level in LEVELS},
         fragmented_130=fmean(fragmented),
         failed=failed,
         per_second=len(trial.arrivals) / seconds,

@@ -1,27 +1,41 @@
 """The trials of the benchmark `placement`, and their result rows.
 
-One trial is one list, policy and seed, in one process; several processes share the trials.
+One trial is one list, policy and seed of one experiment, in one process; several processes share the trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from benchmarks.placement.inflation import Outcome, prepare, run
-from benchmarks.placement.openb import read_list, read_nodes
+from benchmarks.placement.departures import NODES, Steady, run_steady
+from benchmarks.placement.inflation import LEVELS, Outcome, prepare, run
+from benchmarks.placement.lists import scenario
 from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.published import published_130
-from commonage.domain.nodes import Node
-from commonage.domain.requests import Request
 from commonage.replay.policies import maker_of
 from commonage.scheduler.policies.registry import DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trial: a list, a policy by its name or `module:name`, a seed.
+
+    `nodes`: the size of a random sample of the nodes, 0 for all. `load`: the load of the departure experiment in per
+    cent, 0 for the inflation experiment.
+    """
+
+    folder: Path
+    list: str
+    policy: str
+    seed: int
+    nodes: int = 0
+    load: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +45,7 @@ class Row:
     list: str
     policy: str
     default: bool
-    allocation_100: float
-    allocation_130: float
+    allocation: Mapping[int, float]
     allocation_130_std: float
     fragmented_130: float
     failed: float
@@ -40,13 +53,12 @@ class Row:
     published_130: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, rounded to significant digits."""
+        """Rounded to the precision of the experiments."""
         return {
             "list": self.list,
             "policy": self.policy,
             "default": self.default,
-            "allocation_100": round(self.allocation_100, 3),
-            "allocation_130": round(self.allocation_130, 3),
+            "allocation": {str(level): round(value, 3) for level, value in self.allocation.items()},
             "allocation_130_std": round(self.allocation_130_std, 3),
             "fragmented_130": round(self.fragmented_130, 3),
             "failed": round(self.failed, 1),
@@ -56,25 +68,93 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One trial: a list of the folder, a policy by its name or `module:name`, a seed."""
+class SteadyRow:
+    """A policy on a list with departures, over all seeds."""
 
-    folder: Path
+    list: str
+    load: int
+    policy: str
+    figures: Steady
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "list": self.list,
+            "load": self.load,
+            "policy": self.policy,
+            "allocation": round(self.figures.allocation, 3),
+            "wasted": round(self.figures.wasted, 3),
+            "wasted_gpu_hours": round(self.figures.wasted_gpu_hours, 1),
+            "wait_min": round(self.figures.wait_min, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The allocation of a policy minus that of the baseline, at a level of a list: mean over the same seeds, and the
+    standard error of the mean (0 for one seed).
+    """
+
     list: str
     policy: str
-    seed: int
+    level: int
+    points: float
+    error: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "list": self.list,
+            "policy": self.policy,
+            "level": self.level,
+            "points": round(self.points, 3),
+            "error": round(self.error, 3),
+        }
 
 
-def measure(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> list[Row]:
-    """Run all trials in `jobs` processes. Returns a row for each list and policy, in the order of the tasks.
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The outcomes of all trials, as rows in the order of the tasks."""
 
-    `done` is called after each trial. Raises InvalidInput for an invalid folder.
-    """
-    outcomes: dict[tuple[str, str], list[Outcome]] = {(task.list, task.policy): [] for task in tasks}
+    outcomes: Mapping[Task, Outcome | Steady]
+
+    def rows(self) -> list[Row]:
+        found: dict[tuple[str, str], list[Outcome]] = {}
+        for task, outcome in self.outcomes.items():
+            if isinstance(outcome, Outcome):
+                found.setdefault((task.list, task.policy), []).append(outcome)
+        return [row_of(workloads, policy, outcomes) for (workloads, policy), outcomes in found.items()]
+
+    def steady_rows(self) -> list[SteadyRow]:
+        found: dict[tuple[str, int, str], list[Steady]] = {}
+        for task, outcome in self.outcomes.items():
+            if isinstance(outcome, Steady):
+                found.setdefault((task.list, task.load, task.policy), []).append(outcome)
+        return [SteadyRow(*key, Steady.mean(outcomes)) for key, outcomes in found.items()]
+
+    def gaps(self, baseline: str) -> list[Gap]:
+        """The gap of every other policy at every level, the lowest first; none if the baseline did not run."""
+        by_key = {(task.list, task.policy, task.seed): one for task, one in self.outcomes.items() if not task.load}
+        points: dict[tuple[str, str, int], list[float]] = {}
+        for (workloads, policy, seed), outcome in by_key.items():
+            base = by_key.get((workloads, baseline, seed))
+            if policy == baseline or not isinstance(outcome, Outcome) or not isinstance(base, Outcome):
+                continue
+            for level in LEVELS:
+                gap = outcome.allocation[level] - base.allocation[level]
+                points.setdefault((workloads, policy, level), []).append(gap)
+        gaps = [
+            Gap(*key, fmean(values), stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0)
+            for key, values in points.items()
+        ]
+        return sorted(gaps, key=lambda gap: gap.points)
+
+
+def measure(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> Results:
+    """Run all trials in `jobs` processes. `done` is called after each. Raises InvalidInput for an invalid folder."""
+    outcomes: dict[Task, Outcome | Steady] = {}
     for task, outcome in _played(tasks, jobs):
-        outcomes[task.list, task.policy].append(outcome)
+        outcomes[task] = outcome
         done(task)
-    return [row_of(workloads, policy, found) for (workloads, policy), found in outcomes.items()]
+    return Results({task: outcomes[task] for task in tasks})
 
 
 def row_of(workloads: str, policy: str, outcomes: Sequence[Outcome]) -> Row:
@@ -83,9 +163,8 @@ def row_of(workloads: str, policy: str, outcomes: Sequence[Outcome]) -> Row:
         list=workloads,
         policy=policy,
         default=policy == DEFAULT,
-        allocation_100=fmean(one.allocation_100 for one in outcomes),
-        allocation_130=fmean(one.allocation_130 for one in outcomes),
-        allocation_130_std=pstdev(one.allocation_130 for one in outcomes),
+        allocation={level: fmean(one.allocation[level] for one in outcomes) for level in LEVELS},
+        allocation_130_std=pstdev(one.allocation[130] for one in outcomes),
         fragmented_130=fmean(one.fragmented_130 for one in outcomes),
         failed=fmean(one.failed for one in outcomes),
         per_second=fmean(one.per_second for one in outcomes),
@@ -93,7 +172,7 @@ def row_of(workloads: str, policy: str, outcomes: Sequence[Outcome]) -> Row:
     )
 
 
-def _played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome]]:
+def _played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome | Steady]]:
     if jobs == 1:
         yield from ((task, play(task)) for task in tasks)
         return
@@ -104,17 +183,11 @@ def _played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome]]:
             yield running[future], future.result()
 
 
-def play(task: Task) -> Outcome:
+def play(task: Task) -> Outcome | Steady:
     """One trial."""
-    trial = prepare(_nodes(task.folder), _workloads(task.folder, task.list), task.seed)
-    return run(trial, maker_of(task.policy, POLICIES), task.seed)
-
-
-@cache
-def _nodes(folder: Path) -> list[Node]:
-    return read_nodes(folder)
-
-
-@cache
-def _workloads(folder: Path, name: str) -> list[Request]:
-    return read_list(folder, name)
+    make = maker_of(task.policy, POLICIES)
+    if task.load:
+        sample = min(task.nodes or NODES, NODES)
+        return run_steady(scenario(task.folder, task.list, sample), make, task.seed, task.load)
+    found = scenario(task.folder, task.list, task.nodes)
+    return run(prepare(found.nodes, found.workloads, task.seed), make, task.seed)

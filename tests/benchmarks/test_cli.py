@@ -24,7 +24,7 @@ def test_lists_all_benchmarks_without_a_name() -> None:
 def test_unknown_name_lists_the_benchmarks() -> None:
     result = CliRunner().invoke(main, ["speed"])
     assert result.exit_code == 2
-    assert "Unknown benchmark 'speed'. The benchmarks are placement, mixes," in " ".join(result.output.split())
+    assert "Unknown benchmark 'speed'. The benchmarks are placement, schedule," in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.placement.inflation import Outcome, gpu_milli, prepare, run
+from benchmarks.placement.inflation import LEVELS, Outcome, gpu_milli, prepare, run
 from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.trials import row_of
 from commonage.domain.errors import InvalidInput
@@ -55,7 +55,7 @@ def test_outcome_has_allocation_failures_and_fragmentation() -> None:
     halves = [Request(1000, 1024, parse_gpus("0.5"))]
     outcome = run(prepare(CLUSTER, halves, 42), POLICIES["best-fit"], 42)
     # 64 halves find place; of the 83 that come the rest does not. Those at 100%, rounded, are the 64th alone.
-    assert (outcome.allocation_100, outcome.allocation_130) == (100.0, 100.0)
+    assert (outcome.allocation[100], outcome.allocation[130]) == (100.0, 100.0)
     assert outcome.failed == 83 - 64
     assert outcome.fragmented_130 == 0.0
     assert outcome.per_second > 0
@@ -64,7 +64,7 @@ def test_outcome_has_allocation_failures_and_fragmentation() -> None:
 def test_unusable_idle_capacity_is_fragmented() -> None:
     workloads = [Request(1000, 1024, parse_gpus("0.7"))]
     outcome = run(prepare(CLUSTER, workloads, 42), POLICIES["fgd"], 42)
-    assert outcome.allocation_130 == pytest.approx(70.0)
+    assert outcome.allocation[130] == pytest.approx(70.0)
     assert outcome.fragmented_130 == pytest.approx(30.0)
 
 
@@ -74,8 +74,8 @@ def test_repeated_trial_has_the_same_outcome(policy: str) -> None:
         return run(prepare(CLUSTER, SMALL, 3), POLICIES[policy], 3)
 
     first, again = play(), play()
-    assert (first.allocation_130, first.failed) == (again.allocation_130, again.failed)
-    assert 60 < first.allocation_130 <= 100
+    assert (first.allocation, first.failed) == (again.allocation, again.failed)
+    assert 60 < first.allocation[130] <= 100
 
 
 def test_workload_without_fitting_devices_is_dropped() -> None:
@@ -86,7 +86,11 @@ def test_workload_without_fitting_devices_is_dropped() -> None:
 
 
 def test_row_is_the_mean_over_seeds_with_the_published_figure() -> None:
-    row = row_of("default", "fgd", [Outcome(90.0, 95.0, 4.0, 10, 5000.0), Outcome(91.0, 97.0, 5.0, 11, 7000.0)])
-    assert (row.allocation_130, row.allocation_130_std, row.failed) == (96.0, 1.0, 10.5)
+    outcomes = [
+        Outcome(dict.fromkeys(LEVELS, 95.0), 4.0, 10, 5000.0),
+        Outcome(dict.fromkeys(LEVELS, 97.0), 5.0, 11, 7000.0),
+    ]
+    row = row_of("default", "fgd", outcomes)
+    assert (row.allocation[130], row.allocation_130_std, row.failed) == (96.0, 1.0, 10.5)
     assert row.published_130 == 95.39
-    assert row_of("mine", "spread", [Outcome(1.0, 1.0, 1.0, 0, 1.0)]).published_130 is None
+    assert row_of("mine", "spread", outcomes).published_130 is None

@@ -13,8 +13,8 @@ from benchmarks.placement.policies import POLICIES
 from commonage.scheduler.policies.registry import DEFAULT
 
 FIELDS = {
-    "list", "policy", "default", "allocation_100", "allocation_130", "allocation_130_std", "fragmented_130", "failed",
-    "per_second", "published_130",
+    "list", "policy", "default", "allocation", "allocation_130_std", "fragmented_130", "failed", "per_second",
+    "published_130",
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def bench(traces: Path, *options: str) -> Result:
 
 
 def test_prints_json_rows(traces: Path) -> None:
-    result = bench(traces, "--list", "all", "--seeds", "42-43", "--json")
+    result = bench(traces, "--list", "all", "--seeds", "42-43", "--policy", "all", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     assert [(row["list"], row["policy"]) for row in rows] == [(a, b) for a in ("default", "other") for b in POLICIES]
@@ -59,7 +59,7 @@ def test_results_are_equal_with_two_processes(traces: Path) -> None:
         json.loads(bench(traces, "--seeds", "1-2", "--policy", "fgd", "--json", "--jobs", jobs).stdout)["rows"][0]
         for jobs in ("1", "2")
     )
-    for figure in ("allocation_130", "allocation_100", "failed", "fragmented_130"):
+    for figure in ("allocation", "failed", "fragmented_130"):
         assert alone[figure] == shared[figure]
 
 
@@ -67,7 +67,7 @@ def test_results_are_equal_with_two_processes(traces: Path) -> None:
     ("options", "message"),
     [
         (("--policy", "bets-fit"), "unknown policy 'bets-fit'; known policies: random,"),
-        (("--list", "long"), "unknown list 'long'; lists: default, other, or all"),
+        (("--list", "long"), "unknown list 'long'; lists: default, other, or published, generated or all"),
         (("--seeds", "42-"), "'42-' is not a seed; write numbers like 42, 42-51"),
         (("--seeds", "51-42"), "'51-42' is empty, or exceeds 1000 seeds"),
         (("--traces", "/nowhere"), "/nowhere is not a folder"),
@@ -85,3 +85,32 @@ def test_broken_list_is_refused_with_a_message(traces: Path) -> None:
     result = bench(traces, "--seeds", "1")
     assert result.exit_code == 2
     assert "has no column memory_mib" in result.stderr
+
+
+def test_departures_are_measured_at_each_load(traces: Path) -> None:
+    result = bench(traces, "--seeds", "1", "--policy", "fgd,best-fit", "--load", "50,100", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [(row["load"], row["policy"]) for row in found["departures"]] == [
+        (load, policy) for load in (50, 100) for policy in ("fgd", "best-fit")
+    ]
+    assert all(0 < row["allocation"] <= 100 and row["wait_min"] >= 0 for row in found["departures"])
+
+
+def test_gaps_to_the_baseline_are_sorted(traces: Path) -> None:
+    result = bench(traces, "--seeds", "1-2", "--policy", "fgd,best-fit,spread", "--json")
+    gaps = json.loads(result.stdout)["gaps"]
+    assert {gap["policy"] for gap in gaps} == {"best-fit", "spread"}
+    assert [gap["points"] for gap in gaps] == sorted(gap["points"] for gap in gaps)
+
+
+def test_quick_sample_runs_both_experiments(traces: Path) -> None:
+    result = bench(traces, "--quick")
+    assert result.exit_code == 0, result.output
+    assert "With departures" in result.stdout
+
+
+def test_invalid_load_is_refused_with_a_message(traces: Path) -> None:
+    result = bench(traces, "--load", "much")
+    assert result.exit_code == 2
+    assert "'much' is not a list of loads" in result.stderr

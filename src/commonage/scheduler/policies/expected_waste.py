@@ -3,7 +3,8 @@
 Each device is looked up in tables (waste_tables.py) by its idle share and its part of the node's free CPUs, which are
 divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it. The
 tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits. They are
-rebuilt when the idle capacity or the mix has changed enough.
+rebuilt when the idle capacity or the mix has changed enough. Devices of a model that workloads are bound to, and that
+may run out, have a price.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ PART = 1000 // PARTS  # thousandths in one part of a device
 OPEN = 30.0
 """The cost of using a node on which nothing runs, or of breaking a whole device, in thousandths of a device: near ties
 go to nodes and devices in use.
+"""
+SCARCE = 0.3
+"""The price of a scarce device, as a part of it. At 1, workloads that would waste devices of other kinds avoid scarce
+ones too, which costs 0.5 points under overload.
+"""
+HORIZON = 2.0
+"""The expected demand until the end, in idle capacities, exponential: a kind of device is scarce if the demand that is
+bound to it may exceed it by then.
 """
 REACH, NEARLY_ALL = 2.0, 0.98
 """The tables extend to the CPUs that this part of the workloads need to fill a device with equal ones."""
@@ -104,6 +113,7 @@ class ExpectedWaste:
                 for kind, (device, _) in enumerate(grid.kinds)
             ]
         ).reshape(len(grid.kinds), len(asked))
+        self._scarcity = self._scarcity_of(everywhere, asked, taken)
         parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
         fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
         step = step_for(REACH * _quantile(fill, rates, NEARLY_ALL))
@@ -119,6 +129,23 @@ class ExpectedWaste:
             self._offset[kind] = made[key] * tables[0].size
         self._table = np.concatenate(tables).ravel()
         self._per_cpu = FINE / step
+
+    def _scarcity_of(self, nodes: Ints, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Floats:
+        """[kinds + 1]: the probability that the demand bound to the model of a kind exceeds what is idle of it.
+
+        `taken` [kinds, K]: the part of a device that each typical workload takes, above 1 if it never fits. A bound
+        workload demands of each kind that it fits the same part, less the part that it would demand if it fitted all.
+        """
+        kind = self._grid.kind[nodes]
+        idle = np.bincount(kind.ravel() + 1, self._idle_of(nodes).ravel(), minlength=len(taken) + 1)[1:]
+        usable = taken <= 1
+        size = np.where(usable, taken, 1.0).min(axis=0, initial=1.0) * usable.any(axis=0)
+        demand = size * np.array([weight * shape.devices for shape, weight in asked])
+        bound = np.array([bool(shape.request.gpu and shape.request.gpu.model) for shape, _ in asked], np.bool_)
+        open_to = usable.T @ idle
+        excess = np.where(bound & (open_to > 0), idle.sum() / np.maximum(open_to, 1.0) - 1, 0.0)
+        ratio = usable @ (demand / (demand.sum() or 1.0) * excess)
+        return np.append(np.exp(-1 / np.maximum(HORIZON * ratio, 1e-3)), 0.0)
 
     def _devices_for(self, shape: Shape, nodes: Ints) -> int:
         """The number of devices on which it fits now, each considered alone, without regard to memory."""
@@ -150,17 +177,21 @@ class ExpectedWaste:
         return self._table.take(offset + row * WIDTH + column)
 
     def _state_of(self, nodes: Ints) -> Floats:
-        """[n, 2 C + 3]: idle capacity and row of each device; then total idle capacity, waste, price of opening."""
+        """[n, 2 C + 4]: idle capacity and row of each device; then total idle capacity, scarcity, waste, and the price
+        of opening.
+        """
         grid = self._grid
         idle = self._idle_of(nodes)
         whole = idle == 1000
         row = idle // PART
         row += whole * np.count_nonzero(whole, axis=1)[:, None]
         total = idle.sum(axis=1)
+        kind = grid.kind[nodes]
         per_idle = self._cpus_for_devices(None, nodes) * self._per_cpu / np.maximum(total, 1)
-        waste = self._waste(self._offset[grid.kind[nodes]], row, idle, per_idle[:, None]).sum(axis=1)
+        waste = self._waste(self._offset[kind], row, idle, per_idle[:, None]).sum(axis=1)
         unused = (grid.cpus[nodes] == grid.cpus_total[nodes]) & (grid.memory[nodes] == grid.memory_total[nodes])
-        return np.column_stack((idle, row, total, waste, unused * OPEN))
+        scarcity = self._scarcity[kind].max(axis=1, initial=0.0)
+        return np.column_stack((idle, row, total, scarcity, waste, unused * OPEN))
 
     # --- costs ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +223,13 @@ class ExpectedWaste:
             result[fits, 1] = best
         else:
             costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.devices))
-        result[fits, 0] = costs - state[:, -2] + state[:, -1]
+        costs -= state[:, -2]
+        scarcity = state[:, -3]
+        if shape.devices and scarcity.any():
+            taken = self._taken(shape)[grid.kind[where].max(axis=1)] if shape.is_part else 1000 * shape.devices
+            # On a scarce kind, waste also counts double: it is lost to those who can go nowhere else.
+            costs += scarcity * (costs + SCARCE * taken)
+        result[fits, 0] = costs + state[:, -1]
         return result
 
     def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
@@ -214,15 +251,15 @@ class ExpectedWaste:
         idle, row = state[:, :most].astype(np.int64), state[:, most : 2 * most].astype(np.int64)
         left = np.maximum(idle - self._taken(shape)[kind], 0)
         # A node's devices are nearly always of one kind, so the idle capacity afterwards is the same for each.
-        idle_then = state[:, -3] - (idle - left).max(axis=1, initial=0, where=fitting)
+        idle_then = state[:, -4] - (idle - left).max(axis=1, initial=0, where=fitting)
         per_idle = (self._cpus_for_devices(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
         whole = row > PARTS
         others = self._waste(offset, row, idle, per_idle)
-        others_then = self._waste(offset, row - whole, idle, per_idle)  # if one of the whole devices is broken
-        devices = self._waste(offset, left // PART, left, per_idle)
-        unbroken = others.sum(axis=1)[:, None] - others
-        broken = others_then.sum(axis=1)[:, None] - others_then
-        return np.where(fitting, devices + np.where(whole, broken + OPEN, unbroken), np.inf)
+        rest = others.sum(axis=1)[:, None] - others
+        if whole.any():
+            others_then = self._waste(offset, row - whole, idle, per_idle)  # if one of the whole devices is broken
+            rest = np.where(whole, others_then.sum(axis=1)[:, None] - others_then + OPEN, rest)
+        return np.where(fitting, self._waste(offset, left // PART, left, per_idle) + rest, np.inf)
 
     def _taken(self, shape: Shape) -> Ints:
         """[kinds + 1]: thousandths of a device of each kind that a part takes, of VRAM or compute, the larger."""

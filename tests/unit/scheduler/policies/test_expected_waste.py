@@ -132,3 +132,14 @@ def test_placement_is_deterministic_for_the_same_arrivals() -> None:
         return found
 
     assert play() == play()
+
+
+def test_devices_of_a_model_that_others_are_bound_to_are_left() -> None:
+    nodes = [
+        factories.node(model, [factories.device(0, uuid=model, model=model)], cpus_milli=32_000, memory_mib=256 * GIB)
+        for model in ("T4", "A100", "H100")
+    ]
+    bound, free = Request(1000, GIB, parse_gpus("T4:1")), stop("1")
+    for mix, first in (([free], 0), ([bound, free], 1)):
+        grid, policy = make(POLICY, *nodes, mix=WorkloadMix.of(mix))
+        assert put(grid, policy, free)[0] == first
