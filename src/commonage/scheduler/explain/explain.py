@@ -94,7 +94,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
 def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
     """The first shortfall, cached in the plan. Does not estimate a start."""
     last = next(reversed(outcome.promises), None)
-    beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
+    beyond = last is None or position - 1 > outcome.order.place(snapshot.queue.slot(last))
     sort = (
         queued.request,
         queued.time_limit_s,

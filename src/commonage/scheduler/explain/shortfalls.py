@@ -154,11 +154,18 @@ class _Withheld:
         self._promised: dict[NodeKey, float] = {}  # by node: the first promised start of a request ahead
         mine = _place(snapshot, outcome, queued.workload_id)
         for promise in outcome.promises.values():
-            if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
+            is_ahead = _place(snapshot, outcome, promise.workload_id) < mine
+            if promise.at is not None and is_ahead and not self._is_own_gang(promise.workload_id):
                 for allocation in promise.allocations:
                     self._promised[allocation.node_key] = min(
                         promise.at, self._promised.get(allocation.node_key, promise.at)
                     )
+
+    def _is_own_gang(self, workload_id: str) -> bool:
+        queue, gang = self._snapshot.queue, self._queued.gang
+        slot = queue.slot(workload_id)
+        other = queue.queued_requests[slot] if gang is not None and slot >= 0 else None
+        return other is not None and other.gang == gang
 
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
         """(closest node, reason) of each group of these nodes; `within` [N]: those within quota."""

@@ -117,6 +117,14 @@ def test_gang_shortfall_comes_with_a_request_for_all_members() -> None:
     assert alone.reasons == (waiting.GangIncomplete(size=2, queued=1),)
 
 
+def test_nodes_promised_to_a_gang_are_not_promised_to_others_for_its_members() -> None:
+    nodes = [factories.node("n0", 1), factories.node("n1", 1)]
+    held = allocated(0, "n1", {"GPU-n1-0": 24 * GIB}, ends_at=NOW + 10)
+    gang = [replace(queued(number, "16GiB", limit=100), gang="g", gang_size=2) for number in (1, 2)]
+    scene = Scene(NOW, nodes, [held], gang)
+    assert [type(scene.explain(member).reasons[0]) for member in gang] == [waiting.KeptForQueue] * 2
+
+
 def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
     session = replace(allocated(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
