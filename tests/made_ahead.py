@@ -32,7 +32,17 @@ def _worker_base() -> Path:
     return base()
 
 
-MAKERS: dict[str, Callable[[], Path]] = {"deploy images": _deploy_images, "worker base": _worker_base}
+def _jupyter_image() -> Path:
+    from tests.contract.harness.jupyter_image import archive
+
+    return archive()
+
+
+MAKERS: dict[str, Callable[[], Path]] = {
+    "deploy images": _deploy_images,
+    "worker base": _worker_base,
+    "jupyter image": _jupyter_image,
+}
 
 
 def needed(item: pytest.Item) -> list[str]:

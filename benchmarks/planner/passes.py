@@ -15,37 +15,43 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 
-from benchmarks.planner.synthetic import DEVICES, NOW, QUEUED, SyntheticCluster, ended
-from commonage.control.state.live_state import LiveState
+from benchmarks.planner.synthetic import DEVICES, NOW, QUEUED, USERS, SyntheticCluster, ended
+from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.domain.workloads import State, Workload
+from commonage.scheduler.explain.explain import explain
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 
 STEPS = 50
+FRONT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Wall-clock milliseconds: median and 95th percentile. `cpu_ms` is the median CPU time of this process."""
+    """Milliseconds, median and 95th percentile: of wall-clock time, and of the CPU time of this process."""
 
     median_ms: float
     p95_ms: float
     cpu_ms: float
+    cpu_p95_ms: float
 
     @classmethod
     def of(cls, samples: Sequence[tuple[float, float]]) -> Durations:
         """From (wall-clock seconds, CPU seconds) of each pass."""
-        clock = sorted(one * 1000 for one, _ in samples)
-        cpu = [one * 1000 for _, one in samples]
-        return cls(statistics.median(clock), clock[math.ceil(0.95 * (len(clock) - 1))], statistics.median(cpu))
+        clock, cpu = (sorted(one * 1000 for one in some) for some in zip(*samples, strict=True))
+        at = math.ceil(0.95 * (len(clock) - 1))
+        return cls(statistics.median(clock), clock[at], statistics.median(cpu), cpu[at])
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One cluster size: the first pass over the whole queue, the next pass (`changed`) after all of its starts, passes
-    without changes (`whole`), and passes after one arrival and after one departure.
+    without changes (`whole`), and passes after one arrival and after one departure. Then explanations of queued
+    workloads (`explain`: anywhere in the queue; `front`: of the first `FRONT`) and dry runs of new ones.
     """
 
     nodes: int
+    users: int
     devices: int
     running: int
     queued: int
@@ -56,19 +62,22 @@ class Row:
     whole: Durations
     arrival: Durations
     departure: Durations
+    explain: Durations
+    front: Durations
+    dry_run: Durations
     memory_mib: float
 
 
-def measure(sizes: Sequence[int]) -> Iterator[Row]:
+def measure(sizes: Sequence[int], users: int = USERS, steps: int = STEPS) -> Iterator[Row]:
     """A row for each number of nodes; the queue is in proportion."""
     for nodes in sizes:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-            yield alone.submit(measured, nodes).result()
+            yield alone.submit(measured, nodes, steps, users).result()
 
 
-def measured(nodes: int, steps: int = STEPS) -> Row:
+def measured(nodes: int, steps: int = STEPS, users: int = USERS) -> Row:
     """Measure one size in this process."""
-    cluster, live_state = SyntheticCluster(nodes), LiveState()
+    cluster, live_state = SyntheticCluster(nodes, users=users), LiveState()
     live_state.put_nodes(cluster.nodes)
     for workload in cluster.small_workloads():
         live_state.put(workload)
@@ -89,8 +98,14 @@ def measured(nodes: int, steps: int = STEPS) -> Row:
     for _ in range(steps):
         gone = cluster.choose(live_state.in_state(State.RUNNING))
         departures.append(_pass(cluster, live_state, at, partial(_end, live_state, gone))[0])
+    now = NOW + next(at)
+    explain_, front, dry_run = (
+        Durations.of([_explained(live_state, one, now) for one in some])
+        for some in _considered(cluster, live_state, now, steps)
+    )
     return Row(
         nodes=nodes,
+        users=users,
         devices=nodes * DEVICES,
         running=running,
         queued=queued,
@@ -101,6 +116,9 @@ def measured(nodes: int, steps: int = STEPS) -> Row:
         whole=Durations.of(whole),
         arrival=Durations.of(arrivals),
         departure=Durations.of(departures),
+        explain=explain_,
+        front=front,
+        dry_run=dry_run,
         memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
 
@@ -116,6 +134,24 @@ def _pass(
     took = (time.perf_counter() - clock, time.process_time() - cpu)
     _apply(cluster, live_state, outcome, lambda: now)
     return took, len(outcome.started)
+
+
+def _considered(
+    cluster: SyntheticCluster, live_state: LiveState, now: float, steps: int
+) -> Iterator[list[QueuedRequest]]:
+    """Requests to explain: from anywhere in the queue, from its front, and new ones."""
+    queue, slots = live_state.snapshot.queue, live_state.snapshot.order(now).slots.tolist()
+    for some in (slots, slots[:FRONT]):
+        chosen = [queue.queued_requests[slot] for slot in some[:: max(1, len(some) // steps)]]
+        yield [one for one in chosen if one is not None]
+    specs = (cluster.queued(now).spec for _ in range(steps))
+    yield [request_from_spec(spec, "", now) for spec in specs]
+
+
+def _explained(live_state: LiveState, queued: QueuedRequest, now: float) -> tuple[float, float]:
+    clock, cpu = time.perf_counter(), time.process_time()
+    explain(live_state.snapshot, queued, now)
+    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def _end(live_state: LiveState, workload: Workload, now: float) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.planner.passes import Durations, Row, measure
-from benchmarks.planner.synthetic import QUEUED, RUNNING
+from benchmarks.planner.growth import growth
+from benchmarks.planner.passes import STEPS, Durations, Row, measure
+from benchmarks.planner.synthetic import QUEUED, RUNNING, USERS
 from benchmarks.report import as_json, progress
 
 MAX_NODES = 20_000
-WIDTH_OF_A_PIPE = 160
+WIDTH_OF_A_PIPE = 260
 
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
@@ -26,13 +28,17 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> l
 
 @click.command
 @click.option("--nodes", "sizes", default="250,500,1000,2000", show_default=True, callback=_sizes, help="Nodes.")
+@click.option("--users", type=click.IntRange(1), default=USERS, show_default=True, help="Users, ten in each tenant.")
+@click.option("--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Samples of each figure.")
+@click.option("--chart", type=click.Path(dir_okay=False, writable=True), help="Write the growth as an SVG chart here.")
 @as_json
-def schedule(sizes: list[int], as_json: bool) -> None:
+def schedule(sizes: list[int], users: int, steps: int, chart: str | None, as_json: bool) -> None:
     """Time of a scheduling pass over many nodes with 8 GPUs each and a long queue.
 
     \b
-    For each node 10 workloads run and 100 wait, of 200 users. Passes are timed as the server makes them: the first
-    over the whole queue, the next with all that it started, and then one after each arrival and after each departure.
+    For each node 10 workloads run and 100 wait. Passes are timed as the server makes them: the first over the whole
+    queue, the next with all that it started, and then one after each arrival and after each departure. Then queued
+    workloads are explained, from anywhere and from the first 500, and new ones are considered (dry run).
 
     \b
     Example:
@@ -41,7 +47,9 @@ def schedule(sizes: list[int], as_json: bool) -> None:
     rows: list[Row] = []
     for size in sizes:
         progress(f"{size} nodes, {RUNNING * size:,} running, {QUEUED * size:,} waiting")
-        rows += measure([size])
+        rows += measure([size], users, steps)
+    if chart is not None:
+        Path(chart).write_text(growth(rows), encoding="utf-8")
     if as_json:
         click.echo(json.dumps({"rows": [asdict(row) for row in rows]}, indent=2))
     else:
@@ -62,6 +70,9 @@ def _show(rows: list[Row]) -> None:
         "no change",
         "arrival",
         "departure",
+        "explain",
+        "of the first",
+        "dry run",
         "memory",
     )
     for title in titles:
@@ -76,13 +87,18 @@ def _show(rows: list[Row]) -> None:
             _cell(row.whole),
             _cell(row.arrival),
             _cell(row.departure),
+            _cell(row.explain),
+            _cell(row.front),
+            _cell(row.dry_run),
             f"{row.memory_mib:.0f} MiB",
         )
     console.print(table)
     console.print(
-        "Wall-clock medians; CPU time of the process in brackets. The first pass starts some thousand workloads."
+        "p50 / p95 of wall-clock time; of CPU time in brackets. The first pass starts thousands of workloads."
     )
 
 
 def _cell(durations: Durations) -> str:
-    return f"{durations.median_ms:.1f} ms ({durations.cpu_ms:.1f})"
+    return (
+        f"{durations.median_ms:.1f} / {durations.p95_ms:.1f} ms ({durations.cpu_ms:.1f} / {durations.cpu_p95_ms:.1f})"
+    )

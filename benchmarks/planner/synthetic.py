@@ -16,7 +16,7 @@ from commonage.domain.workloads import Attempt, IdSequence, Kind, Spec, State, W
 NOW = 1_700_000_000.0
 DEVICES = 8
 RUNNING, QUEUED = 10, 100  # per node
-USERS, TENANTS, REQUEST_CLASSES = 200, 20, 300
+USERS, USERS_PER_TENANT, REQUEST_CLASSES = 200, 10, 300
 MODELS = {"A100": 80, "H100": 80, "L40S": 48, "T4": 16}
 GPUS = ("", "", "0.25", "0.5", "1", "1", "2", "4", "8", "A100:1", "H100:8", "T4:1", "10GiB", "40GiB")
 SMALL = ("1", "0.5", "0.5", "", "0.25", "1")
@@ -26,7 +26,8 @@ LIMITS_S = (600, 1800, 3600, 7200, 14_400, 43_200, 86_400, None)
 class SyntheticCluster:
     """Nodes and workloads; deterministic for a seed."""
 
-    def __init__(self, nodes: int, seed: int = 1) -> None:
+    def __init__(self, nodes: int, seed: int = 1, users: int = USERS) -> None:
+        self._users, self._tenants = users, max(1, users // USERS_PER_TENANT)
         self._random = random.Random(seed)
         self._ids = IdSequence()
         self.nodes = [_node(number) for number in range(nodes)]
@@ -46,12 +47,12 @@ class SyntheticCluster:
             yield self._workload(Request(4000, 8192, parse_gpus(self._random.choice(SMALL))), NOW - 100_000)
 
     def _workload(self, request: Request, at: float) -> Workload:
-        user = self._random.randrange(USERS)
+        user = self._random.randrange(self._users)
         spec = Spec(
             kind=Kind.JOB,
             name="job",
             owner=f"user-{user}",
-            tenant=f"tenant-{user % TENANTS}",
+            tenant=f"tenant-{user % self._tenants}",
             environment=f"environment-{self._random.randrange(10)}",
             command=("true",),
             request=request,

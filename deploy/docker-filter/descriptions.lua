@@ -162,14 +162,17 @@ end
 -- Each is said to its last part, `*` being any one: what is below may be a link that somebody made who works there.
 
 local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/control", "docker/runs/*/log", "swarm/attempts/*/control", "swarm/attempts/*/log",
-  "docker/injected/python", "docker/injected/jupyter"}
+  "docker/injected/python", "docker/injected/jupyter", "gpus/preload/libvgpu.so", "gpus/preload/ld.so.preload"}
 local PART = "[%w._~@+-]+"
 local folders = {}
--- The node agent of a Swarm mounts the folders of an attempt here.
+-- The node agent of a Swarm mounts the folders of an attempt here. An interposer is in a folder of its own.
 local ON_SWARM = os.getenv("COMMONAGE_ENGINE") == "swarm"
 local MOUNTED = {}
 for number, name in ipairs({"workspace", "control", "log", "volume%-%d+"}) do
   MOUNTED[number] = "^/run/commonage/attempts/%w+%-%d+/" .. name .. "$"
+end
+for _, name in ipairs({"libvgpu%.so", "ld%.so%.preload"}) do
+  MOUNTED[#MOUNTED + 1] = "^/var/lib/commonage%-agent/gpus/preload/" .. name .. "$"
 end
 
 local function parts_of(folder)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.fakes.cuda.harness import LIBRARY, FakeNode
 from tests.fakes.nvml.harness import build_library
+from tests.fakes.vgpu.harness import build_idle_one, build_interposer
 
 from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 
@@ -57,6 +58,7 @@ from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.preload import Preload
 from commonage.server.commands.doctor import exit_code
 from commonage.server.doctor.gpu_doctor import find_gpus, try_all
 from commonage.server.doctor.gpu_probes import Places
@@ -65,7 +67,8 @@ root = Path("/sys/fs/cgroup")
 root = root if (root / "cgroup.controllers").exists() else root / "unified"
 groups = root / f"commonage-test-{os.getpid()}"
 groups.mkdir()
-levels = [DriverLimit(root), Mig(), Mps(Path(sys.argv[2])), Cooperative()]
+place, interposer = Path(sys.argv[2]), Path(sys.argv[4]) if sys.argv[4:] else None
+levels = [DriverLimit(root), Mig(), Mps(place), Preload(place / "preload", interposer), Cooperative()]
 places = Places(Cgroups([Hierarchy(groups, 2, frozenset())], 100))
 trials = list(try_all(find_gpus("nvml"), [Isolation(sys.argv[3])], places=places, levels=levels, library=sys.argv[1]))
 print(json.dumps({"trials": [asdict(one) for one in trials], "code": exit_code(trials), "left": groups.exists()}))
@@ -121,10 +124,10 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def tried(node: FakeNode, level: str) -> Result:
+def tried(node: FakeNode, level: str, *more: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         ended = subprocess.run(
-            command(node, level, Path(folder)),
+            [*command(node, level, Path(folder)), *more],
             env=node.variables(node.folder.parent / "bin"),
             capture_output=True,
             text=True,
@@ -184,6 +187,28 @@ def test_what_mps_does_not_hold_is_found(node: FakeNode, ignored: str, found: st
     assert result.code == 1
 
 
+def test_an_interposer_holds_until_the_environment_is_empty(node: FakeNode) -> None:
+    node.driver.says(*NODE, *A100, *T4)
+    result = tried(node, "preload", str(build_interposer(node.folder)))
+    for index in (0, 1):
+        assert [result.held(check, index) for check in (BEYOND, NEIGHBOUR, HIDDEN)] == [True] * 3
+        assert result.held(EMPTY, index) is False, "it is soft, and that is not promised"
+    assert result.code == 0
+
+
+def test_an_interposer_that_limits_nothing_is_found(node: FakeNode) -> None:
+    result = tried(node, "preload", str(build_idle_one(node.folder)))
+    assert result.broken == [BEYOND]
+    assert result.code == 1
+
+
+def test_a_level_without_an_interposer_is_not_tried(node: FakeNode) -> None:
+    result = tried(node, "preload")
+    assert [one["held"] for one in result.trials] == [None]
+    assert "set gpu_preload" in result.trials[0]["found"]
+    assert result.code == 2
+
+
 def test_cooperative_promises_next_to_nothing_and_holds_no_more(node: FakeNode) -> None:
     result = tried(node, "cooperative")
     assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, None, False]  # there is one GPU only
@@ -232,6 +257,29 @@ def test_the_command_prints_it(node: FakeNode, tmp_path: Path, commonage_command
     assert "GPU 0: NVIDIA A100, cooperative" in ended.stdout
     assert f"not promised  {BEYOND}" in ended.stdout
     assert f"not tested    {HIDDEN}: there is no other GPU" in ended.stdout
+
+
+def test_the_command_tries_the_interposer_of_the_settings(
+    node: FakeNode, tmp_path: Path, commonage_command: str
+) -> None:
+    ended = subprocess.run(
+        [commonage_command, "doctor", "gpu", "--level", "preload"],
+        env={
+            **node.variables(),
+            "COMMONAGE_GPUS": "nvml",
+            "COMMONAGE_GPU_PRELOAD": str(build_interposer(node.folder)),
+            "TMPDIR": str(tmp_path),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "GPU 0: NVIDIA A100, preload" in ended.stdout
+    assert f"held          {BEYOND}" in ended.stdout
+    assert f"not promised  {EMPTY}" in ended.stdout
+    assert not list(tmp_path.glob("commonage-doctor-*")), "nothing is left"
 
 
 def test_without_a_device_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:

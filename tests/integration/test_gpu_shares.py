@@ -20,7 +20,7 @@ from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
 from commonage.control.settings import ControlSettings
 from commonage.domain.images import Environment
-from commonage.domain.nodes import Isolation
+from commonage.domain.nodes import Isolation, Strength
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import ProcessSettings
 from commonage.gpu.detect import share_devices
@@ -128,7 +128,7 @@ async def test_the_level_is_recorded_and_shown_and_frameworks_are_told(tmp_path:
     async with installed(tmp_path, "simulated:1x24GiB") as here:
         workload = await here.run("6GiB", 'echo "$PYTHONPATH $COMMONAGE_GPU_USABLE_MIB"; sleep 60')
         (share,) = workload["shares"]
-        assert share["isolation"] == Isolation.COOPERATIVE
+        assert (share["isolation"], share["strength"]) == (Isolation.COOPERATIVE, Strength.COOPERATIVE)
         assert shares(WorkloadOut.model_validate(workload).shares) == "6 GiB of GPU 0 (simulated)"
         assert "injected/python 5632" in await here.says(workload)
         await here.end(workload)

@@ -17,8 +17,12 @@ from tests.contract.harness.swarm import swarm_of
 from tests.contract.harness.worker import Worker, base
 from tests.fakes.gpus.harness import LOOK, MEMORY_MIB, A, B
 from tests.fakes.gpus.packages import make_mirror
+from tests.fakes.vgpu.harness import build_interposer
 from tests.fakes.waiting import wait_until
 from tests.integration.joining_site import Site, new_folders, site_of
+
+from commonage.domain.nodes import Isolation
+from commonage.files import preload
 
 pytestmark = [
     pytest.mark.needs("docker", "debootstrap", "gcc"),
@@ -39,8 +43,10 @@ done
 def site() -> Iterator[Site]:
     with new_folders() as (folder, shared), swarm_of(0) as swarm:
         make_mirror(shared / "mirror", os.uname().release, sorted(base().glob(f"root{MIRROR}/openssl*.deb")))
+        build_interposer(shared)
+        variables = {"COMMONAGE_PREPULL": "false", "COMMONAGE_GPU_PRELOAD": preload.LIBRARY_INSIDE}
         steps = ("--mirror", f"file:{shared}/mirror", "--disk", "1")
-        with site_of(swarm, folder, shared, steps=steps, variables={"COMMONAGE_PREPULL": "false"}) as site:
+        with site_of(swarm, folder, shared, steps=steps, variables=variables) as site:
             yield site
 
 
@@ -49,6 +55,9 @@ def worker(site: Site) -> Iterator[Worker]:
     """A node with two GPUs, and nothing of NVIDIA's on its disk."""
     with switched_on(Worker(site.swarm, "gpu1", 21, site.shared)) as worker:
         assert worker.ssh(_BUS).returncode == 0
+        # An admin installs it, where the site's settings say.
+        put = f"install -D {site.shared}/{preload.LIBRARY} {preload.LIBRARY_INSIDE}"
+        assert worker.ssh(put).returncode == 0
         yield worker
 
 
@@ -106,6 +115,14 @@ def test_its_devices_are_known_and_each_container_sees_its_own(site: Site, worke
         assert set(found["devices"].values()) == {"opens"}
         assert found["libraries"] == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert without["devices"] == {}
+
+
+def test_programs_of_its_containers_load_the_interposer_of_the_site(site: Site) -> None:
+    node = site.node("gpu1")
+    assert node is not None
+    assert [one.isolation for one in node.devices] == [Isolation.PRELOAD] * 2
+    found = "cat /etc/ld.so.preload; grep -o -m1 '/.*libvgpu.so' /proc/self/maps; echo $CUDA_DEVICE_MEMORY_LIMIT_0"
+    assert site.said_of("gpu1", found, gpus="20GiB") == [preload.LIBRARY_INSIDE] * 2 + [f"{20 * 1024}m"]
 
 
 def look(site: Site, **fields: Any) -> dict[str, Any]:

@@ -32,12 +32,13 @@ class AgentConfig:
     kept for renewals) and `authority` are PEM files. `state` is the agent's own folder, `mounts` the folder in which it
     mounts the folders of workloads. `docker` is the daemon, `docker_config` the file with the credentials for
     registries, in Docker's own format. `shared` is the folder that all nodes of the site see (empty: none). `gpus`:
-    `auto` (real ones, or none), `nvml`, `amd`, `none`, `simulated:…`; `isolation` and `slots` as the server's settings
-    of these names. `cpus_milli` and `memory_mib`: 0 means all that the node has. `cpu_hold`: with `share` the agent
-    weighs containers by the cores that they requested. `fence_after_s`: time the daemon may be gone before the agent
-    ends Commonage's containers itself; `fence_silent_after_s`: the same for a daemon that accepts connections and does
-    not answer. `firewall`: keep containers that come through `firewall_interfaces` away from the node, its site and the
-    cloud's metadata address; `site_networks` are further networks of the site, besides those of the node.
+    `auto` (real ones, or none), `nvml`, `amd`, `none`, `simulated:…`; `isolation`, `preload` and `slots` as the
+    server's settings of these names. `cpus_milli` and `memory_mib`: 0 means all that the node has. `cpu_hold`: with
+    `share` the agent weighs containers by the cores that they requested. `fence_after_s`: time the daemon may be gone
+    before the agent ends Commonage's containers itself; `fence_silent_after_s`: the same for a daemon that accepts
+    connections and does not answer. `firewall`: keep containers that come through `firewall_interfaces` away from the
+    node, its site and the cloud's metadata address; `site_networks` are further networks of the site, besides those of
+    the node.
     """
 
     node: str
@@ -53,6 +54,7 @@ class AgentConfig:
     shared: str = ""
     gpus: str = "auto"
     isolation: str = "auto"
+    preload: str = ""
     slots: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     cpus_milli: int = 0

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.nodes import Allocation, Device
+from commonage.domain.nodes import Allocation, Device, Isolation
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import GpuDriverSilent
 from commonage.domain.reasons.nodes import GpuDriverUnavailable
@@ -31,7 +31,7 @@ from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, S
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_LEVELS = ("auto", "driver-limit", "mig", "mps", "cooperative")
+_LEVELS = ("auto", *Isolation)
 _DRIVER_TIMEOUT_S = 5.0
 _REOPEN_AFTER_S = 60.0
 _STALE_AFTER_S = 600.0
@@ -64,8 +64,13 @@ class AgentDevices:
         if config.isolation not in _LEVELS:
             raise InvalidInput(f"isolation is {config.isolation!r}: set it to one of {', '.join(_LEVELS)}")
         self._config = config
-        folder = Path(config.state) / "gpus"
-        self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots), in_containers=True)
+        self._sharing = Sharing(
+            Path(config.state) / "gpus",
+            cast(Wanted, config.isolation),
+            parse_slots(config.slots),
+            in_containers=True,
+            preload=Path(config.preload) if config.preload else None,
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="devices")
         self._devices: Devices = NoDevices()
         self._opened = False

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from commonage.wire.nodes import DeviceOut
     from commonage.wire.reasons import ReasonOut
     from commonage.wire.workloads import ExplanationOut, ShareOut, WorkloadOut
 
@@ -115,7 +116,13 @@ def shares(allocated: Sequence[ShareOut]) -> str:
 def _level(share: ShareOut) -> str:
     if share.simulated:
         return " (simulated)"
-    return "" if share.whole and share.isolation != "mig" else f" ({share.isolation})"
+    return "" if share.whole and share.isolation != "mig" else f" ({isolation(share)})"
+
+
+def isolation(of: ShareOut | DeviceOut) -> str:
+    """The isolation level with its strength: `preload, soft`."""
+    strength = of.strength.replace("-", " ")  # empty: the server is older
+    return of.isolation if strength in ("", of.isolation) else f"{of.isolation}, {strength}"
 
 
 def node_label(site: str | None, node: str | None) -> str:

@@ -48,6 +48,7 @@ from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.cron_jobs import CronJobs
+from commonage.control.workloads.cron_sites import CronSites
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
@@ -65,6 +66,7 @@ from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
+from commonage.ports.cron_sites import CronSite, HasCronSite
 from commonage.ports.devices import Devices
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
@@ -129,8 +131,7 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
-        self.joining = adapters.joining
-        self.sites = SiteAdmission(adapters.sites, writer, clock, settings)
+        self.joining, self.sites = adapters.joining, SiteAdmission(adapters.sites, writer, clock, settings)
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)
@@ -170,14 +171,16 @@ class Control:
             self._ids, chance, live_limits, self.quota_uses, names,
         )  # fmt: skip
         self.cron_jobs = CronJobs(
-            store, live_state, writer, catalogue, self.workloads, self.bundles, clock, settings, chance
-        )
+            store, live_state, writer, catalogue, self.workloads, self.bundles, clock, settings, chance,
+            self._cron_site,
+        )  # fmt: skip
+        self.cron_sites = CronSites(engines, live_state, self.cron_jobs, start_requests, clock)
         self.session_restarts = SessionRestarts(store, live_state, writer, clock, self.workloads.start_session_by_hub)
         self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
-            self.retention, self.cron_jobs, self.reconcile.watches,
+            self.retention, self.cron_jobs, self.cron_sites, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
@@ -207,6 +210,12 @@ class Control:
         )  # fmt: skip
         home_mib, on_names = self.homes.used_mib, self.timers.conditions_changed
         return Offboardings(steps, self.names, self.settings, adapters.chance, home_mib, on_names)
+
+    def _cron_site(self, site: str) -> CronSite | None:
+        if site not in self.engines:
+            return None
+        engine = self.engines[site]
+        return engine.cron_site if isinstance(engine, HasCronSite) else None
 
     def _shortfall(self, spec: Spec) -> Reason | None:
         """Why work that waits may not start, whatever is free."""

@@ -1,6 +1,6 @@
 """Cron jobs: jobs that repeat at the times of a cron expression, and the rule for what runs when. Pure.
 
-`control.workloads.cron_jobs` fires them, by this rule and with these ids.
+`control.workloads.cron_jobs` fires them, by this rule and with these ids; so does a site agent without a link.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ class CronJob:
     not run. `groups` are those that the owner had in the hub when it was made, `of_admin`: it was made by an admin.
 
     `succeeded_kept` and `failed_kept`: how many ended runs are kept; None: as long as other workloads.
+
+    `site` is the appliance that may fire it while its link is down: from before it gets the cron job until it has
+    forgotten it. `removed`: a user removed it, and it is kept only until then.
     """
 
     id: str
@@ -180,6 +183,8 @@ class CronJob:
     last_refused: Reason | None = None
     groups: tuple[str, ...] = ()
     of_admin: bool = False
+    site: str | None = None
+    removed: bool = False
 
     @property
     def name(self) -> str:

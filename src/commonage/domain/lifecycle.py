@@ -164,6 +164,11 @@ def _precondition_missing(workload: Workload, reason: Reason, now: float) -> Ste
     return Step(after, (Record(EventKind.HELD, reason),))
 
 
+def started_by_site(workload: Workload, allocation: Allocation, now: float) -> Workload:
+    """A queued workload whose first attempt its site has started by itself."""
+    return _allocated(workload, allocation, now).workload
+
+
 def _allocated(workload: Workload, allocation: Allocation, now: float) -> Step:
     number = workload.attempts + 1
     if workload.state is not State.QUEUED or allocation.attempt_id != attempt_id(workload.id, number):

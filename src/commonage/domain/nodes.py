@@ -43,13 +43,36 @@ class DeviceKey(NamedTuple):
         return f"{self.site}/{self.uuid}"
 
 
+class Strength(StrEnum):
+    """Whether a program can exceed a share. Hard: it cannot. Soft: not by mistake, but it can switch the limit off."""
+
+    HARD = "hard"
+    HARD_FOR_EACH_PROCESS = "hard-for-each-process"
+    SOFT = "soft"
+    COOPERATIVE = "cooperative"
+
+
 class Isolation(StrEnum):
-    """The strength with which a share's bounds are enforced, best first. The level in force is the one shown."""
+    """The level at which a share's bounds are enforced, best first. The level in force is the one shown."""
 
     DRIVER_LIMIT = "driver-limit"
     MIG = "mig"
     MPS = "mps"
+    PRELOAD = "preload"
     COOPERATIVE = "cooperative"
+
+    @property
+    def strength(self) -> Strength:
+        return _STRENGTHS[self]
+
+
+_STRENGTHS = {
+    Isolation.DRIVER_LIMIT: Strength.HARD,
+    Isolation.MIG: Strength.HARD,
+    Isolation.MPS: Strength.HARD_FOR_EACH_PROCESS,
+    Isolation.PRELOAD: Strength.SOFT,
+    Isolation.COOPERATIVE: Strength.COOPERATIVE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +112,10 @@ class Device:
         """The name of the device on its node: `0`; for a MIG instance its GPU and its place there, `0:2`."""
         return _label(self.index, is_instance=self.parent_uuid is not None)
 
+    @property
+    def strength(self) -> Strength:
+        return self.isolation.strength
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -107,6 +134,10 @@ class Share:
     @property
     def label(self) -> str:
         return _label(self.device_index, is_instance=self.device_uuid.startswith("MIG-"))
+
+    @property
+    def strength(self) -> Strength:
+        return self.isolation.strength
 
 
 def _label(index: int, *, is_instance: bool) -> str:

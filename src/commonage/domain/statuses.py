@@ -18,7 +18,7 @@ class StartRequest:
 
     `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in when
     `wants_port`. `bundle_path` is an archive (tar.gz) on the control plane's disk to unpack into the working directory.
-    `mounts` are its volumes.
+    `mounts` are its volumes. `cron_job`: it is a run of this cron job.
     """
 
     attempt_id: str
@@ -35,6 +35,7 @@ class StartRequest:
     wants_port: bool = False
     bundle_path: str | None = None
     mounts: tuple[Mount, ...] = ()
+    cron_job: str = ""
 
 
 class Phase(StrEnum):

@@ -83,5 +83,6 @@ def _limits(limited: Sequence[Share], context_mib: Mapping[str, int], default_co
 
 
 def _total_mib(share: Share) -> int:
-    """The GPU's memory as CUDA reports it to the workload: if the driver enforces the limit, that is the limit."""
-    return share.memory_mib if share.isolation is Isolation.DRIVER_LIMIT else share.device_memory_mib
+    """The GPU's memory as CUDA reports it to the workload: the limit, if the driver or an interposer enforces it."""
+    limits = share.isolation in (Isolation.DRIVER_LIMIT, Isolation.PRELOAD)
+    return share.memory_mib if limits else share.device_memory_mib

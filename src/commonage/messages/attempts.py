@@ -119,6 +119,10 @@ TEXTS: Texts = {
     r.OutOfMemory: "Out of memory: it used more memory than requested and was ended. Request more memory.",
     r.ProcessesRemain: "{cause} Some of its processes cannot be ended.",
     r.StartFailed: lambda reason, _: f"Start failed: {_stopped(reason.error)}",
+    r.InterposerNotLoaded: (
+        "Its image does not load {path}, which enforces its share of a GPU: its C library is not glibc, or is older "
+        "than that of the node. Use an image with a newer Debian, Ubuntu or Fedora, or request a whole GPU."
+    ),
     r.StoppedBeforeStart: "Stopped before it started.",
     r.NeverStarted: "It was started several times, and never appeared.",
     r.ContainerStartFailed: lambda reason, _: (

@@ -30,6 +30,14 @@ TEXTS: Texts = {
     r.StartingDeadlinePassed: "It is {late_s} late, and its starting deadline is {deadline_s}.",
     r.PreviousRunActive: "The previous run, {workload_id}, has not ended.",
     r.ReplacedByNextRun: "Replaced: the next run of cron job {name} was due at {due_at}.",
+    r.SiteFiresCronJob: (
+        "Site {site} is unreachable since {since}. It fires this cron job itself, and reports the runs when its link "
+        "is back."
+    ),
+    r.StartedBySite: (
+        "Site {site} started this run of cron job {name}, due at {due_at}, by itself while its link was down."
+    ),
+    r.TakenByCronRun: "{workload_id}, a run of a cron job, took its place on {node} while the link was down.",
     r.OwnerMayNotSubmit: (
         "{owner} may not submit to tenant {tenant} any more. Ask its manager for a role, or remove the cron job."
     ),

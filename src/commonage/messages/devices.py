@@ -199,6 +199,15 @@ TEXTS: Texts = {
         "With most drivers, clients of MPS in containers must share the node's /dev/shm. Containers of Commonage do "
         "not. MPS is used only where gpu_isolation names it."
     ),
+    r.PreloadNotConfigured: (
+        "No interposer is set. Install HAMi-core's libvgpu.so on the node, and set gpu_preload to its path."
+    ),
+    r.PreloadOnlyInContainers: (
+        "Programs outside containers need not load an interposer. It is used with the engines docker and swarm only."
+    ),
+    r.PreloadLibraryUnusable: lambda reason, _: (
+        f"{reason.path}, which gpu_preload names, cannot be used: {reason.error}. Install HAMi-core's libvgpu.so there."
+    ),
     r.CgroupsMissing: (
         "It needs cgroups version 2 at {folder}. Boot the node with systemd.unified_cgroup_hierarchy=1."
     ),

@@ -75,11 +75,12 @@ KINDS: dict[Kind, Sign] = {
 }
 
 ISOLATION: dict[Isolation, str] = {
-    Isolation.DRIVER_LIMIT: "the driver refuses allocations above the share's VRAM",
-    Isolation.MIG: "the share is a separate MIG instance",
-    Isolation.MPS: "MPS limits the memory and threads of each process",
+    Isolation.DRIVER_LIMIT: "hard: the driver refuses allocations above the share's VRAM",
+    Isolation.MIG: "hard: the share is a separate MIG instance",
+    Isolation.MPS: "hard for each process: MPS limits its memory and threads",
+    Isolation.PRELOAD: "soft: an interposer refuses memory above the share, and a program can switch it off",
     Isolation.COOPERATIVE: (
-        "frameworks are configured to stay within the share; nothing stops a program that takes more"
+        "cooperative: frameworks are configured to stay within the share; nothing stops a program that takes more"
     ),
 }
 

@@ -113,7 +113,7 @@ class SchedulingPass:
         while (next_request := equivalence_classes.next()) is not None:
             index, number = next_request
             bound = self._longest_run_s(int(self.order.request_classes[index]))
-            if self.order.limits[index] > bound:
+            if self.order.limit_of[self.order.slots[index]] > bound:
                 equivalence_classes.refused(number, bound)
                 continue
             self._process_waiting(index)
@@ -140,6 +140,10 @@ class SchedulingPass:
         if not self.snapshot.quotas.limits.by_environment:
             return np.ones(len(indices), np.bool_)
         return self.snapshot.queue.in_environment(self.order.slots[indices], queued.environment)
+
+    def is_behind_promises(self, index: int) -> bool:
+        """Whether neither a promise nor an eviction was considered for the request at this index."""
+        return self._protected is not None and index >= self._next_index
 
     # --- order and gangs ------------------------------------------------------------------------------------------
 
@@ -227,7 +231,7 @@ class SchedulingPass:
         if promise is not None:
             self.promises[queued_requests[0].workload_id] = promise
         elif not starts:  # the quota also refuses the same request of this user further back
-            account = self.order.accounts[index]
+            account = self.order.account_of[self.order.slots[index]]
             same = np.flatnonzero((self.order.accounts == account) & (self.order.request_classes == request_class))
             self._settled[same[self._in_same_environment(same, queued_requests[0])]] = True
 

@@ -100,7 +100,8 @@ def database_of(settings: Settings, data_dir: Path) -> str:
 
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
     inside = settings.engine != "process"
-    return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots), inside)
+    slots = parse_slots(settings.gpu_slots)
+    return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, slots, inside, settings.gpu_preload)
 
 
 def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) -> PlatformRegistry | None:

@@ -36,7 +36,12 @@ def join_config(settings: Settings, address: str, shared_dir: Path, registry: st
     """The site's part of the join config. Nodes reach this machine at `address`. `registry` is HOST:PORT or empty."""
     here = settings.public_url or f"http://{in_url(address)}:{settings.port}"
     images = [settings.docker_image, *(entry.image for entry in settings.environments)]
-    agent = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}
+    agent = {
+        "isolation": settings.gpu_isolation,
+        "preload": str(settings.gpu_preload or ""),
+        "slots": settings.gpu_slots,
+        "cpu_hold": settings.cpu_hold,
+    }
     return Site(
         name=settings.name,
         script_url=f"{here.rstrip('/')}{PORTAL_PATH}join",

@@ -14,6 +14,7 @@ from commonage.domain.statuses import Capabilities
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RESUME, Device, Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.cron_messages import CLAIM_RUN, KEEP_CRON_JOB, KEEP_ONLY_CRON_JOBS
 from commonage.link.sites.engine_messages import (
     ATTACH,
     BUNDLE,
@@ -39,19 +40,22 @@ from commonage.link.sites.engine_messages import (
     Start,
     Stop,
 )
+from commonage.link.sites.messages import CRON_PROTOCOL
 from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.homes import Storage
 from commonage.ports.joining import Joining
-from commonage.site_agent import attempts, devices, samples
+from commonage.site_agent import attempts, cron_jobs, devices, samples
 from commonage.site_agent.attempts import Attempts
 from commonage.site_agent.bundles import SiteBundles
+from commonage.site_agent.cron_jobs import CronJobs
 from commonage.site_agent.devices import KeptWarnings, SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.site_agent.joining import SiteJoins
 from commonage.site_agent.network import KeptNetwork
+from commonage.site_agent.room import Room
 from commonage.site_agent.samples import KeptSamples
 from commonage.site_agent.statuses import StatusTracker
 from commonage.site_agent.storage import SiteFolders
@@ -103,11 +107,15 @@ class SiteAgent:
         self._joins = None if parts.joining is None else SiteJoins(parts.joining)
         self._folders = None if parts.storage is None else SiteFolders(parts.storage)
         self._file = SqliteFile(
-            folder / "site-agent.db", (*attempts.SCHEMA, *samples.SCHEMA, *devices.SCHEMA), samples.ON_FULL
+            folder / "site-agent.db",
+            (*attempts.SCHEMA, *cron_jobs.SCHEMA, *samples.SCHEMA, *devices.SCHEMA),
+            samples.ON_FULL,
         )
         self._bundles = SiteBundles(folder / "bundles")
         self._statuses = StatusTracker(engine, self._on_statuses)
         self._attempts = Attempts(engine, self._file, self._bundles, self._statuses, clock, self._devices.prepared)
+        room = Room(self._attempts, self._statuses, lambda: () if self._report.failure else self._report.nodes)
+        self._cron_jobs = CronJobs(engine, self._file, self._attempts, self._bundles, room, clock)
         self._samples = KeptSamples(self._file, self._settings.samples_max_mib * 1024 * 1024)
         self._warnings = KeptWarnings(self._file, clock.now)
         self._streams = EngineStreams(engine, self._statuses)
@@ -125,6 +133,7 @@ class SiteAgent:
         await self._engine.open()
         await self._statuses.refresh()  # before a link can report that these are all
         await self._attempts.open()
+        await self._cron_jobs.open()
         await self.refresh()
 
     async def close(self) -> None:
@@ -134,7 +143,7 @@ class SiteAgent:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as loops:
-            for loop in (self._watch(), self._keep_reporting(), self._keep_sampling()):
+            for loop in (self._watch(), self._keep_reporting(), self._keep_sampling(), self._cron_jobs.run()):
                 loops.create_task(loop)
 
     # --- the link -------------------------------------------------------------------------------------------------
@@ -149,31 +158,52 @@ class SiteAgent:
                 RESUME: self._resume,
                 PREPARE: self._prepare,
                 ATTACH: self._on_attach,
+                KEEP_CRON_JOB: self._cron_jobs.keep,
+                KEEP_ONLY_CRON_JOBS: self._cron_jobs.keep_only,
+                CLAIM_RUN: self._cron_jobs.claim,
                 **({} if self._joins is None else self._joins.handlers()),
                 **({} if self._folders is None else self._folders.handlers()),
             },
             streams={
                 LOGS: self._streams.logs,
                 EXEC: self._streams.exec,
-                TUNNEL: self._streams.tunnel,
                 BUNDLE: self._bundles.receive,
             },
+            targets={TUNNEL: self._streams.connect},
             max_incoming=_MAX_STREAMS,
         )
 
     async def use(self, connection: SiteConnection) -> None:
         """Report by this connection, made with `handlers`, until cancelled at its end."""
-        self._connection = connection
         self._gateway.use(connection)
-        connection.send(REPORT, self._report)
-        connection.send(STATUSES, self._statuses.complete())
+        connection.send(REPORT, reported := self._report)
         try:
+            await self._report_runs(connection)
+            self._connection = connection
+            if self._report != reported:
+                connection.send(REPORT, self._report)
+            connection.send(STATUSES, self._statuses.complete())
             await self._deliver_samples(connection)
             await asyncio.Event().wait()
         finally:
-            if self._connection is connection:
-                self._connection = None
-                self._gateway.use(None)
+            self._cron_jobs.lost()
+            self._connection = None
+            self._gateway.use(None)
+
+    async def _report_runs(self, connection: SiteConnection) -> None:
+        """The control plane must know the runs that were fired here before it reads their statuses."""
+        if connection.protocol < CRON_PROTOCOL:
+            await self._cron_jobs.forget_all()
+            return
+        while True:
+            try:
+                await self._cron_jobs.report(connection)
+                return
+            except CommonageError as error:
+                if connection.is_closed:
+                    raise
+                _log.warning("the runs of cron jobs are not reported yet: %s", error)
+            await asyncio.sleep(self._settings.report_every_s)
 
     def _on_statuses(self, statuses: SiteStatuses) -> None:
         if self._connection is not None:
@@ -186,6 +216,8 @@ class SiteAgent:
         return Nothing()
 
     async def _start(self, wanted: Start, _: OnProgress) -> Nothing:
+        if self._statuses.get(wanted.request.attempt_id) is None and not self._attempts.has(wanted.request.attempt_id):
+            self._cron_jobs.check_room(wanted.request)
         return await self._done(self._attempts.start(wanted))
 
     async def _stop(self, wanted: Stop, _: OnProgress) -> Nothing:

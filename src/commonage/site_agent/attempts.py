@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.link.sites.engine_messages import Start
-from commonage.link.sites.sqlite_file import SqliteFile
+from commonage.link.sites.sqlite_file import SqliteFile, Statement
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.site_agent.bundles import SiteBundles
@@ -26,8 +26,18 @@ _log = logging.getLogger(__name__)
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS attempts "
     "(id TEXT PRIMARY KEY, start TEXT, bundle TEXT NOT NULL, refusal TEXT, allocation TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS cron_attempts (id TEXT PRIMARY KEY, cron_job TEXT NOT NULL, own INTEGER NOT NULL)",
 )
-"""`start` is null once the engine has the request: it keeps its own copy. `refusal` is the end of one it refused."""
+"""`start` is null once the engine has the request: it keeps its own copy. `refusal` is the end of one it refused.
+
+`cron_attempts` are those of cron jobs; `own`: the site fired it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CronAttempt:
+    cron_job: str
+    own: bool
 
 
 class Attempts:
@@ -46,13 +56,33 @@ class Attempts:
         self._statuses, self._now, self._prepare = statuses, clock.now, prepare
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._allocations: dict[str, Allocation] = {}
+        self._of_cron_jobs: dict[str, CronAttempt] = {}
 
     async def open(self) -> None:
         for _, refusal in await self._file.read("SELECT id, refusal FROM attempts WHERE refusal IS NOT NULL"):
             self._statuses.refuse(from_json(Status, json.loads(refusal), ignore_unknown=True))
         for attempt_id, allocation in await self._file.read("SELECT id, allocation FROM attempts"):
             self._allocations[attempt_id] = from_json(Allocation, json.loads(allocation), ignore_unknown=True)
+        for attempt_id, cron_job, own in await self._file.read("SELECT id, cron_job, own FROM cron_attempts"):
+            self._of_cron_jobs[attempt_id] = CronAttempt(cron_job, bool(own))
+        query = "SELECT id FROM attempts WHERE start IS NOT NULL AND id IN (SELECT id FROM cron_attempts WHERE own)"
+        for (attempt_id,) in await self._file.read(query):
+            self._note_own(self._allocations[attempt_id])
         await self.retry()
+
+    def has(self, attempt_id: str) -> bool:
+        return attempt_id in self._allocations
+
+    def live(self) -> dict[str, Allocation]:
+        """The allocations of attempts that have not ended, also of those that are not started yet."""
+        return {
+            attempt_id: allocation
+            for attempt_id, allocation in self._allocations.items()
+            if (status := self._statuses.get(attempt_id)) is None or status.phase is not Phase.ENDED
+        }
+
+    def of_cron_job(self, attempt_id: str) -> CronAttempt | None:
+        return self._of_cron_jobs.get(attempt_id)
 
     def running(self) -> list[Allocation]:
         """The allocations of attempts whose program runs; `at` is its start."""
@@ -82,9 +112,10 @@ class Attempts:
 
     async def _start(self, wanted: Start) -> None:
         attempt_id = wanted.request.attempt_id
-        if self._statuses.get(attempt_id) is not None:
+        known = self._of_cron_jobs.get(attempt_id)
+        if self._statuses.get(attempt_id) is not None or (known is not None and known.own):
             return
-        await self._accept(wanted)
+        await self._accept(wanted, own=False)
         try:
             await self._engine.start(self._complete(wanted))
         except CommonageError as error:
@@ -99,33 +130,68 @@ class Attempts:
         except CommonageError as error:
             _log.warning("attempt %s runs, which is noted later: %s", attempt_id, error)
 
-    async def _accept(self, wanted: Start) -> None:
-        attempt_id, allocation = wanted.request.attempt_id, wanted.request.allocation
-        insert = "INSERT INTO attempts (id, start, bundle, allocation) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
-        values = (attempt_id, json.dumps(to_json(wanted)), wanted.bundle, json.dumps(to_json(allocation)))
+    async def fire(self, wanted: Start, *statements: Statement) -> None:
+        """Start a run of a cron job that the site fires. Durable with the statements when this returns.
+
+        A refusal of the engine becomes the end of the attempt.
+        """
+        attempt_id = wanted.request.attempt_id
+        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._starting[attempt_id] = asyncio.create_task(self._fire(wanted, statements, accepted))
+        task.add_done_callback(lambda done: self._started(attempt_id, done))
+        await accepted
+
+    async def _fire(self, wanted: Start, statements: Sequence[Statement], accepted: asyncio.Future[None]) -> None:
         try:
-            await self._file.write((insert, values))
+            await self._accept(wanted, *statements, own=True)
+        except CommonageError as error:
+            accepted.set_exception(error)
+            return
+        self._note_own(wanted.request.allocation)
+        accepted.set_result(None)
+        await self._begin_or_refuse(wanted)
+
+    def _note_own(self, allocation: Allocation) -> None:
+        if self._statuses.get(allocation.attempt_id) is None:
+            self._statuses.accept(Status(allocation.attempt_id, Phase.STARTING, allocation.at, allocation.node))
+
+    async def _accept(self, wanted: Start, *statements: Statement, own: bool) -> None:
+        request, text = wanted.request, json.dumps(to_json(wanted))
+        accepted = (
+            "INSERT INTO attempts (id, start, bundle, allocation) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            (request.attempt_id, text, wanted.bundle, json.dumps(to_json(request.allocation))),
+        )
+        of_cron_job = (
+            "INSERT INTO cron_attempts (id, cron_job, own) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            (request.attempt_id, request.cron_job, int(own)),
+        )
+        try:
+            await self._file.write(accepted, *((of_cron_job,) if request.cron_job else ()), *statements)
         except Unavailable:
-            self._bundles.started(wanted.bundle)
-            await self._clear_bundles()
+            self._bundles.stored(wanted.bundle)
+            await self.clear_bundles()
             raise
-        self._allocations[attempt_id] = allocation
-        self._bundles.started(wanted.bundle)
+        self._allocations[request.attempt_id] = request.allocation
+        if request.cron_job:
+            self._of_cron_jobs.setdefault(request.attempt_id, CronAttempt(request.cron_job, own))
+        self._bundles.stored(wanted.bundle)
 
     async def retry(self) -> None:
         """Start what was accepted and not started: the agent was killed in between, or the engine did not answer."""
         for attempt_id, start in await self._file.read("SELECT id, start FROM attempts WHERE start IS NOT NULL"):
             if attempt_id in self._starting:
                 continue
-            wanted = from_json(Start, json.loads(start), ignore_unknown=True)
-            try:
-                await self._engine.start(self._complete(wanted))
-            except CommonageError as error:
-                _log.warning("attempt %s does not start: %s", attempt_id, error)
-                if not error.is_retryable:
-                    await self._refuse(wanted.request, error)
-            else:
-                await self._note_begun(attempt_id)
+            await self._begin_or_refuse(from_json(Start, json.loads(start), ignore_unknown=True))
+
+    async def _begin_or_refuse(self, wanted: Start) -> None:
+        try:
+            await self._engine.start(self._complete(wanted))
+        except CommonageError as error:
+            _log.warning("attempt %s does not start: %s", wanted.request.attempt_id, error)
+            if not error.is_retryable:
+                await self._refuse(wanted.request, error)
+        else:
+            await self._note_begun(wanted.request.attempt_id)
 
     def _complete(self, wanted: Start) -> StartRequest:
         if not wanted.bundle:
@@ -162,10 +228,15 @@ class Attempts:
         await self._drop(attempt_id)
 
     async def _drop(self, attempt_id: str) -> None:
-        await self._file.write(("DELETE FROM attempts WHERE id = ?", (attempt_id,)))
+        await self._file.write(
+            ("DELETE FROM attempts WHERE id = ?", (attempt_id,)),
+            ("DELETE FROM cron_attempts WHERE id = ?", (attempt_id,)),
+        )
         self._allocations.pop(attempt_id, None)
-        await self._clear_bundles()
+        self._of_cron_jobs.pop(attempt_id, None)
+        await self.clear_bundles()
 
-    async def _clear_bundles(self) -> None:
-        used = {bundle for (bundle,) in await self._file.read("SELECT DISTINCT bundle FROM attempts")}
-        await self._bundles.remove_except(used)
+    async def clear_bundles(self) -> None:
+        """Delete the files that neither an attempt nor a cron job needs."""
+        rows = await self._file.read("SELECT bundle FROM attempts UNION SELECT bundle FROM cron_jobs")
+        await self._bundles.remove_except({bundle for (bundle,) in rows})

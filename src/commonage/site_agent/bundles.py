@@ -1,4 +1,4 @@
-"""Files of jobs on the appliance: each is named after its digest, and kept while an attempt may need it."""
+"""Files of jobs on the appliance: named after their digests, and kept while an attempt or a cron job may need them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class SiteBundles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._arriving: dict[str, int] = {}  # digests between their upload and the start that needs them
+        self._arriving: dict[str, int] = {}  # digests between their upload and the request that needs them
 
     def open(self) -> None:
         """Remove uploads that a crash left incomplete. Blocks briefly."""
@@ -67,8 +67,8 @@ class SiteBundles:
                 f"the files of the job arrived changed or incomplete ({size} of {upload.size} bytes)", retryable=True
             )
 
-    def started(self, digest: str) -> None:
-        """The start that needs this bundle is stored: from now on the attempt keeps it."""
+    def stored(self, digest: str) -> None:
+        """The attempt or cron job that needs this bundle is stored, and keeps it from now on."""
         self._arriving.pop(digest, None)
 
     async def remove_except(self, used: Collection[str]) -> None:

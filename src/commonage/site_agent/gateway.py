@@ -15,7 +15,6 @@ from commonage.link.messages import Nothing
 from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.engine_messages import GATEWAY
 from commonage.link.sites.stream_forwarder import StreamForwarder
-from commonage.link.sites.streams import Stream
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -54,13 +53,13 @@ class SiteGateway:
             self._listen(port, listening)
 
     def _listen(self, port: int, listening: socket.socket) -> None:
-        forwarder = self._forwarders[port] = StreamForwarder(f"workload gateway {port}", self._open_stream)
+        forwarder = self._forwarders[port] = StreamForwarder(f"workload gateway {port}", self._carry)
         forwarder.listen(listening)
 
-    async def _open_stream(self) -> Stream:
+    async def _carry(self, connection: socket.socket) -> None:
         if self._connection is None:
             raise EngineFailure("the control plane is not connected", retryable=True)
-        return await self._connection.open(GATEWAY, Nothing())
+        await self._connection.carry(GATEWAY, Nothing(), connection)
 
     def close(self) -> None:
         for forwarder in self._forwarders.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from commonage.domain.statuses import Phase, Status
 from commonage.link.sites.engine_messages import SiteStatuses
@@ -19,17 +19,27 @@ class StatusTracker:
         self._engine, self._on_change = engine, on_change
         self._known: dict[str, Status] = {}
         self._refused: dict[str, Status] = {}
+        self._accepted: dict[str, Status] = {}
         self._forgotten: dict[str, None] = {}  # in the order of forgetting
 
     def complete(self) -> SiteStatuses:
-        return SiteStatuses(tuple((self._known | self._refused).values()), complete=True)
+        return SiteStatuses(tuple(self.all()), complete=True)
+
+    def all(self) -> Collection[Status]:
+        return (self._accepted | self._known | self._refused).values()
 
     def get(self, attempt_id: str) -> Status | None:
-        return self._refused.get(attempt_id) or self._known.get(attempt_id)
+        return self._refused.get(attempt_id) or self._known.get(attempt_id) or self._accepted.get(attempt_id)
+
+    def accept(self, status: Status) -> None:
+        """The site starts this attempt by itself: this is its status until the engine reports one."""
+        self._accepted[status.attempt_id] = status
 
     def observe(self, *statuses: Status) -> None:
         changed = [one for one in statuses if self._is_news(one)]
         self._known.update((one.attempt_id, one) for one in changed)
+        for one in changed:
+            self._accepted.pop(one.attempt_id, None)
         if changed:
             self._on_change(SiteStatuses(tuple(changed)))
 
@@ -48,11 +58,13 @@ class StatusTracker:
 
     def refuse(self, status: Status) -> None:
         """The engine refused to start this attempt for good: `status` is its end."""
+        self._accepted.pop(status.attempt_id, None)
         self._refused[status.attempt_id] = status
         self._on_change(SiteStatuses((status,)))
 
     def forget(self, attempt_id: str) -> None:
         self._refused.pop(attempt_id, None)
+        self._accepted.pop(attempt_id, None)
         self._known.pop(attempt_id, None)
         self._forgotten[attempt_id] = None
         while len(self._forgotten) > _MAX_FORGOTTEN:

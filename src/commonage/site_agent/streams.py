@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.link.sites.engine_messages import AttemptId, ExecCommand, LogLines, LogRequest, TerminalSize
-from commonage.link.sites.packets import Packets, PacketType, connect, decode, encode, join
+from commonage.link.sites.packets import Packets, PacketType, connect, decode, encode
 from commonage.link.sites.streams import Stream
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream
@@ -76,17 +77,15 @@ class EngineStreams:
                 case kind, _:
                     raise EngineFailure(f"a command was sent a packet of type {kind.name}")
 
-    async def tunnel(self, attempt: AttemptId, stream: Stream) -> None:
+    async def connect(self, attempt: AttemptId) -> socket.socket:
         """Only to the address that the engine reported for this attempt."""
         status = self._statuses.get(attempt.attempt_id)
         if status is None or status.url is None:
             raise EngineFailure(f"{attempt.attempt_id[:100]} serves at no address", retryable=True)
         address = urlsplit(status.url)
         try:
-            connection = await connect(address.hostname or "", address.port or 0)
+            return await connect(address.hostname or "", address.port or 0)
         except OSError as error:
             raise EngineFailure(
                 f"{attempt.attempt_id} does not answer at its port yet: {error}", retryable=True
             ) from error
-        stream.accept()
-        await join(stream, connection)

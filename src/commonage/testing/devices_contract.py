@@ -136,7 +136,8 @@ class DevicesContract:
         assert variables["CUDA_VISIBLE_DEVICES"] == gpu.uuid
         assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(gpu.memory_mib // 2)
         assert set(_LIMITS) <= set(variables)
-        most = 1.0 if gpu.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA reports the limit as the total
+        # At these levels CUDA reports the limit as the total.
+        most = 1.0 if gpu.isolation in (Isolation.DRIVER_LIMIT, Isolation.PRELOAD) else 0.5
         assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < most
 
     def test_a_whole_device_has_no_limits(self, devices: Devices) -> None:

@@ -35,6 +35,7 @@ class StoreReservationsContract:
     async def test_cron_jobs_are_read_as_they_were_written_and_removed_by_id(self, store: Store) -> None:
         secret = make.cron_job(secrets=(("TOKEN", "s3cret"),), overlap=Overlap.REPLACE, succeeded_kept=3)
         other = make.cron_job(last_refused=PreviousRunActive(workload_id="w1"), suspended=True, groups=("lab",))
+        other = replace(other, site="clinic", removed=True)
         await store.commit(Batch(cron_jobs=[secret, other]))
         assert await store.cron_jobs() == [secret, other]
         moved_on = replace(secret, decided_until=make.NOW + 60)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from commonage.wire.reasons import ReasonOut
-from commonage.wire.types import Name, PlainText, Strict
+from commonage.wire.types import Name, PlainText, Strength, Strict
 
 LOCAL_SITE = "local"
 """The site of the control plane's own engine. Its nodes are shown without their site."""
@@ -66,6 +66,7 @@ class DeviceOut(BaseModel):
     utilisation: float | None
     simulated: bool
     isolation: str = Field(description="The strongest isolation level that is available on it.")
+    strength: Strength = ""
     unavailable: list[UnavailableOut] = Field(
         default_factory=list, description="Isolation levels that are not available, with the reason."
     )

@@ -17,6 +17,13 @@ Name = Annotated[PlainText, Field(max_length=128)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
 LabelValue = Annotated[PlainText, StringConstraints(min_length=1, max_length=128)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+Strength = Annotated[
+    str,
+    Field(
+        description="Of the isolation level: hard, hard-for-each-process, soft (a program can switch it off), or "
+        "cooperative."
+    ),
+]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=MAX_DURATION_S)]
 Mib = Annotated[int, Field(strict=True, ge=1, le=1024**3)]  # at most a pebibyte: more than any node has
 # Unix seconds, up to the year 9999.

@@ -15,6 +15,7 @@ from commonage.wire.types import (
     Name,
     PlainText,
     Seconds,
+    Strength,
     Strict,
     VariableName,
 )
@@ -137,6 +138,7 @@ class ShareOut(BaseModel):
     compute_milli: int
     whole: bool
     isolation: str
+    strength: Strength = ""
     simulated: bool
 
 

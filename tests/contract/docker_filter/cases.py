@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 from tests.unit.engines.containers.test_program import request
@@ -19,11 +21,12 @@ from commonage.engines.docker import translate as docker
 from commonage.engines.settings import DockerSettings, Mount, SwarmSettings
 from commonage.engines.swarm import translate as swarm
 from commonage.engines.swarm.swarm_files import Delivery
+from commonage.files import preload
 
 Json = dict[str, Any]
 INSTALLATION = "0123456789abcdef"
 NETWORK = network_name(INSTALLATION, "lab")
-DATA, SHARED = "/var/lib/commonage", "/srv/commonage"
+DATA, SHARED, AGENT = "/var/lib/commonage", "/srv/commonage", "/var/lib/commonage-agent"
 CREATE = "POST /v1.41/containers/create?name=commonage-0a1b2c3d4e5f6-1"
 SERVICE = "POST /v1.41/services/create"
 OURS, ANOTHERS = "a" * 64, "b" * 64
@@ -42,19 +45,26 @@ VOLUMES = (
 DEVICES = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 
 
-def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
+def container(
+    gpus: Any = "request",
+    *,
+    quota: bool = True,
+    cpu_hold: Any = "weight",
+    devices: Mapping[str, str] = MappingProxyType({}),
+    **changes: object,
+) -> Json:
     """What the Docker engine sends for an order that has all there is."""
     folders = AttemptFolders(
         f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/control", f"{DATA}/docker/runs/w-1/log"
     )
     context = docker.ContainerContext(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
     stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
-    program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
+    program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, devices)
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
     return docker.container_config(stop, program, context, "the entry", settings)
 
 
-def service(*, port: int | None = 31000, **settings: Any) -> Json:
+def service(*, port: int | None = 31000, devices: Mapping[str, str] = MappingProxyType({}), **settings: Any) -> Json:
     mounted = "/run/commonage/attempts/w-1"
     context = swarm.ContainerContext(
         INSTALLATION,
@@ -68,7 +78,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         port=port,
     )
     stop = request(allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
-    program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
+    program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, devices)
     spec = swarm.service_spec(stop, program, context, SwarmSettings(**settings))
     return {"Name": swarm.service_names(stop)[0], **spec}
 
@@ -178,6 +188,8 @@ WILD = (
 
 MEANT: list[tuple[str, str, Json]] = [
     ("a container", CREATE, container()),
+    ("an interposer", CREATE, container(devices={preload.VARIABLE: f"{DATA}/gpus/preload"})),
+    ("an interposer of a node", SERVICE, service(devices={preload.VARIABLE: f"{AGENT}/gpus/preload"})),
     ("a session", CREATE, container(kind=Kind.SESSION)),
     ("by CDI", CREATE, container("cdi", quota=False, cpu_hold="quota")),
     (
@@ -225,6 +237,14 @@ SOURCES = [
     f"{DATA}/docker/runs/w-1/request.json",
     f"{DATA}/docker/runs/../../secrets/control",
     f"{DATA}/docker",
+    f"{DATA}/gpus",
+    f"{DATA}/gpus/preload",
+    f"{DATA}/gpus/preload/other.so",
+    f"{DATA}/gpus/holds/libvgpu.so",
+    AGENT,
+    f"{AGENT}/gpus/preload",
+    f"{AGENT}/gpus/preload/other.so",
+    f"{AGENT}/gpus/preload/../preload/libvgpu.so",
     f"{DATA}/volumes",
     f"{DATA}/volumes/x/link",
     f"{DATA}x/workspaces/ada",

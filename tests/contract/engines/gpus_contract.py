@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from tests.contract.harness.dockerd import Dockerd, minimal_image, new_folder
-from tests.fakes.gpus.harness import LOOK, A, B, Gpus, seen, share_of
+from tests.fakes.gpus.harness import FILL, LOOK, MEMORY_MIB, A, B, Gpus, seen, share_of
+from tests.fakes.vgpu.harness import build_one_of_another_processor, build_one_that_cannot_be_loaded
 
 from commonage.domain.images import Environment
 from commonage.domain.nodes import Device, Isolation, Share
+from commonage.domain.reasons.attempts import InterposerNotLoaded
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.gpu.isolation.devices import IsolatedDevices
@@ -139,6 +142,38 @@ class GpusContract(ABC):
         found = await site.look(share_of(site.gpu[B], isolation=Isolation.MPS))
         assert "nvidia-cuda-mps-control.pid" in found["pipe"]
         assert found["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=6144M"
+
+    async def test_programs_with_an_interposer_stay_within_the_share_together(self, site: Site) -> None:
+        share = share_of(site.gpu[B], isolation=Isolation.PRELOAD)
+        request = site.request([share], [("CUDA_DISABLE_CONTROL", "true"), ("CUDA_DEVICE_MEMORY_LIMIT_0", "0")])
+        end = await site.rig.ended(replace(request, command=("python3", "-c", FILL)))
+        lines = await site.rig.lines(request.attempt_id)
+        assert end.exit_code == 0, (end.reason, lines)
+        found = seen(lines)
+        assert (found["first"], found["second"]) == (4096, 2048), "of 6144 MiB"
+        assert found["off"] == 16384, "a program can switch it off: it is soft"
+        assert found["opens"] == ["Read-only file system"] * 2
+        assert found["variables"] == {
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "6144m",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/dev/shm/vgpu.cache",
+            "CUDA_DEVICE_SM_LIMIT": "25",
+            "CUDA_DISABLE_CONTROL": "false",
+        }, "a user switches it off by no variable of the request"
+
+    async def test_a_whole_gpu_has_no_interposer(self, site: Site) -> None:
+        found = await site.look(share_of(site.gpu[B], MEMORY_MIB, Isolation.PRELOAD))
+        assert not [name for name in found["variables"] if name.startswith(("CUDA_DEVICE_", "COMMONAGE_GPU_PRELOAD"))]
+
+    @pytest.mark.parametrize("build", [build_one_that_cannot_be_loaded, build_one_of_another_processor])
+    async def test_an_image_that_does_not_load_the_interposer_runs_nothing(
+        self, site: Site, build: Callable[[Path], Path]
+    ) -> None:
+        with site.gpus.other_interposer(build):
+            request = site.request([share_of(site.gpu[B], isolation=Isolation.PRELOAD)])
+            end = await site.rig.ended(request)
+        assert end.reason == InterposerNotLoaded(path="/usr/local/vgpu/libvgpu.so")
+        assert end.exit_code not in (0, None), "it never passes"
+        assert not await site.rig.lines(request.attempt_id)
 
     async def test_a_session_sees_its_gpu_too(self, site: Site) -> None:
         rig = site.rig

@@ -13,6 +13,11 @@ LIBRARY = "libcuda.so.1"
 _COMPILE = ("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}")
 
 
+def build_cuda(library: Path, state: str) -> None:
+    """The library, which looks for its gpus in the file `state`."""
+    subprocess.run([*_COMPILE, f'-DSTATE="{state}"', "-o", str(library), str(SOURCE)], check=True)
+
+
 class FakeNode:
     """A node with GPUs: its folder of libraries and its state. `nvml` is the built NVML library's file."""
 
@@ -22,8 +27,7 @@ class FakeNode:
         self.driver = FakeDriver(folder / "nvml.state")
         self.libraries.mkdir(parents=True)
         shutil.copy(nvml, self.libraries)
-        baked = f'-DSTATE="{self.driver.path}"'
-        subprocess.run([*_COMPILE, baked, "-o", str(self.libraries / LIBRARY), str(SOURCE)], check=True)
+        build_cuda(self.libraries / LIBRARY, str(self.driver.path))
 
     def stops(self, *lines: str) -> None:
         """What the CUDA library shall not honour, and how large a context is."""

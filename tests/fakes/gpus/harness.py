@@ -11,12 +11,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.cuda.harness import LIBRARY, build_cuda
 from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
+from tests.fakes.vgpu.harness import build_interposer
 
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpu.isolation.contexts import Contexts
@@ -26,12 +29,49 @@ from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
+from commonage.gpu.isolation.preload import Preload
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-0000000000c1", "GPU-bbbbbbbb-0000-0000-0000-0000000000c2"
 MEMORY_MIB = 24576
 _HARMLESS = ("fuse", "loop-control", "autofs", "btrfs-control", "hwrng")
 """Devices that no container may open by itself, and that do nothing when they are opened."""
 _EVERYBODYS = ("zero", "full", "null", "urandom")
+
+STATE = "/tmp/gpu.state"
+"""Where a container's CUDA library looks for GPUs: the program writes there what it is to see."""
+
+FILL = f"""
+import ctypes, json, os, subprocess, sys
+with open('{STATE}', 'w') as state:
+    state.write(f'device\\nuuid {{os.environ["CUDA_VISIBLE_DEVICES"]}}\\nmemory {MEMORY_MIB} 0 0\\n')
+FILL = '''
+import ctypes, sys
+cuda = ctypes.CDLL('/usr/lib/libcuda.so.1')
+context, address, got = ctypes.c_void_p(), ctypes.c_uint64(), 0
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+while got < int(sys.argv[1]) and cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(512 << 20)) == 0:
+    got += 512
+print(got, flush=True)
+sys.stdin.read()
+'''
+def start(mib, **more):
+    words = [sys.executable, '-c', FILL, str(mib)]
+    return subprocess.Popen(words, env={{**os.environ, **more}}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def got(process):
+    return int(process.stdout.readline())
+def opens(path):
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        return error.strerror
+    return 'opens'
+first = start(4096)
+said = {{'first': got(first), 'second': got(start(16384)), 'off': got(start(16384, CUDA_DISABLE_CONTROL='true'))}}
+said['opens'] = [opens(path) for path in ('/etc/ld.so.preload', '/usr/local/vgpu/libvgpu.so')]
+said['variables'] = {{name: value for name, value in os.environ.items() if name.startswith('CUDA_D')}}
+print(json.dumps(said))
+"""
+"""Has several programs take memory of the GPU, one after the other."""
 
 LOOK = """
 import glob, json, os, sys
@@ -93,8 +133,10 @@ class Gpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.numbers = device_numbers()
+        self.interposer = build_interposer(folder)
         make_devices(folder / "dev", self.numbers)
         put_toolkit(folder, folder, getattr(sys, "_base_executable", sys.executable))
+        build_cuda(folder / "lib" / LIBRARY, STATE)
         (folder / "nvml").mkdir()
         build_library(folder / "nvml")
         self._state = folder / "nvml.state"
@@ -150,12 +192,22 @@ class Gpus:
         opened = IsolatedDevices(
             inner,
             Sharing(place),
-            levels=[DriverLimit(), Mps(place / "mps"), Cooperative()],
+            levels=[DriverLimit(), Mps(place / "mps"), Preload(place / "preload", self.interposer), Cooperative()],
             claims=GpuLocks("test", place),
             contexts=Contexts(place / "contexts.json", lambda _: ""),
         )
         self._opened.append((inner, opened))
         return opened
+
+    @contextmanager
+    def other_interposer(self, build: Callable[[Path], Path]) -> Iterator[None]:
+        """Let the site have another library in its place for a while."""
+        kept = self.interposer.read_bytes()
+        self.interposer.write_bytes(build(self.folder).read_bytes())
+        try:
+            yield
+        finally:
+            self.interposer.write_bytes(kept)
 
     def have_mps(self) -> None:
         """With a program in the place of NVIDIA's daemon, for who has our folder on the path."""

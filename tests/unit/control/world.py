@@ -120,6 +120,10 @@ class Site:
         self.homes: Any = None
         self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
+        self.environments = [
+            factories.environment("base", kinds=(Kind.JOB, Kind.SERVICE)),
+            factories.environment("notebook", kinds=(Kind.SESSION,)),
+        ]
         self.default = FOREVER
         self.engine = self.new_engine()
         self.chances = iter(range(1, 1 << 30, 7919))
@@ -137,10 +141,7 @@ class Site:
             bundles=self.bundles,
             devices=self.devices,
             engines=Engines([engine or self.engine]),
-            environments=[
-                factories.environment("base", kinds=(Kind.JOB, Kind.SERVICE)),
-                factories.environment("notebook", kinds=(Kind.SESSION,)),
-            ],
+            environments=self.environments,
             chance=lambda below: next(self.chances) % below,
             elsewhere={} if self.elsewhere is None else {factories.SITE: self.elsewhere},
             support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),

@@ -53,8 +53,9 @@ def test_a_third_of_a_device() -> None:
     }
 
 
-def test_where_the_driver_holds_the_limit_it_is_all_that_cuda_says_there_is() -> None:
-    held = replace(share(8192, 24576), isolation=Isolation.DRIVER_LIMIT)
+@pytest.mark.parametrize("level", [Isolation.DRIVER_LIMIT, Isolation.PRELOAD])
+def test_where_the_limit_is_all_that_cuda_says_there_is_the_fraction_is_of_it(level: Isolation) -> None:
+    held = replace(share(8192, 24576), isolation=level)
     fraction = float(share_environment([held])["XLA_PYTHON_CLIENT_MEM_FRACTION"])
     assert fraction == pytest.approx((8192 - DEFAULT_CONTEXT_MIB) / 8192, abs=1e-6)
 

@@ -1,5 +1,13 @@
-"""What an installation offers to run in."""
+"""The environments that an installation offers, and the GPU settings that reach its nodes."""
 
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from commonage.agent.config import AgentConfig
+from commonage.server.bootstrap import sharing_of
+from commonage.server.joining import join_config
 from commonage.server.platform import LocalSupport, builtin_of, declared_platform
 from commonage.server.settings.settings import Settings
 
@@ -27,3 +35,27 @@ def test_nothing_is_said_of_what_is_in_an_image_that_others_made() -> None:
     assert "NumPy" in own["notebook"].description
     given = {one.name: one for one in builtin_of(settings(engine="docker", docker_image="lab/notebook:1"))}
     assert (given["notebook"].image, given["notebook"].description) == ("lab/notebook:1", "")
+
+
+LIBRARY = "/opt/hami/libvgpu.so"
+
+
+@pytest.mark.parametrize(("engine", "inside"), [("process", False), ("docker", True), ("swarm", True)])
+def test_the_interposer_is_that_of_the_settings(engine: str, inside: bool) -> None:
+    sharing = sharing_of(settings(engine=engine, gpu_preload=LIBRARY), Path("/data"))
+    assert (sharing.preload, sharing.in_containers) == (Path(LIBRARY), inside)
+    assert sharing_of(settings(engine=engine), Path("/data")).preload is None
+
+
+def test_nodes_that_join_use_the_same_interposer() -> None:
+    def agent(**values: object) -> AgentConfig:
+        sent = join_config(settings(**values), "10.0.0.1", Path("/srv/site")).agent
+        return AgentConfig("gpu-1", ("hub:1",), "", "", "", "", **sent)
+
+    assert agent(gpu_preload=LIBRARY).preload == LIBRARY
+    assert agent().preload == ""
+
+
+def test_an_interposer_needs_an_absolute_path() -> None:
+    with pytest.raises(ValidationError, match="is not an absolute path"):
+        settings(gpu_preload="libvgpu.so")

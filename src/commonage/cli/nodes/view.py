@@ -179,7 +179,7 @@ def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]
         yield "MIG", f"{output.text(device.mig_profile)} of {output.text(device.parent_uuid or '')}"
     if device.slots:
         yield "slots", f"{device.slots} equal slots"
-    yield "isolation", f"[bold]{device.isolation}[/]"
+    yield "isolation", f"[bold]{output.isolation(device)}[/]"
     for level in device.unavailable:
         yield "", f"no {level.isolation}: {output.text(level.reason.message)}"
     versions = [

@@ -162,7 +162,11 @@ class Planner:
 
     def _cron_jobs(self, wanted: Wanted) -> Iterator[Reason]:
         of_user = wanted.subject is Subject.USER
-        found = tuple(one.name if of_user else f"{one.name} of {one.owner}" for one in self.cron_jobs_of(wanted))
+        found = tuple(
+            one.name if of_user else f"{one.name} of {one.owner}"
+            for one in self.cron_jobs_of(wanted)
+            if not one.removed
+        )
         if found and wanted.holds_queue:
             yield reasons.CronJobsMove(cron_jobs=found, receiver=wanted.receiver)
         elif found:
@@ -243,7 +247,7 @@ class Planner:
             missing = sorted({*(one.spec.tenant for one in work), *(one.tenant for one in cron_jobs)} - mine)
             if missing and not account.admin:
                 yield reasons.HeirNotMember(name=heir, tenants=tuple(missing))
-            there = {one.name for one in self.live_state.cron_jobs.values() if one.owner == heir}
+            there = {one.name for one in self.live_state.cron_jobs.values() if one.owner == heir and not one.removed}
             twice = tuple(one.name for one in cron_jobs if one.name in there)
             if twice:
                 yield reasons.HeirHasCronJob(name=heir, cron_jobs=twice)

@@ -1,7 +1,8 @@
 """Cron jobs: users create, suspend, trigger and remove them; one loop fires them.
 
 A run is an ordinary workload. It is written together with the time that it was decided for, under an id and a key made
-from cron job and time: whenever the process is killed, no run is lost and none is there twice.
+from cron job and time: whenever the process is killed, no run is lost and none is there twice. The runs that a site
+fires while its link is down are adopted here; `cron_sites` hands cron jobs over to it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.queries.visibility import visible_spec
 from commonage.control.settings import ControlSettings
-from commonage.control.signals import wait_at_most
+from commonage.control.signals import cancel_all, wait_at_most
 from commonage.control.state.drafts import Rows
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.workloads.bundles import UserBundles
@@ -35,7 +37,8 @@ from commonage.domain.errors import (
     start_failure,
 )
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import StopRequested
+from commonage.domain.lifecycle import StopRequested, started_by_site
+from commonage.domain.nodes import Allocation, Node
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
@@ -50,6 +53,8 @@ from commonage.domain.reasons.cron_jobs import (
     CronRunsMissed,
     OwnerMayNotSubmit,
     ReplacedByNextRun,
+    SiteFiresCronJob,
+    StartedBySite,
 )
 from commonage.domain.workloads import (
     TERMINAL,
@@ -62,8 +67,10 @@ from commonage.domain.workloads import (
     StopCause,
     StopRequest,
     Workload,
+    attempt_id,
 )
 from commonage.ports.clock import Clock
+from commonage.ports.cron_sites import CronSite, SiteRun
 from commonage.ports.store import Filter, Store
 
 log = logging.getLogger(__name__)
@@ -71,6 +78,8 @@ MAX_PER_USER = 100
 MAX_KEPT = 1000
 LONGEST_REST_S = 5.0
 RETRY_S = 5.0
+MAX_AHEAD_S = 3600.0
+"""A site may decide a time this long before it is due here: its clock is not exact."""
 _HISTORY = 500
 
 
@@ -87,7 +96,7 @@ class NewCronJob:
 
 @dataclass(slots=True)
 class CronJobs:
-    """All cron jobs. `chance` returns a random integer below its argument."""
+    """All cron jobs. `chance` returns a random integer below its argument, `cron_site` the site of this name."""
 
     store: Store
     live_state: LiveState
@@ -98,9 +107,12 @@ class CronJobs:
     clock: Clock
     settings: ControlSettings
     chance: Callable[[int], int]
+    cron_site: Callable[[str], CronSite | None] = lambda _: None
     _ids: IdSequence = field(default_factory=IdSequence)
     _next: dict[str, float] = field(default_factory=dict)  # when to look at each again
     _waiting: dict[str, Reason] = field(default_factory=dict)  # why a due run is not submitted yet
+    _claimed: dict[str, float] = field(default_factory=dict)  # up to when its site leaves the due times to this side
+    _claiming: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)  # cron jobs whose history may have become too long
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # users and the loop write the same rows
@@ -128,8 +140,11 @@ class CronJobs:
         """Those whose runs the caller may see, by owner and name; without the command if the caller may not read it."""
         principal.need(Scope.READ)
         access = access_of(principal, self.settings)
-        seen = [one for one in self.live_state.cron_jobs.values() if _sees(access, one)]
+        seen = [one for one in self._present() if _sees(access, one)]
         return [_shown(one, access) for one in sorted(seen, key=lambda one: (one.owner, one.name, one.id))]
+
+    def _present(self) -> Iterator[CronJob]:
+        return (one for one in self.live_state.cron_jobs.values() if not one.removed)
 
     def one(self, principal: Principal, cron_job_id: str) -> CronJob:
         """Raises NotFound, also if the caller may not see it."""
@@ -214,11 +229,17 @@ class CronJobs:
         async with self._changing:
             found = self._changeable(principal, cron_job_id)
             removed = CronJobRemoved(by=principal.name, id=found.id, name=found.name)
-            with self._doubt():
-                event = self._event(found, EventKind.AUDIT, removed)
-                await self.writer.write(events=[event], removed_cron_jobs=[found.id])
-            self._forget(found.id)
+            if found.site is not None:  # it may have fired runs that it has not reported
+                await self._write(replace(found, removed=True), removed)
+            else:
+                await self._delete(found, removed)
         return found
+
+    async def _delete(self, found: CronJob, reason: Reason | None = None) -> None:
+        with self._doubt():
+            events = [] if reason is None else [self._event(found, EventKind.AUDIT, reason)]
+            await self.writer.write(events=events, removed_cron_jobs=[found.id])
+        self._forget(found.id)
 
     async def trigger(self, principal: Principal, cron_job_id: str, key: str | None = None) -> Submitted:
         """Run it now, outside its schedule, also if it is suspended. `key`: the same key gives the same run."""
@@ -242,27 +263,33 @@ class CronJobs:
         Repeating it changes nothing. Raises Conflict if an owner got a second one of the same name.
         """
         async with self._changing:
+
+            def revision(one: CronJob) -> CronJob | None:
+                after = revised(one)
+                if after is None and one.site is not None:  # it may have fired runs that it has not reported
+                    return replace(one, removed=True)
+                return after
+
             all_of_them = list(self.live_state.cron_jobs.values())
-            changed = [(one, after) for one in all_of_them if (after := revised(one)) != one]
-            kept = [(one, after) for one, after in changed if after is not None]
+            changed = [(one, after) for one in all_of_them if (after := revision(one)) != one]
+            kept = [(one, after) for one, after in changed if after is not None and not after.removed]
             self._check_names([after for _, after in kept], {one.id for one, _ in changed})
             for one, after in kept:
                 with suppress(NotFound):  # each run is refused with this error
                     await self.bundles.claim(Principal(one.owner, frozenset()), after.spec)
             events = [self._event(after or one, EventKind.AUDIT, _revised(by, one, after)) for one, after in changed]
             gone = [one.id for one, after in changed if after is None]
+            written = [after for _, after in changed if after is not None]
             if events:
                 with self._doubt():
-                    await self.writer.write(
-                        cron_jobs=[after for _, after in kept], removed_cron_jobs=gone, events=events
-                    )
-            for _, after in kept:
+                    await self.writer.write(cron_jobs=written, removed_cron_jobs=gone, events=events)
+            for after in written:
                 self._put(after)
             for cron_job_id in gone:
                 self._forget(cron_job_id)
 
     def _check_names(self, changed: Sequence[CronJob], ids: Collection[str]) -> None:
-        taken = {(one.owner, one.name) for one in self.live_state.cron_jobs.values() if one.id not in ids}
+        taken = {(one.owner, one.name) for one in self._present() if one.id not in ids}
         for one in changed:
             if (one.owner, one.name) in taken:
                 raise Conflict(
@@ -280,7 +307,7 @@ class CronJobs:
                 return found
 
     def _check_owner(self, spec: Spec) -> None:
-        mine = [one for one in self.live_state.cron_jobs.values() if one.owner == spec.owner]
+        mine = [one for one in self._present() if one.owner == spec.owner]
         same = next((one for one in mine if one.name == spec.name), None)
         if same is not None:
             raise Conflict(
@@ -296,7 +323,7 @@ class CronJobs:
 
     def _found(self, principal: Principal, cron_job_id: str) -> CronJob:
         found = self.live_state.cron_jobs.get(cron_job_id)
-        if found is None or not _sees(access_of(principal, self.settings), found):
+        if found is None or found.removed or not _sees(access_of(principal, self.settings), found):
             raise NotFound(f"there is no cron job {cron_job_id[:60]!r}", code="cron-job-not-found")
         return found
 
@@ -314,14 +341,17 @@ class CronJobs:
             self._changed.set()
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.tick()
-            except CommonageError as error:
-                log.warning("cron jobs wait for the store: %s", error)
-            with self.iterations.rest():
-                await wait_at_most(self._rest(), self._changed, self.clock)
-            self._changed.clear()
+        try:
+            while True:
+                try:
+                    await self.tick()
+                except CommonageError as error:
+                    log.warning("cron jobs wait for the store: %s", error)
+                with self.iterations.rest():
+                    await wait_at_most(self._rest(), self._changed, self.clock)
+                self._changed.clear()
+        finally:
+            await cancel_all(list(self._claiming.values()))
 
     async def tick(self) -> None:
         if self.writer.stuck:
@@ -350,18 +380,48 @@ class CronJobs:
         found = self.live_state.cron_jobs.get(cron_job_id)
         if found is None:  # removed meanwhile
             return
-        if found.suspended:
-            self._next[cron_job_id] = float("inf")
+        site = None
+        if found.site is not None and (site := self.cron_site(found.site)) is None:  # the site was removed
+            await self._take_back(found)
+            return
+        if found.suspended or found.removed:
+            # One whose site has not forgotten it is looked at again, in case the site is removed.
+            self._next[cron_job_id] = float("inf") if site is None else self.clock.now() + LONGEST_REST_S
             return
         active = self.active(cron_job_id)
         decision = decide(found.rule, found.decided_until, self.clock.now(), active[0].id if active else "")
-        held = None if decision is None else self.workloads.names.held(found.owner, found.tenant)
-        if held is not None:  # nothing is decided: afterwards the rule for missed runs applies
-            self._waiting[cron_job_id] = held
+        if decision is not None:
+            held = self.workloads.names.held(found.owner, found.tenant)
+            if held is not None:  # nothing is decided: afterwards the rule for missed runs applies
+                self._waiting[cron_job_id] = held
+                return
+        if decision is not None and site is not None and self._claimed.get(found.id, 0.0) < decision.due_at:
+            self._claim(found, site, decision.due_at)
             return
         if decision is None or await self._is_carried_out(found, decision, active):
             newest = self.live_state.cron_jobs[cron_job_id]
             self._next[cron_job_id] = next(iter(newest.next_times(self.clock.now(), 1)), float("inf"))
+
+    def _claim(self, found: CronJob, site: CronSite, due_at: float) -> None:
+        """Have the site leave this time to the control plane, then fire it. Without a link, the site fires it."""
+        if (why := site.unreachable) is not None:
+            self._waiting[found.id] = SiteFiresCronJob(site=why.site, since=why.since)
+        elif found.id not in self._claiming:
+            claiming = asyncio.create_task(self._claimed_at(found.id, site, due_at), name=f"claim {found.id}")
+            self._claiming[found.id] = claiming
+            claiming.add_done_callback(lambda _: self._claiming.pop(found.id, None))
+
+    async def _claimed_at(self, cron_job_id: str, site: CronSite, due_at: float) -> None:
+        try:
+            await site.claim(cron_job_id, due_at)
+        except CommonageError as error:
+            log.warning("cron job %s: its run is not submitted yet: %s", cron_job_id, error)
+            self._waiting[cron_job_id] = start_failure(error)
+            return
+        self._claimed[cron_job_id] = due_at
+        self._waiting.pop(cron_job_id, None)
+        self._next.pop(cron_job_id, None)
+        self._changed.set()
 
     async def _is_carried_out(self, found: CronJob, decision: Decision, active: Sequence[Workload]) -> bool:
         """False if the run could not be submitted for a reason that may pass."""
@@ -376,12 +436,15 @@ class CronJobs:
                     log.warning("cron job %s: its run is not submitted yet: %s", found.id, error)
                     return False
                 refused = start_failure(error)
+        await self._refuse(found, decision, refused)
+        return True
+
+    async def _refuse(self, found: CronJob, decision: Decision, refused: Reason) -> None:
         after = self._decided(found, decision, refused)
         why = CronRunRefused(
             id=found.id, name=found.name, due_at=decision.due_at, missed=decision.missed, cause=refused
         )
         await self._write(after, why, EventKind.WARNING)
-        return True
 
     async def _submit(self, found: CronJob, decision: Decision, active: Sequence[Workload]) -> None:
         """Raises the errors of a submission; then nothing was decided."""
@@ -406,6 +469,102 @@ class CronJobs:
     def _decided(self, found: CronJob, decision: Decision, refused: Reason | None) -> CronJob:
         return replace(found, decided_until=decision.due_at, last_due_at=decision.due_at, last_refused=refused)
 
+    # --- sites that fire cron jobs themselves -----------------------------------------------------------------------
+
+    async def hand_over(self, cron_job_id: str, site: str) -> None:
+        """Before the site gets it: from now on each due time is claimed. Raises Unavailable."""
+        async with self._changing:
+            found = self.live_state.cron_jobs.get(cron_job_id)
+            if found is not None and found.site is None and not found.removed:
+                await self._put_site(found, site)
+
+    async def taken_back(self, cron_job_id: str, site: str) -> None:
+        """The site has forgotten it. Raises Unavailable."""
+        async with self._changing:
+            found = self.live_state.cron_jobs.get(cron_job_id)
+            if found is not None and found.site == site:
+                await self._take_back(found)
+
+    async def _take_back(self, found: CronJob) -> None:
+        if found.removed:
+            await self._delete(found)
+        else:
+            await self._put_site(found, None)
+
+    async def _put_site(self, found: CronJob, site: str | None) -> None:
+        after = replace(found, site=site)
+        with self._doubt():
+            await self.writer.write(cron_jobs=[after])
+        self._put(after)
+
+    async def adopt(self, site: str, run: SiteRun) -> None:
+        """Take over what the site decided without a link. Durable when this returns; repeating it has no effect.
+
+        A run that was started becomes a workload, whatever has happened to the cron job meanwhile. One that never
+        started is queued, as if it were due now. Raises Unavailable.
+        """
+        async with self._changing:
+            found = self.live_state.cron_jobs.get(run.cron_job)
+            if found is None or found.site != site or not self._is_due(found, run):
+                log.warning("site %s reports a run of %s that is not its own: ignored", site, run.cron_job[:60])
+                return
+            is_new = run.due_at > found.decided_until and not found.suspended and not found.removed
+            if run.allocation is not None:
+                if await self.workloads.known(run_id(found.id, run.due_at)) is None:
+                    await self._adopt_started(found, run, run.allocation)
+            elif is_new and run.refused is not None:
+                await self._refuse(found, self._decision_of(found, run), run.refused)
+            elif is_new:
+                await self._queue(found, self._decision_of(found, run))
+
+    def _is_due(self, found: CronJob, run: SiteRun) -> bool:
+        """Whether the site may have decided this time, and its node may have given what the run has."""
+        if not 0 < run.due_at < self.clock.now() + MAX_AHEAD_S:
+            return False
+        if found.rule.newest(run.due_at - 1, run.due_at) != run.due_at:
+            return False
+        allocation = run.allocation
+        if allocation is None:
+            return True
+        node = self.live_state.nodes.get(allocation.node_key)
+        own = allocation.attempt_id == attempt_id(run_id(found.id, run.due_at), 1)
+        return own and node is not None and _is_part_of(allocation, node)
+
+    def _decision_of(self, found: CronJob, run: SiteRun) -> Decision:
+        return Decision(run.due_at, found.rule.count(found.decided_until, run.due_at), run.refused)
+
+    async def _queue(self, found: CronJob, decision: Decision) -> None:
+        """Queue a run that the site had no room for. Raises Unavailable."""
+        try:
+            await self._submit(found, decision, [one for one in self.active(found.id) if one.state.waits])
+        except Unavailable:
+            raise
+        except CommonageError as error:
+            await self._refuse(found, decision, start_failure(error))
+
+    async def _adopt_started(self, found: CronJob, run: SiteRun, allocation: Allocation) -> None:
+        due_at = run.due_at
+        key: str | None = run_key(found.id, due_at)
+        if await self.store.workload_by_key(found.owner, run_key(found.id, due_at)) is not None:  # a client has used it
+            key = None
+        spec = replace(found.spec, key=key, cron_job=found.id, due_at=due_at)
+        waiting = Workload(run_id(found.id, due_at), spec, State.QUEUED, run.at, run.at)
+        adopted = started_by_site(waiting, allocation, allocation.at)
+        said = StartedBySite(site=allocation.site, name=found.name, due_at=due_at)
+        rows = Rows(events=[event_of(adopted, EventKind.STARTING, self.clock.now(), said)])
+        after = found
+        if due_at > found.decided_until:
+            decision = self._decision_of(found, run)
+            after = self._decided(found, decision, None)
+            rows["cron_jobs"] = [after]
+        for one in self.active(found.id):
+            gives_way = one.state.waits and found.rule.overlap is not Overlap.ALLOW
+            if gives_way or (one.attempt is not None and one.attempt.id in run.replaces):
+                await self.stop_runs(found, due_at, [one])
+        with self._doubt():
+            await self.writer.insert([adopted], **rows)
+        self._put(after)
+
     async def stop_runs(self, found: CronJob, due_at: float, runs: Sequence[Workload]) -> None:
         """Stop these runs, because the one for `due_at` replaces them."""
         replaced = ReplacedByNextRun(name=found.name, due_at=due_at)
@@ -420,7 +579,7 @@ class CronJobs:
     async def _shorten_history(self, cron_job_id: str) -> None:
         """Delete the oldest ended runs beyond those that are kept."""
         found = self.live_state.cron_jobs.get(cron_job_id)
-        if found is None:
+        if found is None or found.removed:
             return
         for kept, states in (
             (found.succeeded_kept, {State.SUCCEEDED}),
@@ -458,7 +617,7 @@ class CronJobs:
 
     def _forget(self, cron_job_id: str) -> None:
         self.live_state.remove_cron_job(cron_job_id)
-        for kept in (self._waiting, self._next):
+        for kept in (self._waiting, self._next, self._claimed):
             kept.pop(cron_job_id, None)
 
     def _event(self, about: CronJob, kind: EventKind, reason: Reason) -> Event:
@@ -470,9 +629,23 @@ def _sees(access: Access, found: CronJob) -> bool:
 
 
 def _revised(by: str, before: CronJob, after: CronJob | None) -> Reason:
-    if after is None:
+    if after is None or after.removed:
         return CronJobRemoved(by=by, id=before.id, name=before.name)
     return CronJobHandedOver(by=by, id=after.id, name=after.name, owner=after.owner, tenant=after.tenant)
+
+
+def _is_part_of(allocation: Allocation, node: Node) -> bool:
+    """Whether the node could have given it, by its last report."""
+    devices = {device.uuid: device.memory_mib for device in node.report.devices}
+    return (
+        0 <= allocation.cpus_milli <= node.report.cpus_milli
+        and 0 <= allocation.memory_mib <= node.report.memory_mib
+        and len({share.device_uuid for share in allocation.shares}) == len(allocation.shares)
+        and all(
+            0 <= share.memory_mib <= devices.get(share.device_uuid, -1) and 0 <= share.compute_milli <= 1000
+            for share in allocation.shares
+        )
+    )
 
 
 def _shown(found: CronJob, access: Access) -> CronJob:

@@ -9,9 +9,10 @@ from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.bundles import UserBundles
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, mounts_of, volume_near
-from commonage.domain.workloads import Kind, Spec, Workload
+from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 from commonage.ports.devices import Devices
 
 
@@ -27,6 +28,18 @@ class StartRequests:
 
     def of(self, workload: Workload) -> StartRequest:
         """Build the request of a workload with an allocation. Raises EngineFailure; NotFound if its bundle is gone."""
+        return self._of(workload, with_shares=True)
+
+    def template(self, spec: Spec, site: str) -> StartRequest:
+        """The request of a job that starts once at this site, without ids, allocation and share variables.
+
+        Raises like `of`.
+        """
+        allocation = Allocation("", site, "", spec.request.cpus_milli, spec.request.memory_mib, (), 0.0)
+        attempt = Attempt("", "", 1, State.STARTING, allocation)
+        return self._of(Workload("", spec, State.STARTING, 0.0, 0.0, attempt=attempt), with_shares=False)
+
+    def _of(self, workload: Workload, *, with_shares: bool) -> StartRequest:
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:
@@ -37,7 +50,7 @@ class StartRequests:
             "COMMONAGE_ATTEMPT": str(attempt.number),
             "COMMONAGE_CPUS": f"{spec.request.cpus_milli / 1000:g}",
             "COMMONAGE_MEMORY_MIB": str(spec.request.memory_mib),
-            **self.devices.environment(attempt.allocation.shares),
+            **(self.devices.environment(attempt.allocation.shares) if with_shares else {}),
             **dict(spec.variables),
         }
         if workload.array_index is not None:
@@ -62,6 +75,7 @@ class StartRequests:
             wants_port=spec.kind is not Kind.JOB,
             bundle_path=None if archive is None else str(archive),
             mounts=self._mounts(spec, attempt.allocation.site),
+            cron_job=spec.cron_job or "",
         )
 
     def _mounts(self, spec: Spec, site: str) -> tuple[Mount, ...]:

@@ -167,7 +167,7 @@ class Workloads:
         """Queued, or held if a dependency is not met yet."""
         others, access = list[Other](), access_of(principal, self.settings)
         for dependency in spec.depends_on:
-            other = await self._known(dependency.workload_id)
+            other = await self.known(dependency.workload_id)
             if other is None or not (
                 access.may_on(Permission.SEE_WORKLOADS, other.spec.owner, other.spec.tenant)
                 or other.spec.owner == spec.owner
@@ -184,7 +184,8 @@ class Workloads:
                 others.append(found)
         return (State.HELD, DependencyNotMet(others=tuple(others))) if others else (State.QUEUED, InQueue())
 
-    async def _known(self, workload_id: str) -> Workload | None:
+    async def known(self, workload_id: str) -> Workload | None:
+        """The workload, live or ended. Raises Unavailable."""
         try:
             return self.live_state.get(workload_id) or await self.store.workload(workload_id)
         except NotFound:
@@ -256,7 +257,7 @@ class Workloads:
     async def stop(self, principal: Principal, workload_id: str, reason: str = "") -> Workload:
         """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
         principal.need(Scope.SUBMIT)
-        workload, access = await self._known(workload_id), access_of(principal, self.settings)
+        workload, access = await self.known(workload_id), access_of(principal, self.settings)
         if workload is None or not access.may_on(Permission.SEE_WORKLOADS, workload.spec.owner, workload.spec.tenant):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         access.need_on(Permission.STOP_WORKLOADS, workload.spec.owner, workload.spec.tenant)

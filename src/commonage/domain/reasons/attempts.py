@@ -159,6 +159,12 @@ class StartFailed(Reason):
     error: str
 
 
+class InterposerNotLoaded(Reason):
+    """The image does not load the interposer that enforces the GPU share, so that its command was not started."""
+
+    path: str
+
+
 class StoppedBeforeStart(Reason):
     """The attempt was stopped before its command started."""
 

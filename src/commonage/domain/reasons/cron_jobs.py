@@ -105,3 +105,25 @@ class OwnerMayNotSubmit(Reason):
 
     owner: str
     tenant: str
+
+
+class SiteFiresCronJob(Reason):
+    """The site of the cron job is unreachable: it fires the cron job itself, and reports the runs afterwards."""
+
+    site: str
+    since: float
+
+
+class StartedBySite(Reason):
+    """The site started this run of a cron job by itself, while its link was down."""
+
+    site: str
+    name: str
+    due_at: float
+
+
+class TakenByCronRun(Reason):
+    """While its link was down, the site started a run of a cron job in the same place."""
+
+    node: str
+    workload_id: str

@@ -300,6 +300,21 @@ class MpsNotForContainers(Reason):
     """MPS is used for containers only where the setting gpu_isolation names it."""
 
 
+class PreloadNotConfigured(Reason):
+    """The setting gpu_preload does not name an interposer."""
+
+
+class PreloadOnlyInContainers(Reason):
+    """The node runs workloads as processes, which need not load an interposer."""
+
+
+class PreloadLibraryUnusable(Reason):
+    """The library that the setting gpu_preload names cannot be used."""
+
+    path: str
+    error: str
+
+
 class CgroupsMissing(Reason):
     """The node has no cgroups version 2."""
 

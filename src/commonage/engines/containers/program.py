@@ -16,6 +16,7 @@ from commonage.domain.volumes import variable_of
 from commonage.engines.containers.files.control_folder import can_export
 from commonage.engines.rundir.programs import SESSION_COMMAND, command_of, default_variables, id_variables
 from commonage.engines.rundir.workspaces import folder_name
+from commonage.files import preload
 
 PORT = 8888
 """Port that a session or service listens on if each container has an address of its own."""
@@ -66,7 +67,7 @@ class Program:
     """The program: argument vector, variables, secret variables, and working directory.
 
     `without`: names of variables that it must not have, whatever its image sets; `mps_pipe`: the node's folder that it
-    must see at the same path.
+    must see at the same path; `preload`: the node's folder with the interposer that it must load.
     """
 
     command: tuple[str, ...]
@@ -76,6 +77,7 @@ class Program:
     cwd: str
     without: tuple[str, ...] = ()
     mps_pipe: str | None = None
+    preload: str | None = None
 
     @property
     def env(self) -> list[str]:
@@ -128,6 +130,7 @@ def program_of(
         f"{home}/jobs/{request.workload_id}" if request.bundle_path is not None else home,
         tuple(sorted(refused)),
         devices.get(MPS_PIPE),
+        devices.get(preload.VARIABLE),
     )
 
 

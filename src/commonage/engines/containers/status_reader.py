@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.reasons.attempts import StoppedBeforeStart
-from commonage.domain.statuses import Phase, Status
+from commonage.domain.nodes import Isolation
+from commonage.domain.reasons.attempts import InterposerNotLoaded, StoppedBeforeStart
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers.attempt_backend import (
     Absent,
     AttemptBackend,
@@ -23,9 +24,19 @@ from commonage.engines.containers.attempt_backend import (
 from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.rundir.runs import Exit, RunFolder
 from commonage.engines.rundir.tasks import InThread
+from commonage.files import preload
 
 STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143
+INTERPOSER_NOT_LOADED = InterposerNotLoaded(path=preload.LIBRARY_INSIDE)
+NOT_LOADED = frozenset({1, 96, 127})
+"""Exit codes before the command: 96 is the entry's (entry.sh), the others are glibc's, of a library that does not fit.
+"""
+
+
+def is_interposed(request: StartRequest) -> bool:
+    """True if an interposer must be loaded in its container."""
+    return any(share.isolation is Isolation.PRELOAD and not share.whole for share in request.allocation.shares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,13 @@ from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.containers.program import PORT
-from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
+from commonage.engines.containers.status_reader import (
+    INTERPOSER_NOT_LOADED,
+    NOT_LOADED,
+    STOPPED_EARLY,
+    TERMINATED,
+    is_interposed,
+)
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours
@@ -50,7 +56,8 @@ _LIVES = ("running", "paused", "restarting")
 class EndContext:
     """Context for reading an end: the control folder, and the start times of daemon and node.
 
-    `signalled`: another party sent it a terminating signal shortly before the end.
+    `signalled`: another party sent it a terminating signal shortly before the end. `is_interposed`: its image must load
+    an interposer.
     """
 
     decision: StartDecision
@@ -60,6 +67,7 @@ class EndContext:
     daemon_started_at: float | None
     live_restore: bool
     now: float
+    is_interposed: bool = False
 
 
 def lives(state: Mapping[str, Any]) -> bool:
@@ -92,6 +100,8 @@ def end_of(state: Mapping[str, Any], context: EndContext) -> Exit:
     if context.decision is StartDecision.FORBIDDEN:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
     if context.decision is StartDecision.UNDECIDED:
+        if context.is_interposed and not state["Error"] and code in NOT_LOADED:
+            return Exit(code, INTERPOSER_NOT_LOADED, ended_at)
         # The entry did not start: a broken image, or a full disk.
         why = str(state["Error"]) or f"its first process ended with {code}"
         return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
@@ -188,6 +198,7 @@ class DockerContainerClient:
             daemon_started_at=self.daemon.started_at,
             live_restore=self.daemon.live_restore,
             now=time.time(),
+            is_interposed=is_interposed(run.request),
         )
         return end_of(state, context)
 

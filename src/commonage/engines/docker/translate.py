@@ -25,6 +25,7 @@ from commonage.engines.containers.daemon.descriptions import (
     network_name,
     own_mounts,
     requested_mounts,
+    share_mounts,
 )
 from commonage.engines.containers.program import Program
 from commonage.engines.settings import DockerSettings
@@ -81,6 +82,7 @@ def container_config(
             **_isolation(context.network),
             "Mounts": [
                 *own_mounts(context.folders, program),
+                *share_mounts(program),
                 *injected_mounts(request, context.injected),
                 *requested_mounts(request, context.installation, settings.mounts, quota=context.volume_quota),
             ],

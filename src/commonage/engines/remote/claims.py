@@ -17,6 +17,7 @@ from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Status
 from commonage.link.sites.engine_messages import SiteReport
 from commonage.link.sites.storage_messages import HomeSize
+from commonage.ports.cron_sites import SiteRun
 from commonage.ports.homes import FolderSize
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
@@ -54,6 +55,14 @@ def checked_report(report: SiteReport) -> SiteReport:
         if _NODE.fullmatch(node.name):
             nodes.setdefault(node.name, node)
     return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
+
+
+def checked_run(run: SiteRun) -> SiteRun:
+    """Raises Unreadable."""
+    written = _storable(run, _MAX_REPORT_NUMBER)
+    if len(written) > _MAX_STATUS_BYTES:
+        raise Unreadable(f"a run of cron job {run.cron_job[:40]!r} has {len(written)} bytes")
+    return run
 
 
 def checked_homes(homes: Sequence[HomeSize]) -> tuple[HomeSize, ...]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import StoppedBeforeStart
+from commonage.domain.reasons.cron_jobs import TakenByCronRun
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.remote.records import Command, Known, SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
@@ -164,7 +165,12 @@ class Commands:
                     stop = Stop(attempt_id, command.grace_s)
                     await self._part(attempt_id, self._request_stop(stop), "grace_s", late=late)
                 if (command := self._of(attempt_id)).start is not None:
-                    await self._part(attempt_id, self._request_start(command, command.start), "start", late=late)
+                    try:
+                        await self._part(attempt_id, self._request_start(command, command.start), "start", late=late)
+                    except EngineFailure as error:
+                        if not isinstance(error.reason, TakenByCronRun):
+                            raise
+                        self._end(command.start, error.reason, None)  # lost, so that it is requeued
                 if self._of(attempt_id).forget:
                     await self._part(attempt_id, self._request_forget(attempt_id), "forget", late=True)
         finally:
@@ -210,25 +216,26 @@ class Commands:
 
     async def _request_start(self, command: Command, request: StartRequest) -> None:
         connection = self._required()
-        digest = "" if request.bundle_path is None else await self._upload(connection, Path(request.bundle_path))
+        digest = "" if request.bundle_path is None else await upload(connection, Path(request.bundle_path))
         await self._keep(replace(self._of(command.attempt_id), sent=True))
         await connection.request(START, Start(request, digest))
 
-    async def _upload(self, connection: SiteConnection, path: Path) -> str:
-        """Upload the files of a job, unless the site has them. Returns their digest."""
-        try:
-            digest, size = await asyncio.to_thread(_digest, path)
-            async with await connection.open(BUNDLE, BundleUpload(digest, size)) as stream:
-                packets = Packets(stream)
-                if await packets.read() == (PacketType.WANTED, b""):
-                    with path.open("rb") as file:
-                        while data := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-                            await stream.write(data)
-                    await stream.end()
-                    await packets.read()
-        except OSError as error:
-            raise EngineFailure(f"the files of the job cannot be read: {error}. Submit it again.") from error
-        return digest
+
+async def upload(connection: SiteConnection, path: Path) -> str:
+    """Upload the files of a job, unless the site has them. Returns their digest."""
+    try:
+        digest, size = await asyncio.to_thread(_digest, path)
+        async with await connection.open(BUNDLE, BundleUpload(digest, size)) as stream:
+            packets = Packets(stream)
+            if await packets.read() == (PacketType.WANTED, b""):
+                with path.open("rb") as file:
+                    while data := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+                        await stream.write(data)
+                await stream.end()
+                await packets.read()
+    except OSError as error:
+        raise EngineFailure(f"the files of the job cannot be read: {error}. Submit it again.") from error
+    return digest
 
 
 def _digest(path: Path) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase,
 from commonage.engines.remote.claims import checked_report
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
+from commonage.engines.remote.cron_jobs import RemoteCronSite
 from commonage.engines.remote.devices import SiteDevices
 from commonage.engines.remote.joining import SiteJoining
 from commonage.engines.remote.records import SiteRecords
@@ -34,6 +36,7 @@ from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
 from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.cron_messages import REPORT_RUNS, SiteRuns
 from commonage.link.sites.engine_messages import (
     ATTACH,
     GATEWAY,
@@ -57,8 +60,7 @@ from commonage.link.sites.engine_messages import (
     WantedImage,
 )
 from commonage.link.sites.join_messages import NODE_LEFT, NodeName
-from commonage.link.sites.packets import connect, join
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.packets import connect
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -95,13 +97,15 @@ class FromSites:
 
 
 class RemoteEngine(Engine):
-    """`devices` are the GPUs of the site's nodes, `storage` its homes and volumes; `joining` lets nodes join it."""
+    """`devices` are the GPUs of the site's nodes, `storage` its homes and volumes; `joining` lets nodes join it.
+    `cron_site` fires cron jobs while its link is down.
+    """
 
     def __init__(self, site: str, settings: RemoteSettings, clock: Clock, from_sites: FromSites) -> None:
         self._site, self._clock, self._from_sites = site, clock, from_sites
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports, settings.registry)
         self._records = SiteRecords(settings.folder / f"{site}.db")
-        self._tunnels = Tunnels(site, self._records, self._open_tunnel)
+        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
@@ -113,6 +117,15 @@ class RemoteEngine(Engine):
         self._report: SiteReport | None = None
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
+        self._links = 0
+        self.cron_site = RemoteCronSite(
+            site,
+            self._attempts,
+            self._site_clock,
+            lambda: (self._links, self._connection),
+            self._required,
+            lambda: None if self.is_connected else self._why_unreachable(),
+        )
         self._connected = asyncio.Event()
         self._lost_at = self._last_contact = clock.now()
         self._iterations = Iterations("remote: deliver", clock.now)
@@ -142,11 +155,12 @@ class RemoteEngine(Engine):
             requests={
                 STORE_SAMPLES: self._on_samples,
                 STORE_WARNINGS: self.devices.on_warnings,
+                REPORT_RUNS: self._on_runs,
                 NODE_LEFT: self._on_node_left,
                 PULL_TOKEN: self._on_pull_token,
             },
             messages={REPORT: (SiteReport, self._on_report), STATUSES: (SiteStatuses, self._on_statuses)},
-            streams={GATEWAY: self._carry_to_gateway},
+            targets={GATEWAY: self._connect_to_gateway},
         )
 
     def attach(self, connection: SiteConnection) -> None:
@@ -195,6 +209,8 @@ class RemoteEngine(Engine):
         self._follow_clock()
         self._attempts.apply(statuses, self._commands.forgotten())
         if statuses.complete:
+            if self._connection is not self._link:
+                self._links += 1
             self._connection = self._link
             self._connected.set()
 
@@ -203,6 +219,10 @@ class RemoteEngine(Engine):
         self._follow_clock()
         await self._from_sites.store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
+
+    async def _on_runs(self, reported: SiteRuns, on_progress: OnProgress) -> Nothing:
+        self._follow_clock()
+        return await self.cron_site.on_runs(reported, on_progress)
 
     async def _on_node_left(self, left: NodeName, _: OnProgress) -> Nothing:
         if self._report is not None:  # the next report lacks it
@@ -235,18 +255,16 @@ class RemoteEngine(Engine):
     def _reported_nodes(self) -> Sequence[NodeReport]:
         return () if self._report is None else self._report.nodes
 
-    async def _carry_to_gateway(self, _nothing: Nothing, stream: Stream) -> None:
+    async def _connect_to_gateway(self, _nothing: Nothing) -> socket.socket:
         if not self._gateway_port:
             raise EngineFailure("the control plane accepts no connections from workloads")
         try:
-            connection = await connect("127.0.0.1", self._gateway_port)
+            return await connect("127.0.0.1", self._gateway_port)
         except OSError as error:
             raise EngineFailure(f"the workload gateway does not answer: {error}", retryable=True) from error
-        stream.accept()
-        await join(stream, connection)
 
-    async def _open_tunnel(self, attempt_id: str) -> Stream:
-        return await self._required().open(TUNNEL, AttemptId(attempt_id))
+    async def _carry_to_attempt(self, attempt_id: str, connection: socket.socket) -> None:
+        await self._required().carry(TUNNEL, AttemptId(attempt_id), connection)
 
     def _required(self) -> SiteConnection:
         if self._connection is None:

@@ -128,6 +128,14 @@ class SiteRecords:
             dispatched.append(_upsert("images (id, image)", command.attempt_id, image))
         await self._file.write(_command(command), *dispatched)
 
+    async def keep_adopted(self, adopted: Iterable[Status]) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        statements: list[Statement] = []
+        for one in adopted:
+            statements.append(_upsert("statuses (id, own, status)", one.attempt_id, 0, _text(one)))
+            statements.append(_upsert("dispatched (id)", one.attempt_id))
+        await self._file.write(*statements)
+
     def note_delivered(self, rest: Command) -> None:
         """`rest` is left to deliver. Until that is written, a restart delivers the whole command again."""
         self._file.post(_command(rest))

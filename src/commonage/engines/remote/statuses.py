@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
 
 from commonage.domain.codec import Unreadable
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.remote.claims import checked_status
 from commonage.engines.remote.clock import SiteClock
@@ -57,6 +58,18 @@ class SiteAttempts:
         """Whether an attempt with this image was dispatched and may still start."""
         ended = {one for one, status in self.all().items() if status.phase is Phase.ENDED}
         return any(known == image for attempt_id, known in self._images.items() if attempt_id not in ended)
+
+    async def adopt(self, allocations: Collection[Allocation]) -> None:
+        """The site has started these by itself: until it reports their statuses, they are starting. Durable."""
+        self._dispatched.update(one.attempt_id for one in allocations)
+        fresh = [
+            Status(one.attempt_id, Phase.STARTING, one.at, one.node)
+            for one in allocations
+            if one.attempt_id not in self._known
+        ]
+        self._known.update((one.attempt_id, one) for one in fresh)
+        await self._records.keep_adopted(fresh)
+        self._tell(fresh)
 
     def apply(self, statuses: SiteStatuses, forgotten: Collection[str]) -> None:
         """Take what the site reported, except on attempts in `forgotten`: the site does not know yet that they are."""

@@ -11,21 +11,21 @@ import hashlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from commonage.engines.remote.records import SiteRecords
 from commonage.link.sites.stream_forwarder import StreamForwarder
-from commonage.link.sites.streams import Stream
 
 _log = logging.getLogger(__name__)
 _TRIES = 64
 
 
 class Tunnels:
-    """`open_stream` opens a stream to the port of an attempt."""
+    """`carry` carries a connection to the port of an attempt."""
 
-    def __init__(self, site: str, records: SiteRecords, open_stream: Callable[[str], Awaitable[Stream]]) -> None:
-        self._site, self._records, self._open_stream = site, records, open_stream
+    def __init__(self, site: str, records: SiteRecords, carry: Callable[[str, socket.socket], Awaitable[None]]) -> None:
+        self._site, self._records, self._carry = site, records, carry
         self._addresses: dict[str, tuple[str, int]] = {}
         self._forwarders: dict[str, StreamForwarder] = {}
 
@@ -74,7 +74,7 @@ class Tunnels:
     def _listen(self, attempt_id: str, listening: socket.socket) -> tuple[str, int]:
         host, port = listening.getsockname()[:2]
         self._addresses[attempt_id] = (host, port)
-        forwarder = StreamForwarder(f"tunnel to {attempt_id}", lambda: self._open_stream(attempt_id))
+        forwarder = StreamForwarder(f"tunnel to {attempt_id}", partial(self._carry, attempt_id))
         self._forwarders[attempt_id] = forwarder
         forwarder.listen(listening)
         return host, port

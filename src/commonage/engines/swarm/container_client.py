@@ -21,6 +21,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Run, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.status_reader import is_interposed
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import SwarmSettings
@@ -178,7 +179,8 @@ class SwarmContainerClient:
             )
         )
         stop_requested = service is not None and bool(service.asked)
-        context = EndContext(run.request.allocation.node, decision, again, end, could_not, stop_requested, time.time())
+        node, interposed = run.request.allocation.node, is_interposed(run.request)
+        context = EndContext(node, decision, again, end, could_not, stop_requested, time.time(), interposed)
         return end_of(task, context)
 
     # --- stopping -----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import DaemonRefused, Json
-from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter
+from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter, share_mounts
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import TenantNetworks
 from commonage.engines.containers.files import control_folder
@@ -255,11 +255,10 @@ async def mount_through_agent(
     Raises EngineFailure; AgentUnreachable if there is an agent that does not answer.
     """
     made: dict[str, Any] = deepcopy(dict(spec))
-    # The sockets of MPS belong to the agent, in a folder of its node.
+    # What enforces its share is in a folder of the agent already.
+    enforcing = share_mounts(program)
     binds = [
-        one
-        for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
-        if one["Type"] == "bind" and one["Source"] != program.mps_pipe
+        one for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"] if one["Type"] == "bind" and one not in enforcing
     ]
     agents = node_tracker.agent_of(swarm_node.name)
     if agents is None:

@@ -34,13 +34,19 @@ from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.connection import Json, failure_of
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter, instant
 from commonage.engines.containers.files.control_folder import End, StartDecision
-from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
+from commonage.engines.containers.status_reader import (
+    INTERPOSER_NOT_LOADED,
+    NOT_LOADED,
+    STOPPED_EARLY,
+    TERMINATED,
+)
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.translate import vram_of
 
 _log = logging.getLogger(__name__)
 _PORT_TAKEN = re.compile(r"port is already allocated|address already in use")
+_BY_ITSELF = "task: non-zero exit"
 _WITHDRAWN = "no longer meets constraints"
 _ENDED = ("complete", "failed", "shutdown", "rejected", "remove", "orphaned")
 _WAITS = ("new", "allocated", "pending")
@@ -53,7 +59,10 @@ _BEFORE: dict[str, type[AssignedToNode | PreparingOnNode | Starting]] = {
 
 @dataclass(frozen=True, slots=True)
 class EndContext:
-    """Facts that decide how the end of an attempt is reported. `node` is the attempt's node, `now` unix seconds."""
+    """Facts that decide how the end of an attempt is reported. `node` is the attempt's node, `now` unix seconds.
+
+    `is_interposed`: its image must load an interposer.
+    """
 
     node: str
     decision: StartDecision
@@ -62,6 +71,7 @@ class EndContext:
     could_not_write: bool
     stop_requested: bool
     now: float
+    is_interposed: bool = False
 
 
 def attempt_of(task: Json) -> str:
@@ -127,7 +137,7 @@ def end_of(task: Json, context: EndContext) -> Exit:
     if context.decision is StartDecision.FORBIDDEN:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
     if context.decision is StartDecision.UNDECIDED and state_of(task) != "complete":
-        return _never_started(task, code, context.node, ended_at)
+        return _never_started(task, code, context, ended_at)
     if context.restarted:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
     if context.end is not None and (context.stop_requested or context.end.oom or not context.end.signalled):
@@ -140,8 +150,11 @@ def end_of(task: Json, context: EndContext) -> Exit:
     return Exit(None, EndedFromOutside(by=by, node=context.node), ended_at)
 
 
-def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:
+def _never_started(task: Json, code: int, context: EndContext, ended_at: float) -> Exit:
+    node = context.node
     said = str(task["Status"].get("Err") or f"its first process ended with {code}")
+    if context.is_interposed and said.startswith(_BY_ITSELF) and code in NOT_LOADED:
+        return Exit(code, INTERPOSER_NOT_LOADED, ended_at)
     if state_of(task) in ("shutdown", "orphaned", "remove") or _WITHDRAWN in said:
         _log.warning("Docker Swarm gave a task up before it started on %s: %s", node, said)
         return Exit(None, SwarmWithdrew(node=node), ended_at)

@@ -27,6 +27,7 @@ from commonage.engines.containers.daemon.descriptions import (
     network_name,
     own_mounts,
     requested_mounts,
+    share_mounts,
 )
 from commonage.engines.containers.program import Program
 from commonage.engines.settings import SwarmSettings
@@ -153,6 +154,7 @@ def _container(
         ),
         "Mounts": [
             *own_mounts(context.folders, program),
+            *share_mounts(program),
             {
                 "Type": "tmpfs",
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours

@@ -25,24 +25,26 @@ from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.preload import Preload
 from commonage.gpu.slots import Slots
 from commonage.ports.devices import Devices, DeviceSample, ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
-Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
+Wanted = Literal["auto", "driver-limit", "mig", "mps", "preload", "cooperative"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Settings for sharing this node's GPUs: files in `folder`, the requested level, and the slots.
 
-    `in_containers`: workloads run in containers.
+    `in_containers`: workloads run in containers. `preload`: the interposer that the site has installed.
     """
 
     folder: Path
     wanted: Wanted = "auto"
     slots: Slots = field(default_factory=Slots)
     in_containers: bool = False
+    preload: Path | None = None
 
 
 def assignments_in(folder: Path) -> AssignmentFiles:
@@ -74,8 +76,9 @@ class IsolatedDevices:
         self._lock = threading.RLock()
 
     def _all_levels(self) -> tuple[Level, ...]:
-        limit = DriverLimit(in_containers=self._sharing.in_containers)
-        return limit, Mig(), Mps(self._sharing.folder / "mps", self._warn), Cooperative()
+        folder, inside = self._sharing.folder, self._sharing.in_containers
+        preload = Preload(folder / "preload", self._sharing.preload, in_containers=inside)
+        return DriverLimit(in_containers=inside), Mig(), Mps(folder / "mps", self._warn), preload, Cooperative()
 
     def _warn(self, attempt_id: str, words: str) -> None:
         self._warnings.append((attempt_id, words))

@@ -4,6 +4,8 @@
 |---|---|
 | requests, messages and streams on one connection | `connection.py` |
 | streams, their types and their flow control | `streams.py` |
+| a TCP connection on a TLS connection of its own | `tunnel_connection.py` |
+| who dials these, when, and how many | `tunnel_pool.py` |
 | which frame is sent next | `outbox.py` |
 | binary frames | `frames.py` |
 | hello, welcome, and versions of the protocol | `messages.py` |

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from commonage.domain.errors import EngineFailure
@@ -24,7 +26,10 @@ from commonage.link.exchange import (
 from commonage.link.messages import REPORT_EVERY_S, SILENCE_S, RequestType
 from commonage.link.sites.frames import Frame, FrameDecoder, FrameType, decode_time, encode, encode_time
 from commonage.link.sites.outbox import Outbox, Overflow
+from commonage.link.sites.packets import join
 from commonage.link.sites.streams import MAX_INCOMING, Stream, StreamHandler, Streams, StreamType
+from commonage.link.sites.tunnel_connection import TunnelConnection
+from commonage.link.sites.tunnel_pool import DIAL_TUNNEL, Target, TunnelPool
 
 HEARTBEAT_EVERY_S = REPORT_EVERY_S
 _READ_BYTES = 96 * 1024  # above 128 KiB, the C library maps and clears fresh memory for each read
@@ -35,11 +40,15 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What one side serves: requests, messages, and at most `max_incoming` streams at once."""
+    """What one side serves: requests, messages, and at most `max_incoming` streams at once.
+
+    `targets` are what the connections of `SiteConnection.carry` lead to.
+    """
 
     requests: Mapping[RequestType[Any, Any], RequestHandler] = field(default_factory=dict)
     messages: MessageHandlers = field(default_factory=dict)
     streams: Mapping[StreamType[Any], StreamHandler] = field(default_factory=dict)
+    targets: Mapping[StreamType[Any], Target] = field(default_factory=dict)
     max_incoming: int = MAX_INCOMING
 
 
@@ -48,6 +57,7 @@ class LinkEnd:
     """One end of a site link. `name` is that of the other side, for errors; `dialed`: this side dialled.
 
     `protocol` is the version that both sides speak. `clock_offset_s` is what their first messages say of the clocks.
+    `tunnels`: the other side dials a connection for each one that this side carries; without, it is a stream.
     """
 
     site: str
@@ -55,6 +65,7 @@ class LinkEnd:
     dialed: bool
     protocol: int
     clock_offset_s: float | None = None
+    tunnels: bool = False
 
 
 class SiteConnection(Exchange):
@@ -74,9 +85,9 @@ class SiteConnection(Exchange):
         self.site, self.protocol = end.site, end.protocol
         self._reader, self._writer, self._now = reader, writer, now
         self._outbox = Outbox(writer)
-        self._streams = Streams(
-            end.name, self._outbox, handlers.streams, dialed=end.dialed, max_incoming=handlers.max_incoming
-        )
+        served = {**handlers.streams, **{kind: _stream_to(target) for kind, target in handlers.targets.items()}}
+        self._streams = Streams(end.name, self._outbox, served, dialed=end.dialed, max_incoming=handlers.max_incoming)
+        self._tunnels = TunnelPool(end.name, partial(self.request, DIAL_TUNNEL)) if end.tunnels else None
         first = () if end.clock_offset_s is None else (end.clock_offset_s,)
         self._offsets: deque[float] = deque(first, maxlen=_REMEMBERED_HEARTBEATS)
 
@@ -88,6 +99,21 @@ class SiteConnection(Exchange):
         Raises the refusal of the other side as EngineFailure or NotRunning; ConnectionLost, also after a timeout.
         """
         return await self._streams.open(kind, params)
+
+    async def carry(self, kind: StreamType[Q], params: Q, connection: socket.socket) -> None:
+        """Carry this TCP connection to the target of the other side until both have ended. Closes it.
+
+        Raises the refusal of the other side as EngineFailure, and ConnectionLost.
+        """
+        if self._tunnels is not None:
+            await self._tunnels.carry(kind, params, connection)
+            return
+        async with await self.open(kind, params) as stream:
+            await join(stream, connection)
+
+    def tunnel_arrived(self, number: int, writer: asyncio.StreamWriter) -> TunnelConnection | None:
+        """The site dialled a connection with this number. None if nobody asked for it."""
+        return None if self._tunnels is None else self._tunnels.arrived(number, writer)
 
     @property
     def clock_offset_s(self) -> float:
@@ -112,6 +138,8 @@ class SiteConnection(Exchange):
         self._outbox.flush()
         self._outbox.close(reason)
         self._streams.close(reason)
+        if self._tunnels is not None:
+            self._tunnels.close(reason)
         self._writer.close()
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -162,3 +190,12 @@ class SiteConnection(Exchange):
             with suppress(Overflow):  # the link ends at the next message, or by silence
                 self._outbox.control(encode(FrameType.HEARTBEAT, 0, encode_time(self._now())))
             await asyncio.sleep(HEARTBEAT_EVERY_S)
+
+
+def _stream_to(target: Target) -> StreamHandler:
+    async def serve(params: Any, stream: Stream) -> None:
+        connection = await target(params)
+        stream.accept()
+        await join(stream, connection)
+
+    return serve

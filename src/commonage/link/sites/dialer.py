@@ -16,11 +16,13 @@ from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
 from commonage.link.exchange import ConnectionLost, error_text, message_frame
-from commonage.link.messages import RENEW, RENEW_BEFORE_S, SERVER_NAME, LinkRefused, SigningRequest
+from commonage.link.messages import RENEW, RENEW_BEFORE_S, SERVER_NAME, LinkRefused, Nothing, SigningRequest
 from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
 from commonage.link.sites.credentials import NotJoined, SiteCredentials, SiteIdentity, new_key, signing_request
 from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, Protocols, SiteHello, SiteWelcome
 from commonage.link.sites.tls_streams import dial
+from commonage.link.sites.tunnel_pool import DIAL_TUNNEL, DialTunnel, TunnelServer
+from commonage.ports.agents import OnProgress
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
@@ -96,7 +98,14 @@ class SiteDialer:
         """One link, from dialling to its end. Raises ConnectionLost, SiteRefused, NotJoined."""
         address = identity.addresses[self._turn % len(identity.addresses)]
         self._turn += 1
-        reader, writer = await _dial(identity, address)
+        context = await asyncio.to_thread(identity.context)
+        reader, writer = await _dial(context, address)
+        tunnels = TunnelServer(self._handlers.targets)
+
+        async def dial_tunnel(wanted: DialTunnel, _: OnProgress) -> Nothing:
+            await self._dial_tunnel(identity, address, context, wanted.number, tunnels)
+            return Nothing()
+
         try:
             hello = SiteHello(identity.site, self._protocols, __version__, self._now())
             welcome = await _say_hello(hello, reader, writer, address)
@@ -105,9 +114,24 @@ class SiteDialer:
             if abs(welcome.clock_offset_s) > MAX_CLOCK_OFFSET_S:
                 _log.warning("the clock here differs from the control plane's by %.1f s", -welcome.clock_offset_s)
             end = LinkEnd(identity.site, f"the control plane at {address}", dialed=True, protocol=welcome.protocol)
-            await self._use(SiteConnection(end, reader, writer, self._handlers, self._now), welcome)
+            handlers = replace(self._handlers, requests={**self._handlers.requests, DIAL_TUNNEL: dial_tunnel})
+            await self._use(SiteConnection(end, reader, writer, handlers, self._now), welcome)
         finally:
+            await tunnels.close()
             await close_writer(writer)
+
+    async def _dial_tunnel(
+        self, identity: SiteIdentity, address: str, context: ssl.SSLContext, number: int, tunnels: TunnelServer
+    ) -> None:
+        """Raises ConnectionLost, EngineFailure."""
+        reader, writer = await _dial(context, address)
+        try:
+            hello = SiteHello(identity.site, self._protocols, __version__, self._now(), tunnel=number)
+            await _say_hello(hello, reader, writer, address)
+            tunnels.serve(writer)
+        except BaseException:
+            writer.transport.abort()
+            raise
 
     async def _use(self, connection: SiteConnection, welcome: SiteWelcome) -> None:
         self._refused = None
@@ -155,10 +179,9 @@ class SiteDialer:
         _log.info("the certificate was renewed")
 
 
-async def _dial(identity: SiteIdentity, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises ConnectionLost, NotJoined."""
+async def _dial(context: ssl.SSLContext, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises ConnectionLost."""
     host, _, port = address.rpartition(":")
-    context = await asyncio.to_thread(identity.context)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await dial(host.strip("[]"), int(port), context, SERVER_NAME)
@@ -195,7 +218,7 @@ async def probe(identity: SiteIdentity, address: str, now: Callable[[], float] =
 
     Raises ConnectionLost, SiteRefused, NotJoined.
     """
-    reader, writer = await _dial(identity, address)
+    reader, writer = await _dial(await asyncio.to_thread(identity.context), address)
     try:
         hello = SiteHello(identity.site, Protocols(), __version__, now(), probe=True)
         return await _say_hello(hello, reader, writer, address)

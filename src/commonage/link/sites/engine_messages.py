@@ -1,7 +1,8 @@
 """What a site link carries for an engine: requests and streams of the port, and what the site sends by itself.
 
-The control plane's end is `engines.remote`, the site's is `site_agent`. After a connect the site sends its report and a
-complete `SiteStatuses`, then each change. Samples that were measured while the link was down follow as requests.
+The control plane's end is `engines.remote`, the site's is `site_agent`. After a connect the site sends its report, the
+runs of cron jobs that it fired (`cron_messages`), and a complete `SiteStatuses`, then each change. Samples that were
+measured while the link was down follow as requests.
 """
 
 from __future__ import annotations

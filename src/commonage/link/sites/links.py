@@ -19,7 +19,7 @@ from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RENEW, Certificate, LinkRefused, SigningRequest
 from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
 from commonage.link.sites.listener import AdmittedSite, SiteListener
-from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, Protocols
+from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, TUNNELS_PROTOCOL, Protocols
 from commonage.link.sites.registry import SiteRegistry
 from commonage.ports.agents import OnProgress
 
@@ -127,10 +127,23 @@ class SiteLinks:
     # --- links ----------------------------------------------------------------------------------------------------
 
     async def _serve(self, site: AdmittedSite) -> None:
+        if site.tunnel is None:
+            await self._serve_link(site)
+        elif (link := self.link(site.name)) is not None:
+            tunnel = link.connection.tunnel_arrived(site.tunnel, site.writer)
+            if tunnel is not None:
+                await asyncio.wait([tunnel.end])
+
+    async def _serve_link(self, site: AdmittedSite) -> None:
         own = self._handlers(site.name)
         handlers = replace(own, requests={**own.requests, RENEW: partial(self._renew, site.name)})
         end = LinkEnd(
-            site.name, f"the site {site.name}", dialed=False, protocol=site.protocol, clock_offset_s=site.clock_offset_s
+            site.name,
+            f"the site {site.name}",
+            dialed=False,
+            protocol=site.protocol,
+            clock_offset_s=site.clock_offset_s,
+            tunnels=site.protocol >= TUNNELS_PROTOCOL,
         )
         connection = SiteConnection(end, site.reader, site.writer, handlers, self._now)
         link = SiteLink(site, connection, self._now(), site.key, site.until)

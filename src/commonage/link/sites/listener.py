@@ -37,7 +37,10 @@ class SiteListenError(CommonageError):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedSite:
-    """A connected site, as its certificate identifies it, and what its hello said. `key` is its key's digest."""
+    """A connected site, as its certificate identifies it, and what its hello said. `key` is its key's digest.
+
+    `tunnel`: the connection is no link, but the tunnel connection that has this number.
+    """
 
     name: str
     key: str
@@ -48,10 +51,11 @@ class AdmittedSite:
     address: str
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    tunnel: int | None = None
 
 
 class SiteListener:
-    """`serve` serves a link from the welcome to its end. `now` gives unix seconds."""
+    """`serve` serves a link or a tunnel connection from the welcome to its end. `now` gives unix seconds."""
 
     def __init__(
         self,
@@ -116,7 +120,9 @@ class SiteListener:
                 return
             address = str((writer.get_extra_info("peername") or ("",))[0])
             version = hello.version[:64]
-            await self._serve(AdmittedSite(name, key, until, protocol, version, offset, address, reader, writer))
+            await self._serve(
+                AdmittedSite(name, key, until, protocol, version, offset, address, reader, writer, hello.tunnel)
+            )
         except (TimeoutError, *FRAME_ERRORS) as error:
             _log.info("the site %s sent no valid hello: %s", name, error_text(error))
         except CommonageError as error:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The newest version that this program speaks. Raised when the two sides would misunderstand each other."""
+CRON_PROTOCOL = 2
+"""From this version on, a site fires cron jobs while its link is down."""
 OLDEST_PROTOCOL = 1
 """The oldest version that this program speaks: not newer than the one before PROTOCOL."""
 SITE_URI = "commonage:site:"
 """Prefix of the URI by which a certificate names its site (a subject alternative name)."""
+TUNNELS_PROTOCOL = 2
+"""Since this version, the site dials a connection for each tunnel; before, tunnels were streams of the link."""
 MAX_CLOCK_OFFSET_S = 2.0
 """Above this, admins are told that the clocks differ."""
 
@@ -39,6 +43,7 @@ class SiteHello:
     """The first message of a site. `site` must be the name in its certificate; `now` is its time (unix seconds).
 
     `probe`: the site only asks whether it is admitted; after the answer the connection ends, and no link begins.
+    `tunnel`: the connection is no link, and answers this DIAL_TUNNEL.
     """
 
     site: str
@@ -46,6 +51,7 @@ class SiteHello:
     version: str
     now: float
     probe: bool = False
+    tunnel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

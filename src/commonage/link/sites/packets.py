@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from contextlib import suppress
 from enum import IntEnum
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from commonage.link.sites.streams import TURN_BYTES, Stream
 
 T = TypeVar("T")
 _HEADER = struct.Struct("!BI")
+_RESET = struct.pack("ii", 1, 0)
 MAX_PACKET_BYTES = 8 * 1024 * 1024
 
 
@@ -121,5 +123,13 @@ async def join(stream: Stream, connection: socket.socket) -> None:
             both.create_task(inward())
     except* (OSError, EngineFailure) as failed:  # one side is gone: the other side learns it by the abort
         stream.abort(f"the connection ended: {failed.exceptions[0]}")
+        reset(connection)
     finally:
         connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    """Close it so that the program at the other end gets an error, and not the end of what it reads."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    connection.close()

@@ -1,4 +1,4 @@
-"""Listens on a loopback address and carries each connection by a stream of a site link. Used by both ends."""
+"""Listens on a loopback address and carries each connection over a site link. Used by both ends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
-from commonage.link.sites.packets import join
-from commonage.link.sites.streams import Stream
 
 _log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 512
@@ -17,10 +15,10 @@ _PAUSE_S = 1.0
 
 
 class StreamForwarder:
-    """`open_stream` opens a stream for one connection; the connection is closed if it raises EngineFailure."""
+    """`carry` carries one connection to its end; the connection is closed if it raises EngineFailure."""
 
-    def __init__(self, name: str, open_stream: Callable[[], Awaitable[Stream]]) -> None:
-        self._name, self._open_stream = name, open_stream
+    def __init__(self, name: str, carry: Callable[[socket.socket], Awaitable[None]]) -> None:
+        self._name, self._carry_there = name, carry
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -53,7 +51,6 @@ class StreamForwarder:
             try:
                 if len(self._connections) > MAX_CONNECTIONS:
                     raise EngineFailure(f"{MAX_CONNECTIONS} connections are open, the limit")
-                async with await self._open_stream() as stream:
-                    await join(stream, connection)
+                await self._carry_there(connection)
             except EngineFailure as error:
                 _log.info("%s: a connection is closed: %s", self._name, error)

@@ -14,9 +14,8 @@ import numpy as np
 
 from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
-from commonage.domain.tenants import Amounts
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.model.shapes import AllocatedRequest, Floats, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, Floats, Ints, QueuedRequest
 from commonage.scheduler.plan import SchedulingPass
 from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.queue.quota import amounts_of
@@ -177,37 +176,33 @@ def _from_total_work(snapshot: Snapshot, target: QueuedRequest, now: float, why:
 
 def _allocated_work(snapshot: Snapshot, now: float) -> Floats:
     """[cpus, memory, GPUs]: allocated amounts times their remaining seconds."""
-    work = np.zeros(3)
-    for allocated in snapshot.allocations:
-        limit = np.inf if allocated.ends_at is None else allocated.ends_at - now
-        usual = snapshot.durations.remaining(
-            (allocated.kind, allocated.environment, allocated.owner), now - allocated.allocation.at, USUAL
-        )
-        work += _times(Amounts.of(allocated.allocation), min(limit, np.inf if usual is None else usual.seconds))
-    return work
+    allocations = snapshot.allocations
+    slots = np.fromiter(allocations.slot.values(), np.int64, len(allocations))
+    ran_s, group_of = now - allocations.at[slots], allocations.group[slots]
+    usual = snapshot.durations.remaining_s(allocations.groups, group_of, ran_s, USUAL)
+    return _work(allocations.amounts[slots], np.minimum(allocations.ends_at[slots] - now, usual))
 
 
 def _queued_work(snapshot: Snapshot, target: QueuedRequest, now: float) -> Floats:
     """[cpus, memory, GPUs]: amounts of the requests ahead times their seconds."""
-    order = snapshot.order(now)
-    work = np.zeros(3)
-    lengths: dict[tuple[str, str, str], float] = {}
-    amounts: dict[int, Amounts] = {}
-    for slot, request_class, limit in zip(
-        order.slots.tolist(), order.request_classes.tolist(), order.limits.tolist(), strict=True
-    ):
-        queued = snapshot.queue.queued_requests[slot]
-        if queued is None or queued.workload_id == target.workload_id:
-            break
-        kind = (queued.kind, queued.environment, queued.owner)
-        if kind not in lengths:
-            usual = snapshot.durations.remaining(kind, 0.0, USUAL)
-            lengths[kind] = np.inf if usual is None else usual.seconds
-        if request_class not in amounts:
-            amounts[request_class] = amounts_of(snapshot.fits.shape(request_class))
-        work += _times(amounts[request_class], min(limit, lengths[kind]))
+    order, queue = snapshot.order(now), snapshot.queue
+    slot = queue.slot(target.workload_id)
+    ahead = order.place(slot) if slot >= 0 else len(order)
+    classes, limits = order.request_classes[:ahead], order.limits_at(np.arange(ahead))
+    groups = queue.groups_of(order.slots[:ahead])
+    present = np.flatnonzero(np.bincount(groups))
+    usual = np.zeros(int(groups.max(initial=0)) + 1)
+    usual[present] = snapshot.durations.remaining_s(queue.groups, present, np.zeros(len(present)), USUAL)
+    amounts = np.zeros((len(snapshot.fits.shapes), 3), np.int64)
+    for request_class in np.flatnonzero(np.bincount(classes)).tolist():
+        one = amounts_of(snapshot.fits.shape(request_class))
+        amounts[request_class] = one.cpus_milli, one.memory_mib, one.gpu_milli
+    return _work(amounts[classes], np.minimum(limits, usual[groups]))
+
+
+def _work(amounts: Ints, seconds: Floats) -> Floats:
+    """[cpus, memory, GPUs]: the sum of amounts [n, 3] times seconds [n]."""
+    if not np.isfinite(seconds).all():
+        return np.full(3, np.inf)
+    work: Floats = seconds @ np.maximum(amounts, (0, 0, 1))
     return work
-
-
-def _times(amounts: Amounts, seconds: float) -> Floats:
-    return np.array([amounts.cpus_milli, amounts.memory_mib, max(amounts.gpu_milli, 1)]) * seconds

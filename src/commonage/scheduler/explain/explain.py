@@ -26,7 +26,7 @@ from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
 from commonage.scheduler.explain.shortfalls import shortfalls
 from commonage.scheduler.explain.site_choices import promised_site, site_choices
-from commonage.scheduler.explain.smaller_requests import queued_in, smaller_request, with_gang
+from commonage.scheduler.explain.smaller_requests import candidates_beside, queued_in, smaller_request, with_gang
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
@@ -64,8 +64,9 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             ahead = jobs_ahead(snapshot, done.order, queued)
             choices = site_choices(snapshot, done, queued)
             promised = promised_site(done, queued, snapshot)
+            candidates = candidates_beside(done, queued)
         expected = expected_start(snapshot, queued, now)
-        instead = smaller_request(snapshot, queued, now)
+        instead = smaller_request(snapshot, queued, now, candidates)
     request = queued.request
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request
     return Explanation(

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from commonage.domain.tenants import Amounts
 from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.groups import Groups
 from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints
 from commonage.scheduler.model.space import row_of, width
 
@@ -21,13 +23,16 @@ class AllocationTable:
     """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
 
     `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),
-    `at` the start, `priority`, `preemptible`, `tenant` the number in `tenants`, `gang` that of its gang (-1: none).
+    `at` the start, `priority`, `preemptible`, `tenant` the number in `tenants`, `gang` that of its gang (-1: none),
+    `group` that of its kind, environment and owner in `groups`. `amounts` [S, 3] are its CPUs, memory and thousandths
+    of GPUs, wherever its node is.
     """
 
     def __init__(self, grid: Grid, allocated: Iterable[AllocatedRequest] = ()) -> None:
         self.grid = grid
         self.slot: dict[str, int] = {}
         self.tenants: dict[str, int] = {}
+        self.groups = Groups()
         self._gang_number: dict[str, int] = {}
         self.allocated: list[AllocatedRequest | None] = []
         self._empty: list[int] = []
@@ -45,6 +50,8 @@ class AllocationTable:
         self.preemptible: Bools = np.zeros(slots, np.bool_)
         self.tenant: Ints = np.zeros(slots, np.int64)
         self.gang: Ints = np.full(slots, -1, np.int64)
+        self.group: Ints = np.zeros(slots, np.int64)
+        self.amounts: Ints = np.zeros((slots, 3), np.int64)
 
     def __iter__(self) -> Iterator[AllocatedRequest]:
         return (request for request in self.allocated if request is not None)
@@ -98,6 +105,9 @@ class AllocationTable:
         self.priority[slot] = allocated.priority
         self.preemptible[slot] = allocated.preemptible
         self.tenant[slot] = self.tenants.setdefault(allocated.tenant, len(self.tenants))
+        self.group[slot] = self.groups.number(allocated.kind, allocated.environment, allocated.owner)
+        amounts = Amounts.of(allocated.allocation)
+        self.amounts[slot] = amounts.cpus_milli, amounts.memory_mib, amounts.gpu_milli
         self.gang[slot] = -1
         if allocated.gang is not None:
             self.gang[slot] = self._gang_number.setdefault(allocated.gang, len(self._gang_number))

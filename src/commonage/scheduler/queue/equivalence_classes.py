@@ -21,15 +21,16 @@ class EquivalenceClasses:
     """
 
     def __init__(self, order: QueueOrder, fits_now: Bools, gangs: Ints, *, per_account: bool) -> None:
-        self._limits = order.limits
+        self._order = order
         single = fits_now[order.request_classes] & order.leads
         single[gangs] = False
         indices = np.flatnonzero(single)
-        code = order.request_classes[indices]
+        number = np.cumsum(fits_now) - 1  # small numbers: numpy sorts 8 and 16 bits by radix sort, in a sweep or two
+        code = number[order.request_classes[indices]]
         if per_account:
             code = code * (int(order.accounts.max(initial=0)) + 1) + order.accounts[indices]
-        if not len(code) or int(code.max()) < 65536:
-            code = code.astype(np.uint16)  # numpy sorts this type by radix sort, in one sweep
+        largest = int(code.max(initial=0))
+        code = code.astype(np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int64)
         by_class = np.argsort(code, kind="stable")
         members, cuts = indices[by_class], np.flatnonzero(np.diff(code[by_class])) + 1
         self._classes = np.split(members, cuts) if len(members) else []
@@ -49,7 +50,7 @@ class EquivalenceClasses:
     def refused(self, number: int, longest_s: float) -> None:
         """The current request was refused; so are all of its class with a time limit beyond `longest_s`."""
         members = self._classes[number][self._at[number] + 1 :]
-        self._classes[number], self._at[number] = members[self._limits[members] <= longest_s], 0
+        self._classes[number], self._at[number] = members[self._order.limits_at(members) <= longest_s], 0
         self._push(number)
 
     def keep(self, number: int, members: Ints) -> None:

@@ -17,41 +17,56 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
+from commonage.scheduler.model.groups import Groups
 from commonage.scheduler.model.shapes import Floats, Ints, QueuedRequest
 from commonage.scheduler.queue.fair_share import Usage
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the capacity, so that the order of summation does not matter
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QueueOrder:
     """The queue at `now`, first to last. Columns [n]: `slots` of the queue, `request_classes`, `accounts`, `limits`
-    (time limits in seconds, inf for none), and `leads` (False for members of a gang behind the first).
+    (time limits in seconds, inf for none), and `leads` (False for members of a gang behind the first). Accounts and
+    limits are those of the queue, by slot; read them before it changes.
     """
 
     now: float
     version: int
     slots: Ints
     request_classes: Ints
-    accounts: Ints
-    limits: Floats
+    account_of: Ints
+    limit_of: Floats
     leads: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.slots)
 
+    @cached_property
+    def accounts(self) -> Ints:
+        return self.account_of[self.slots]
+
+    @cached_property
+    def limits(self) -> Floats:
+        return self.limit_of[self.slots]
+
+    def limits_at(self, indices: Ints) -> Floats:
+        """[indices]: the limits of some requests, without those of all."""
+        limits: Floats = self.limit_of[self.slots[indices]]
+        return limits
+
     def only(self, which: Ints | npt.NDArray[np.bool_]) -> QueueOrder:
-        request_classes, accounts, limits = self.request_classes[which], self.accounts[which], self.limits[which]
-        return QueueOrder(
-            self.now, self.version, self.slots[which], request_classes, accounts, limits, self.leads[which]
+        return replace(
+            self, slots=self.slots[which], request_classes=self.request_classes[which], leads=self.leads[which]
         )
 
     def place(self, slot: int) -> int:
@@ -82,9 +97,12 @@ class Queue:
         self._limit: Floats = np.zeros(64)
         self._environment: Ints = np.zeros(64, np.int64)
         self._environments: dict[str, int] = {}  # the number of each, in order of appearance
+        self._group: Ints = np.zeros(64, np.int64)
+        self.groups = Groups()
         self._is_queued: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
-        self._last: tuple[tuple[object, ...], QueueOrder] | None = None
-        self._accounts_cache: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
+        self._last: tuple[tuple[object, ...], QueueOrder, Floats] | None = None  # with the keys of all slots
+        self._lines: _Lines | None = None
+        self._costs_ahead: tuple[tuple[int, bytes], Ints] | None = None
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -104,6 +122,11 @@ class Queue:
         """[slots]: True for requests in this environment."""
         same: npt.NDArray[np.bool_] = self._environment[slots] == self._environments.get(environment, -1)
         return same
+
+    def groups_of(self, slots: Ints) -> Ints:
+        """[slots]: the numbers in `groups`."""
+        numbers: Ints = self._group[slots]
+        return numbers
 
     def slot(self, workload_id: str) -> int:
         """The slot of a workload; -1 if it is not queued."""
@@ -131,6 +154,7 @@ class Queue:
         self._submitted[slot] = queued.submitted_at
         self._limit[slot] = np.inf if queued.time_limit_s is None else queued.time_limit_s
         self._environment[slot] = self._environments.setdefault(queued.environment, len(self._environments))
+        self._group[slot] = self.groups.number(queued.kind, queued.environment, queued.owner)
         self._is_queued[slot] = True
         self._priorities[queued.priority] += 1
         if queued.gang is not None:
@@ -172,7 +196,16 @@ class Queue:
         return request_class
 
     def _grow(self) -> None:
-        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_environment", "_is_queued"):
+        for name in (
+            "_account",
+            "_request_class",
+            "_priority",
+            "_submitted",
+            "_limit",
+            "_environment",
+            "_group",
+            "_is_queued",
+        ):
             old = getattr(self, name)
             setattr(self, name, np.concatenate((old, np.zeros_like(old))))
 
@@ -182,14 +215,14 @@ class Queue:
         """The order at `now`. `costs` is the dominant share of each request class."""
         state = (now, self.version, usage.version, rules, costs.tobytes())
         if self._last is None or self._last[0] != state:
-            self._last = (state, self._sorted(now, usage, rules, costs))
+            self._merge_changes()
+            keys = self._keys(now, usage, rules, costs)
+            behind = self._join_gangs(keys) if self._gangs else None
+            self._last = (state, self._sorted(now, keys, behind), keys)
         return self._last[1]
 
-    def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
-        self._merge_changes()
+    def _sorted(self, now: float, keys: Floats, behind: npt.NDArray[np.bool_] | None) -> QueueOrder:
         age = self._by_age
-        keys = self._keys(now, usage, rules, costs)
-        behind = self._join_gangs(keys) if self._gangs else None
         before = self._nearly_sorted(age)
         if len(self._priorities) == 1:
             slots = self._ranked(before, keys)
@@ -198,9 +231,7 @@ class Queue:
             slots = np.concatenate([age[:0], *(self._ranked(level, keys) for level in levels)])
         self._slots = slots
         leads = np.ones(len(slots), np.bool_) if behind is None else ~behind[slots]
-        return QueueOrder(
-            now, self.version, slots, self._request_class[slots], self._account[slots], self._limit[slots], leads
-        )
+        return QueueOrder(now, self.version, slots, self._request_class[slots], self._account, self._limit, leads)
 
     def _nearly_sorted(self, age: Ints) -> Ints:
         """All slots, nearly in order: the last order, then new ones. Nearly sorted input sorts ten times faster."""
@@ -213,8 +244,9 @@ class Queue:
 
     def _ranked(self, slots: Ints, keys: Floats) -> Ints:
         """The slots ordered by key, then age."""
-        slots = slots[np.argsort(keys[slots], kind="stable")]
         ranked = keys[slots]
+        order = np.argsort(ranked, kind="stable")
+        slots, ranked = slots[order], ranked[order]
         equal = ranked[1:] == ranked[:-1]
         if bool(equal.any()):
             rank = np.empty(len(self._is_queued), np.int64)
@@ -231,33 +263,64 @@ class Queue:
         if not len(age):
             return keys
         own, of_tenants = usage.debts(now)
-        mine, account, first = self._by_account(usage)
+        lines = self._by_account()
+        mine, account, first = lines.slots, lines.accounts, lines.first
         tenant = usage.tenant_of[: len(own)]
         members = np.bincount(tenant[account[first]], minlength=len(of_tenants))[tenant]
         weights = np.array([max(rules.tenant(name).weight, 1e-9) for name in usage.tenants])[tenant]
         base = (of_tenants[tenant] + members * own) / weights
         step = members * rules.entry_penalty_s / weights / COST_UNIT
-        cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._request_class[mine]]
-        before = np.cumsum(cost) - cost
-        before -= np.repeat(before[first], np.diff(np.concatenate((first, [len(mine)]))))
-        keys[mine] = base[account] + step[account] * before + rules.age_credit * self._submitted[mine]
+        keys[mine] = base[account] + step[account] * self._ahead(lines, costs) + rules.age_credit * lines.submitted
         return keys
 
-    def _by_account(self, usage: Usage) -> tuple[Ints, Ints, Ints]:
-        """(slots ordered by account, priority and age; the account of each; the index of the first of each account)."""
-        state = (self.version, id(usage))
-        if self._accounts_cache is None or self._accounts_cache[0] != state:
-            age, levels = self._by_age, sorted(self._priorities, reverse=True)
-            line = self._account[age]
-            if len(levels) > 1:
-                line = line * len(levels) + np.searchsorted(-np.array(levels), -self._priority[age])
-            if int(line.max()) < 65536:
-                line = line.astype(np.uint16)  # numpy sorts this type by radix sort, in one sweep
-            mine = age[np.argsort(line, kind="stable")]
-            account = self._account[mine]
-            first = np.flatnonzero(np.concatenate(([True], account[1:] != account[:-1])))
-            self._accounts_cache = (state, (mine, account, first))
-        return self._accounts_cache[1]
+    def _ahead(self, lines: _Lines, costs: Floats) -> Ints:
+        """The cost of the requests of the same account ahead of each request, in the order of the lines."""
+        state = (self.version, costs.tobytes())
+        if self._costs_ahead is None or self._costs_ahead[0] != state:
+            cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._request_class[lines.slots]]
+            before = np.cumsum(cost) - cost
+            before -= np.repeat(before[lines.first], np.diff(np.concatenate((lines.first, [len(cost)]))))
+            self._costs_ahead = (state, before)
+        return self._costs_ahead[1]
+
+    def _by_account(self) -> _Lines:
+        levels = tuple(sorted(self._priorities, reverse=True))
+        if self._lines is None or self._lines.levels != levels:
+            codes = self._codes(self._by_age, levels)
+            # numpy sorts 16-bit numbers by radix sort, in one sweep
+            order = np.argsort(codes.astype(np.uint16) if int(codes.max()) < 65536 else codes, kind="stable")
+            slots = self._by_age[order]
+            self._lines = _Lines(levels, slots, codes[order], self._submitted[slots])
+        return self._lines
+
+    def _codes(self, slots: Ints, levels: tuple[int, ...]) -> Ints:
+        """[slots]: a number for each account and priority; those of an account are adjacent."""
+        if len(levels) < 2:
+            return self._account[slots]
+        level = np.searchsorted(-np.array(levels), -self._priority[slots])
+        return np.asarray(self._account[slots] * len(levels) + level, np.int64)
+
+    def _merge_lines(self, young: Sequence[int], *, has_left: bool) -> None:
+        """Keep the lines in step with the queue: a few requests came, and some left."""
+        lines, levels = self._lines, tuple(sorted(self._priorities, reverse=True))
+        if lines is None or lines.levels != levels:
+            self._lines = None
+            return
+        if has_left:
+            lines = lines.only(self._is_queued[lines.slots])
+        if young:
+            fresh = np.array(young, np.int64)
+            codes = self._codes(fresh, levels)
+            begins, ends = np.searchsorted(lines.codes, codes), np.searchsorted(lines.codes, codes, side="right")
+            places = [
+                bisect_left(lines.slots, self._age_of(slot), begin, end, key=self._age_of)
+                for slot, begin, end in zip(young, begins.tolist(), ends.tolist(), strict=True)
+            ]
+            order = np.lexsort((np.arange(len(fresh)), codes))
+            lines = lines.with_inserted(
+                np.array(places)[order], fresh[order], codes[order], self._submitted[fresh[order]]
+            )
+        self._lines = lines
 
     def _join_gangs(self, keys: Floats) -> npt.NDArray[np.bool_]:
         """Give gang members the key of their first; returns [slots]: True for those behind the first."""
@@ -270,11 +333,9 @@ class Queue:
 
     def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
         """[slots]: priority, submission time and sort key of all requests, for explanations."""
-        self._merge_changes()
-        keys = self._keys(now, usage, rules, costs)
-        if self._gangs:
-            self._join_gangs(keys)
-        return self._priority, self._submitted, keys
+        self.order(now, usage, rules, costs)
+        assert self._last is not None  # from the order
+        return self._priority, self._submitted, self._last[2]
 
     def gangs(self) -> list[str]:
         return list(self._gangs)
@@ -293,7 +354,8 @@ class Queue:
         return (queued.submitted_at, queued.workload_id)
 
     def _merge_changes(self) -> None:
-        if self._left:
+        has_left = bool(self._left)
+        if has_left:
             self._by_age = self._by_age[self._is_queued[self._by_age]]
             arrived = {slot for slot in self._arrived if self._is_queued[slot]}
             self._free += self._left
@@ -301,11 +363,35 @@ class Queue:
         else:
             arrived = set(self._arrived)
         self._arrived = []
-        if not arrived:
-            return
         if len(arrived) > 100 + len(self._by_age) // 10:
             self._by_age = np.array(sorted([*self._by_age.tolist(), *arrived], key=self._age_of), np.int64)
+            self._lines = None
             return
         young = sorted(arrived, key=self._age_of)
-        places = [bisect_left(self._by_age, self._age_of(slot), key=self._age_of) for slot in young]
-        self._by_age = np.insert(self._by_age, places, young)
+        if young:
+            places = [bisect_left(self._by_age, self._age_of(slot), key=self._age_of) for slot in young]
+            self._by_age = np.insert(self._by_age, places, young)
+        if young or has_left:
+            self._merge_lines(young, has_left=has_left)
+
+
+class _Lines:
+    """The queue by account, then priority, then age. Columns [n]: `slots`, their `codes` (see `Queue._codes`), their
+    submission times and `accounts`. `first` are the indices at which accounts begin.
+    """
+
+    def __init__(self, levels: tuple[int, ...], slots: Ints, codes: Ints, submitted: Floats) -> None:
+        self.levels, self.slots, self.codes, self.submitted = levels, slots, codes, submitted
+        self.accounts: Ints = codes if len(levels) < 2 else codes // len(levels)
+        self.first: Ints = np.flatnonzero(np.concatenate(([True], self.accounts[1:] != self.accounts[:-1])))
+
+    def only(self, which: npt.NDArray[np.bool_]) -> _Lines:
+        return _Lines(self.levels, self.slots[which], self.codes[which], self.submitted[which])
+
+    def with_inserted(self, places: Ints, slots: Ints, codes: Ints, submitted: Floats) -> _Lines:
+        return _Lines(
+            self.levels,
+            np.insert(self.slots, places, slots),
+            np.insert(self.codes, places, codes),
+            np.insert(self.submitted, places, submitted),
+        )

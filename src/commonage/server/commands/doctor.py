@@ -76,7 +76,7 @@ def gpu(
     """
     if seconds is not None and not measure:
         raise click.UsageError("--seconds is the time for each figure of --measure. Add --measure, or omit --seconds.")
-    found = find_gpus(resolved.settings.gpus)
+    found = find_gpus(resolved.settings.gpus, resolved.settings.gpu_preload)
     if record is not None:
         _record(record)
     wanted = [Isolation(level) for level in levels] or tuple(Isolation)

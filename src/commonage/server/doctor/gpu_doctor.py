@@ -26,6 +26,7 @@ from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import MpsDaemon
+from commonage.gpu.isolation.preload import Preload
 from commonage.messages import text
 from commonage.server.bootstrap import SystemClock
 from commonage.server.doctor.gpu_probes import Answer, Bench, Burning, Place, Places, Termination
@@ -147,21 +148,21 @@ def rate_of(answer: Answer) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RealGpus:
-    """The real GPUs of this machine, a text about them, and the free MiB of each by UUID."""
+    """The real GPUs of this machine, a text about them, and the free MiB of each by UUID; the site's interposer."""
 
     summary: str
     devices: Sequence[Device]
     free_mib: dict[str, int]
+    preload: Path | None = None
 
 
-def find_gpus(wanted: str) -> RealGpus:
+def find_gpus(wanted: str, preload: Path | None = None) -> RealGpus:
     opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
     try:
         devices = [device for device in opened.devices.inventory() if not device.simulated]
         used = {sample.uuid: sample.memory_used_mib or 0 for sample in opened.devices.measure()}
-        return RealGpus(
-            opened.said, devices, {device.uuid: device.memory_mib - used.get(device.uuid, 0) for device in devices}
-        )
+        free = {device.uuid: device.memory_mib - used.get(device.uuid, 0) for device in devices}
+        return RealGpus(opened.said, devices, free, preload)
     finally:
         opened.devices.close()
 
@@ -191,7 +192,7 @@ def try_all(
 ) -> Iterator[Trial]:
     """Run the trials at the requested levels on all GPUs that are not in use. Removes everything it creates."""
     with _bench(found.devices, places, library) as (bench, devices, folder):
-        chosen = [level for level in levels or _levels(folder) if level.isolation in wanted]
+        chosen = [level for level in levels or _levels(folder, found.preload) if level.isolation in wanted]
         yield from GpuTrials(devices, chosen, bench, found.free_mib).run()
 
 
@@ -202,7 +203,7 @@ def measure_all(
     whole = [device for device in found.devices if device.parent_uuid is None]
     measured = []
     with _bench(whole) as (bench, devices, folder):
-        levels = [level for level in _levels(folder) if level.isolation in wanted]
+        levels = [level for level in _levels(folder, found.preload) if level.isolation in wanted]
         for device in devices:
             for fault in device.faults:
                 on_progress(f"GPU {device.label} is not measured. {text(fault)}")
@@ -244,8 +245,8 @@ def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
         yield mine
 
 
-def _levels(folder: Path) -> tuple[Level, ...]:
-    return DriverLimit(), Mig(), Mps(folder / "mps"), Cooperative()
+def _levels(folder: Path, preload: Path | None) -> tuple[Level, ...]:
+    return DriverLimit(), Mig(), Mps(folder / "mps"), Preload(folder / "preload", preload), Cooperative()
 
 
 def _end_leftovers(uuid: str) -> None:

@@ -38,6 +38,7 @@ PROMISES: dict[Isolation, frozenset[Check]] = {
     Isolation.DRIVER_LIMIT: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN, Check.EMPTY}),
     Isolation.MIG: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),
     Isolation.MPS: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),  # EMPTY too, in exclusive-process mode
+    Isolation.PRELOAD: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),
     Isolation.COOPERATIVE: frozenset({Check.HIDDEN}),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator
@@ -38,6 +39,12 @@ from commonage.wire.hub import docs_page
 
 def _gpus(value: str) -> str:
     return check_domain(lambda: check_wanted(value))
+
+
+def _library(value: Path | None) -> Path | None:
+    if value is not None and not value.is_absolute():
+        raise ValueError(f"{value} is not an absolute path like /usr/local/vgpu/libvgpu.so")
+    return value
 
 
 def _slots(value: str) -> str:
@@ -76,10 +83,16 @@ class NodeSettings(BaseModel):
         "auto, nvml, amd, none, or simulated:2x24GiB",
         flag="--gpus",
     )
-    gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = setting(
+    gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "preload", "cooperative"] = setting(
         "auto",
         "Isolation level of GPU shares. `auto` takes the strongest level that holds on the GPU. If a level is named "
         f"and does not hold on a GPU, that GPU takes no workloads ({docs_page('concepts/gpu-sharing')}).",
+    )
+    gpu_preload: Annotated[OptionalPath, AfterValidator(_library)] = setting(
+        None,
+        "Interposer with the interface of HAMi-core, which containers load to enforce GPU shares "
+        f"({docs_page('concepts/gpu-sharing')}). Nodes that join use the same path. Default: none, and no `preload`.",
+        "the path of libvgpu.so",
     )
     gpu_slots: Annotated[str, BeforeValidator(str), AfterValidator(_slots)] = setting(
         "",

@@ -54,7 +54,7 @@ class RemoteRig(EngineRig, ABC):
         self.start_request, self.broken_environment = inner.start_request, inner.broken_environment
         self.stored: list[Sample] = []
         self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
-        self.gateway_port = 0
+        self.gateway_port, self.protocol = 0, PROTOCOL
         self.devices: Devices | None = None
         self.joining: Joining | None = None
         self.storage: Storage | None = None
@@ -116,8 +116,10 @@ class RemoteRig(EngineRig, ABC):
         remote = self._remote
         here, there = (asyncio.open_connection(sock=one) for one in socket.socketpair())
         self._ends = [
-            SiteConnection(LinkEnd(SITE, "the site", False, PROTOCOL), *await here, remote.handlers()),
-            SiteConnection(LinkEnd(SITE, "the control plane", True, PROTOCOL), *await there, self.agent.handlers()),
+            SiteConnection(LinkEnd(SITE, "the site", False, self.protocol), *await here, remote.handlers()),
+            SiteConnection(
+                LinkEnd(SITE, "the control plane", True, self.protocol), *await there, self.agent.handlers()
+            ),
         ]
         remote.attach(self._ends[0])
         for name, work in (

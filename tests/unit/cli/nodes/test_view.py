@@ -73,6 +73,21 @@ def test_all_facts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("isolation", "strength", "words"),
+    [
+        ("preload", "soft", "isolation    preload, soft"),
+        ("mps", "hard-for-each-process", "isolation    mps, hard for each process"),
+        ("cooperative", "cooperative", "isolation    cooperative\n"),
+        ("mps", "", "isolation    mps\n"),
+    ],
+)
+def test_the_level_is_shown_with_its_strength(
+    capsys: pytest.CaptureFixture[str], isolation: str, strength: str, words: str
+) -> None:
+    assert words in shown(capsys, {"isolation": isolation, "strength": strength})
+
+
 def test_unknown_facts_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, {})
     assert "40 GiB of 80 GiB free\n" in text

@@ -70,6 +70,16 @@ def test_node_restart_loses_container() -> None:
     assert end.reason == attempts.NodeRestarted()
 
 
+def test_an_image_that_does_not_load_the_interposer_is_named() -> None:
+    undecided = replace(ABOUT, decision=StartDecision.UNDECIDED, is_interposed=True)
+    for code in (96, 127, 1):
+        end = end_of(state(code), undecided)
+        assert (end.code, end.reason) == (code, attempts.InterposerNotLoaded(path="/usr/local/vgpu/libvgpu.so"))
+    others = [end_of(state(143), undecided), end_of(state(127, Error="no shell"), undecided)]
+    others.append(end_of(state(127), replace(undecided, is_interposed=False)))
+    assert all(isinstance(end.reason, attempts.ContainerStartFailed) for end in others)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "reason"),
     [

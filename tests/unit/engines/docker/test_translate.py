@@ -94,6 +94,16 @@ def test_a_limited_share_brings_the_limits_of_frameworks_and_a_session_jupyters_
     assert injected((share("GPU-a"),), Kind.SESSION) == limits | defaults
 
 
+def test_an_interposer_is_mounted_read_only_where_every_program_loads_it() -> None:
+    held = {"COMMONAGE_GPU_PRELOAD": "/data/gpus/preload"}
+    program = program_of(request(), ContainerNetwork("10.0.0.1", frozenset()), {}, held)
+    mounts = container_config(request(), program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
+    found = {one["Target"]: (one["Source"], one["ReadOnly"]) for one in mounts}
+    assert found["/usr/local/vgpu/libvgpu.so"] == ("/data/gpus/preload/libvgpu.so", True)
+    assert found["/etc/ld.so.preload"] == ("/data/gpus/preload/ld.so.preload", True)
+    assert "/etc/ld.so.preload" not in {one["Target"] for one in described()["HostConfig"]["Mounts"]}
+
+
 def test_networks_are_named_by_installation_and_tenant() -> None:
     names = {network_name("0123456789", "lab"), network_name("0123456789", "Lab"), network_name("9876543210", "lab")}
     assert len(names) == 3

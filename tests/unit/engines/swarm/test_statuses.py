@@ -104,6 +104,9 @@ def test_unstarted_task_has_its_reason() -> None:
     overlaps = end_of(task("rejected", err="Pool overlaps with other one on this address space"), never)
     assert isinstance(overlaps.reason, attempts.ContainerStartFailed)
     assert (overlaps.code, "not yet removed a network" in overlaps.reason.error) == (None, True), "soon it will have"
+    unloaded = end_of(task("failed", code=96, err="task: non-zero exit (96)"), replace(never, is_interposed=True))
+    assert unloaded.code == 96
+    assert unloaded.reason == attempts.InterposerNotLoaded(path="/usr/local/vgpu/libvgpu.so")
     gone = end_of(task("shutdown"), never)
     assert gone.code is None
     early = end_of(task("failed", code=143), replace(ABOUT, decision=StartDecision.FORBIDDEN))

@@ -107,6 +107,15 @@ def test_admin_mounts_are_included() -> None:
     assert (found["Source"], found["ReadOnly"]) == ("/srv/lab", True)
 
 
+def test_an_interposer_is_mounted_read_only_where_every_program_loads_it() -> None:
+    held = {"COMMONAGE_GPU_PRELOAD": "/data/gpus/preload"}
+    program = program_of(request(), ContainerNetwork("10.0.0.1", frozenset()), {}, held)
+    spec = service_spec(request(), program, AROUND, SwarmSettings())["TaskTemplate"]["ContainerSpec"]
+    found = {one["Target"]: (one["Source"], one["ReadOnly"]) for one in spec["Mounts"] if one["Type"] == "bind"}
+    assert found["/usr/local/vgpu/libvgpu.so"] == ("/data/gpus/preload/libvgpu.so", True)
+    assert found["/etc/ld.so.preload"] == ("/data/gpus/preload/ld.so.preload", True)
+
+
 @pytest.mark.parametrize("owner", ["ada", "Ada", "ada.b@example.org", "ü" * 90, "-", "a" * 90, "ada-", "jörg"])
 @pytest.mark.parametrize("kind", list(Kind))
 def test_names_are_names(owner: str, kind: Kind) -> None:

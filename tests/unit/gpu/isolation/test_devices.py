@@ -19,9 +19,13 @@ from commonage.domain.reasons.devices import (
     IsolationLost,
     IsolationNotAvailable,
     MigInstanceHasNoLimits,
+    MigInstanceIsIsolated,
     MpsNotForContainers,
     MpsNotStarting,
     NvidiaOnly,
+    PreloadLibraryUnusable,
+    PreloadNotConfigured,
+    PreloadOnlyInContainers,
     ProgramMissing,
     RootRequired,
     SharedByMps,
@@ -35,6 +39,7 @@ from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.preload import Preload
 from commonage.gpu.none import NoDevices
 from commonage.gpu.slots import Slots
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
@@ -313,9 +318,79 @@ def test_mps_needs_its_program_and_a_device_that_is_new_enough(tmp_path: Path, m
         assert Mps(short).why_unavailable(replace(A100, compute_capability=capability)) == too_low
 
 
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    library = tmp_path / "libvgpu.so"
+    library.write_bytes(b"\x7fELF, the first one")
+    return library
+
+
+def test_an_interposer_needs_its_library_and_containers(tmp_path: Path, library: Path) -> None:
+    assert Preload(tmp_path, library).why_unavailable(A100) is None
+    assert Preload(tmp_path, library).why_unavailable(SIMULATED) == GpuSimulated()
+    assert Preload(tmp_path, library).why_unavailable(INSTANCE) == MigInstanceIsIsolated()
+    assert Preload(tmp_path, None).why_unavailable(A100) == PreloadNotConfigured()
+    outside = Preload(tmp_path, library, in_containers=False)
+    assert outside.why_unavailable(A100) == PreloadOnlyInContainers()
+    library.write_text("#!/bin/sh")
+    unusable = PreloadLibraryUnusable(path=str(library), error="it is not a library")
+    assert Preload(tmp_path, library).why_unavailable(A100) == unusable
+    library.unlink()
+    missing = PreloadLibraryUnusable(path=str(library), error="No such file or directory")
+    assert Preload(tmp_path, library).why_unavailable(A100) == missing
+
+
+def test_an_interposer_is_used_in_containers_where_the_site_has_one(tmp_path: Path, library: Path) -> None:
+    def chosen(preload: Path | None, *, in_containers: bool) -> Isolation:
+        sharing = Sharing(tmp_path / "gpus", in_containers=in_containers, preload=preload)
+        claims, contexts = GpuLocks("test", tmp_path), Contexts(tmp_path / "contexts.json", lambda _: "not here")
+        devices = IsolatedDevices(Devices(replace(A100, driver="570")), sharing, claims=claims, contexts=contexts)
+        (device,) = devices.inventory()
+        devices.close()
+        return device.isolation
+
+    assert chosen(library, in_containers=True) is Isolation.PRELOAD
+    assert chosen(None, in_containers=True) is chosen(library, in_containers=False) is Isolation.COOPERATIVE
+
+
+def test_a_container_gets_its_limits_and_files_to_mount(tmp_path: Path, library: Path) -> None:
+    folder = tmp_path / "gpus" / "preload"
+    variables = Preload(folder, library).apply(ShareAssignment("a-1", (quarter(A100),), in_container=True))
+    assert variables["COMMONAGE_GPU_PRELOAD"] == str(folder)
+    assert (variables["CUDA_DEVICE_MEMORY_LIMIT_0"], variables["CUDA_DEVICE_SM_LIMIT"]) == ("10240m", "25")
+    assert variables["CUDA_DISABLE_CONTROL"] == "false"
+    assert "LD_PRELOAD" not in variables
+    assert (folder / "libvgpu.so").read_bytes() == library.read_bytes()
+    assert (folder / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert [one.stat().st_mode & 0o777 for one in sorted(folder.iterdir())] == [0o644] * 2
+
+
+def test_running_containers_keep_an_interposer_that_is_replaced(tmp_path: Path, library: Path) -> None:
+    folder, assignment = tmp_path / "preload", ShareAssignment("a-1", (quarter(A100),), in_container=True)
+    level = Preload(folder, library)
+    level.apply(assignment)
+    with (folder / "libvgpu.so").open("rb") as mounted:
+        unchanged = (folder / "libvgpu.so").stat()
+        level.apply(assignment)
+        assert (folder / "libvgpu.so").stat() == unchanged
+        library.write_bytes(b"\x7fELF, another")
+        level.apply(assignment)
+        assert mounted.read() == b"\x7fELF, the first one"
+    assert (folder / "libvgpu.so").read_bytes() == b"\x7fELF, another"
+    library.unlink()
+    with pytest.raises(ShareNotEnforced, match=r"cannot be copied .* No such file"):
+        level.apply(assignment)
+
+
+def test_an_interposer_holds_a_part_of_one_gpu_only(tmp_path: Path, library: Path) -> None:
+    both = ShareAssignment("a-1", (quarter(A100), quarter(replace(A100, uuid="GPU-2"))), in_container=True)
+    with pytest.raises(ShareNotEnforced, match="parts of several GPUs"):
+        Preload(tmp_path, library).apply(both)
+
+
 def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
     device = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
-    for level in (DriverLimit(), Mig(), Mps(tmp_path)):
+    for level in (DriverLimit(), Mig(), Mps(tmp_path), Preload(tmp_path, tmp_path)):
         assert level.why_unavailable(device) == NvidiaOnly()
     assert Cooperative().why_unavailable(device) is None
 

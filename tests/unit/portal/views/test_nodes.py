@@ -25,6 +25,7 @@ from commonage.domain.reasons.engines import NodesWithoutAgent
 from commonage.domain.reasons.nodes import DrainedBy, EngineNotAnswering, NeedsRepair
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind
+from commonage.portal.labels import ISOLATION
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories as make
 from commonage.testing.factories import image
@@ -64,6 +65,7 @@ async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann
         cuda="13.4",
         pci="0000:3b:00.0",
         peers=((device_row.uuid, 4),),
+        isolation=Isolation.PRELOAD,
         unavailable=((Isolation.DRIVER_LIMIT, RootRequired()),),
     )
     portal.engine.add_node(replace(report, devices=(broken,)))
@@ -78,6 +80,7 @@ async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann
         "1410 MHz", "temperature", "driver-limit is not available. Only root may set it.",
     ):  # fmt: skip
         assert words in page
+    assert "preload</span> soft" in page
     assert "nodes/local/gpu-2/resume" not in page
     assert "nodes/local/gpu-2/resume" in (await root.get("nodes")).text
     answer = await root.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
@@ -86,6 +89,11 @@ async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann
     answer = await root.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "schedulable again" in answer.headers["HX-Trigger"]
     assert (await ann.post("nodes/local/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
+
+
+def test_the_strength_of_each_level_is_the_first_that_is_said() -> None:
+    for level, words in ISOLATION.items():
+        assert words.startswith(f"{level.strength.replace('-', ' ')}: ")
 
 
 async def test_drain_deadline_is_shown_to_owners(portal: Portal, root: Person, submit: Callable[..., Any]) -> None:

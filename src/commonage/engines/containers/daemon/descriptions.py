@@ -18,6 +18,7 @@ from commonage.engines.containers.files.mounts import bind_options, docker_mount
 from commonage.engines.containers.files.prepare import INJECTED_INSIDE, folders_of
 from commonage.engines.containers.program import Program
 from commonage.engines.settings import Mount
+from commonage.files import preload
 
 LABEL = "commonage"
 MIB = 1024 * 1024
@@ -78,13 +79,24 @@ def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
 
 
 def own_mounts(folders: AttemptFolders, program: Program) -> list[dict[str, Any]]:
-    """An attempt's own mounts, and the sockets of the MPS daemon that holds its share, if any."""
+    """The folders of an attempt itself."""
     return [
         bind(folders.workspace, program.home, writable=True),
         bind(folders.control_folder, control_folder.INSIDE, writable=True),
         bind(folders.log, control_folder.LOG_INSIDE, writable=True),
-        *([bind(program.mps_pipe, program.mps_pipe, writable=True)] if program.mps_pipe is not None else []),
     ]
+
+
+def share_mounts(program: Program) -> list[dict[str, Any]]:
+    """What enforces its share: the sockets of an MPS daemon, or an interposer. They belong to its node."""
+    made = []
+    if program.mps_pipe is not None:
+        made.append(bind(program.mps_pipe, program.mps_pipe, writable=True))
+    if program.preload is not None:
+        # Files, not their folder: a container keeps the version with which it started.
+        for name, inside in ((preload.LIBRARY, preload.LIBRARY_INSIDE), (preload.LIST, preload.LIST_INSIDE)):
+            made.append(bind(f"{program.preload}/{name}", inside, writable=False))
+    return made
 
 
 def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:

@@ -6,6 +6,15 @@
 {
   control=/run/commonage/control
   exec >>/run/commonage/log 2>&1
+  if [ -n "${COMMONAGE_GPU_PRELOAD-}" ]; then
+    # An interposer enforces its share. Where the image's C library does not load it, as into this shell, nothing would.
+    loaded=
+    while read -r line; do
+      case "$line" in *' /usr/local/vgpu/libvgpu.so') loaded=yes ;; esac
+    done <"/proc/$$/maps"
+    [ -n "$loaded" ] || exit 96
+    mkdir -m 1777 /tmp/vgpulock 2>/dev/null # older versions wait for ever where it is missing
+  fi
   set -C
   if ! { echo ran >"$control/claim"; } 2>/dev/null; then
     { : >"$control/again"; } 2>/dev/null

@@ -70,6 +70,14 @@ def test_search_paths_are_unchanged_without_mounts(
     )
 
 
+def test_command_does_not_run_without_its_interposer(
+    control_folder: ControlFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMONAGE_GPU_PRELOAD", "/var/lib/commonage/gpus/preload")
+    assert enter(control_folder, "echo", "here") == (96, "")
+    assert control_folder.decision() is StartDecision.UNDECIDED
+
+
 def test_forbidden_command_does_not_run(control_folder: ControlFolder) -> None:
     assert control_folder.forbid_start()
     assert enter(control_folder, "echo", "here") == (143, "")
