@@ -19,10 +19,10 @@ import uvloop
 
 from benchmarks.sites.simulated import SimulatedEngine
 from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
-from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.credentials import SiteCredentials
 from commonage.link.sites.dialer import SiteDialer
-from commonage.link.sites.messages import SiteWelcome
+from commonage.link.sites.messages.hello import SiteWelcome
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.clock import Clock
 from commonage.site_agent.agent import SiteAgent, SiteParts, SiteSettings
 from commonage.site_agent.devices import SiteDevices

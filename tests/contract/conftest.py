@@ -9,8 +9,8 @@ pytest.register_assert_rewrite(
     "commonage.testing.engine_contract",
     "commonage.testing.engine_rig",
     "commonage.testing.metrics_contract",
-    "commonage.testing.store_contract",
-    "commonage.testing.store_reading_contract",
+    "commonage.testing.store.contract",
+    "commonage.testing.store.reading_contract",
 )
 
 

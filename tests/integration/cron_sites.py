@@ -20,8 +20,8 @@ from commonage.domain.workloads import Kind, Workload
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import ProcessSettings, RemoteSettings
-from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.links import SiteEvents
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.clock import Clock
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings

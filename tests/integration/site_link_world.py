@@ -18,13 +18,13 @@ from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import encode_frame
 from commonage.link.exchange import message_frame
 from commonage.link.messages import SERVER_NAME, Nothing, RequestType
-from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.credentials import SiteCredentials, SiteIdentity, new_key, signing_request
 from commonage.link.sites.dialer import Backoff, SiteDialer
 from commonage.link.sites.links import SiteLinks
-from commonage.link.sites.messages import Protocols, SiteHello
+from commonage.link.sites.messages.hello import Protocols, SiteHello
 from commonage.link.sites.registry import SiteRegistry
-from commonage.link.sites.streams import Stream, StreamType
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
+from commonage.link.sites.transport.streams import Stream, StreamType
 from commonage.ports.agents import OnProgress
 
 QUICK = Backoff(first_s=0.05, longest_s=0.2, refused_s=0.2)

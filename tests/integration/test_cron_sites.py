@@ -32,7 +32,7 @@ from commonage.domain.reasons.cron_jobs import (
     TakenByCronRun,
 )
 from commonage.domain.workloads import State
-from commonage.link.sites.messages import CRON_PROTOCOL
+from commonage.link.sites.messages.hello import CRON_PROTOCOL
 from commonage.ports.cron_sites import SiteRun
 from commonage.site_agent.agent import SiteAgent
 from commonage.testing import factories as make

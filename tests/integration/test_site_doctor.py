@@ -17,8 +17,8 @@ from tests.integration.site_link_world import SERVES, World, site_world
 
 from commonage.join.listener import server_context
 from commonage.link.sites.credentials import SiteCredentials
-from commonage.link.sites.engine_messages import SiteNetwork
-from commonage.link.sites.messages import Protocols
+from commonage.link.sites.messages.engine import SiteNetwork
+from commonage.link.sites.messages.hello import Protocols
 from commonage.server.commands.doctor import doctor
 from commonage.server.data_dir import prepare
 from commonage.server.doctor import checks

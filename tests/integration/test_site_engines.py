@@ -24,11 +24,11 @@ from commonage.engines.remote.engine import RemoteEngine
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import STATUSES
 from commonage.link.sites.links import SiteEvents
-from commonage.link.sites.messages import Protocols
-from commonage.link.sites.streams import StreamType
+from commonage.link.sites.messages.engine import STATUSES
+from commonage.link.sites.messages.hello import Protocols
+from commonage.link.sites.transport.connection import SiteConnection
+from commonage.link.sites.transport.streams import StreamType
 from commonage.ports.clock import Clock
 from commonage.ports.metrics import Sample
 from commonage.site_agent.agent import SiteAgent, SiteSettings

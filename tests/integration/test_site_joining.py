@@ -25,10 +25,10 @@ from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.sites.connection import Handlers
 from commonage.link.sites.credentials import SiteCredentials, SiteIdentity
 from commonage.link.sites.dialer import SiteDialer
 from commonage.link.sites.service import InviteRules, SiteService
+from commonage.link.sites.transport.connection import Handlers
 from commonage.ports.sites import SiteState
 from commonage.server.bootstrap import SystemClock
 from commonage.site_agent.join import CannotJoin, join

@@ -15,9 +15,9 @@ from tests.integration.site_link_world import ECHO, NAME, SERVES, Text, World, f
 from commonage.domain.errors import EngineFailure
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import SiteConnection
 from commonage.link.sites.credentials import NotJoined, SiteCredentials
-from commonage.link.sites.messages import Protocols
+from commonage.link.sites.messages.hello import Protocols
+from commonage.link.sites.transport.connection import SiteConnection
 
 pytestmark = pytest.mark.anyio
 DAY_S = 86_400.0

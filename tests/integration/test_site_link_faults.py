@@ -16,8 +16,8 @@ from tests.integration.site_link_world import World, site_world
 from commonage.domain.errors import EngineFailure
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.connection import Handlers
-from commonage.link.sites.streams import Stream, StreamType
+from commonage.link.sites.transport.connection import Handlers
+from commonage.link.sites.transport.streams import Stream, StreamType
 from commonage.ports.agents import OnProgress
 from commonage.testing.fault_proxy import FaultProxy, Faults
 

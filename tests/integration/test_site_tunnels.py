@@ -18,12 +18,12 @@ from tests.integration.site_link_world import World, first_answer, site_world
 from commonage.domain.errors import EngineFailure
 from commonage.link.connection import encode_frame
 from commonage.link.exchange import ConnectionLost, message_frame
-from commonage.link.sites import tunnel_pool
-from commonage.link.sites.connection import Handlers
-from commonage.link.sites.messages import Protocols, SiteHello
-from commonage.link.sites.packets import connect
-from commonage.link.sites.stream_forwarder import StreamForwarder
-from commonage.link.sites.streams import StreamType
+from commonage.link.sites.messages.hello import Protocols, SiteHello
+from commonage.link.sites.transport import tunnel_pool
+from commonage.link.sites.transport.connection import Handlers
+from commonage.link.sites.transport.packets import connect
+from commonage.link.sites.transport.stream_forwarder import StreamForwarder
+from commonage.link.sites.transport.streams import StreamType
 from commonage.testing.fault_proxy import FaultProxy, Faults
 
 pytestmark = pytest.mark.anyio

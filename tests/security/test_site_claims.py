@@ -22,8 +22,7 @@ from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.statuses import MAX_UNKNOWN
 from commonage.engines.settings import RemoteSettings
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import Handlers, SiteConnection
-from commonage.link.sites.engine_messages import (
+from commonage.link.sites.messages.engine import (
     ATTACH,
     PULL_TOKEN,
     REPORT,
@@ -35,6 +34,7 @@ from commonage.link.sites.engine_messages import (
     SiteStatuses,
     WantedImage,
 )
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken

@@ -28,10 +28,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import encode_frame
 from commonage.link.messages import RENEW, SERVER_NAME, Nothing, SigningRequest
-from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.credentials import signing_request
-from commonage.link.sites.frames import MAX_OPEN_BYTES, FrameType, encode
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
+from commonage.link.sites.transport.frames import MAX_OPEN_BYTES, FrameType, encode
+from commonage.link.sites.transport.streams import Stream
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates, write_file
 from commonage.link.messages import NODE_ID_URI
-from commonage.link.sites.messages import SITE_URI
+from commonage.link.sites.messages.hello import SITE_URI
 
 AUTHORITY_YEARS = 10
 SERVER_DAYS = 730

@@ -1,4 +1,4 @@
-"""The durable store. Used by control. An implementation must pass `commonage.testing.store_contract`.
+"""The durable store. Used by control. An implementation must pass `commonage.testing.store.contract`.
 
 There is one write call, `commit(batch)`: all of a batch or nothing, durable when it returns. All other calls read.
 """

@@ -12,11 +12,11 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.gpu.detect import share_devices
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import Handlers, SiteConnection
 from commonage.link.sites.credentials import SiteCredentials
 from commonage.link.sites.dialer import SiteDialer
-from commonage.link.sites.engine_messages import ATTACH, SiteNetwork
-from commonage.link.sites.messages import SiteWelcome
+from commonage.link.sites.messages.engine import ATTACH, SiteNetwork
+from commonage.link.sites.messages.hello import SiteWelcome
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.server.bootstrap import SystemClock, sharing_of

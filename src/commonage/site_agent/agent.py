@@ -13,9 +13,8 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.statuses import Capabilities
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RESUME, Device, Nothing
-from commonage.link.sites.connection import Handlers, SiteConnection
-from commonage.link.sites.cron_messages import CLAIM_RUN, KEEP_CRON_JOB, KEEP_ONLY_CRON_JOBS
-from commonage.link.sites.engine_messages import (
+from commonage.link.sites.messages.cron import CLAIM_RUN, KEEP_CRON_JOB, KEEP_ONLY_CRON_JOBS
+from commonage.link.sites.messages.engine import (
     ATTACH,
     BUNDLE,
     EXEC,
@@ -40,8 +39,9 @@ from commonage.link.sites.engine_messages import (
     Start,
     Stop,
 )
-from commonage.link.sites.messages import CRON_PROTOCOL
+from commonage.link.sites.messages.hello import CRON_PROTOCOL
 from commonage.link.sites.sqlite_file import SqliteFile
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine

@@ -15,7 +15,7 @@ from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.link.sites.engine_messages import Start
+from commonage.link.sites.messages.engine import Start
 from commonage.link.sites.sqlite_file import SqliteFile, Statement
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine

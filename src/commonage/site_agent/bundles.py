@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure, file_errors
-from commonage.link.sites.engine_messages import BundleUpload
-from commonage.link.sites.packets import Packets, PacketType
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.messages.engine import BundleUpload
+from commonage.link.sites.transport.packets import Packets, PacketType
+from commonage.link.sites.transport.streams import Stream
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

@@ -20,8 +20,7 @@ from commonage.domain.reasons.cron_jobs import ReplacedByNextRun, TakenByCronRun
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind, attempt_id, workload_of
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.cron_messages import (
+from commonage.link.sites.messages.cron import (
     REPORT_RUNS,
     CronJobIds,
     CronJobVersions,
@@ -29,8 +28,9 @@ from commonage.link.sites.cron_messages import (
     KeptCronJob,
     SiteRuns,
 )
-from commonage.link.sites.engine_messages import Start
+from commonage.link.sites.messages.engine import Start
 from commonage.link.sites.sqlite_file import SqliteFile, Statement
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.cron_sites import SiteCronJob, SiteRun

@@ -12,7 +12,7 @@ from commonage.control.usage.attribution import unknown_pids
 from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.statuses import StartRequest
-from commonage.link.sites.engine_messages import DeviceWarning, DeviceWarnings, NodeDevices
+from commonage.link.sites.messages.engine import DeviceWarning, DeviceWarnings, NodeDevices
 from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock

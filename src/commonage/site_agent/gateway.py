@@ -12,9 +12,9 @@ from collections.abc import Collection
 
 from commonage.domain.errors import EngineFailure
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import GATEWAY
-from commonage.link.sites.stream_forwarder import StreamForwarder
+from commonage.link.sites.messages.engine import GATEWAY
+from commonage.link.sites.transport.connection import SiteConnection
+from commonage.link.sites.transport.stream_forwarder import StreamForwarder
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"

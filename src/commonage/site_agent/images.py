@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commonage.domain.errors import EngineFailure
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import PULL_TOKEN, WantedImage
+from commonage.link.sites.messages.engine import PULL_TOKEN, WantedImage
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.registry import PullToken
 
 

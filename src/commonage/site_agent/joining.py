@@ -10,8 +10,7 @@ from typing import Any
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.exchange import RequestHandler
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.join_messages import (
+from commonage.link.sites.messages.join import (
     IS_NODE_ADMITTED,
     NODE_KIT,
     NODE_LEFT,
@@ -26,6 +25,7 @@ from commonage.link.sites.join_messages import (
     Removal,
     WantedToken,
 )
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.agents import Drains, OnProgress
 from commonage.ports.joining import Joining
 

@@ -12,7 +12,7 @@ from commonage.control.usage.attribution import MeasurementRound, attribute, mer
 from commonage.control.usage.samples import AttemptSamples, of_attempts_on_devices, of_devices, of_node
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.nodes import Allocation, NodeKey, NodeReport
-from commonage.link.sites.engine_messages import Samples, SiteMeasured
+from commonage.link.sites.messages.engine import Samples, SiteMeasured
 from commonage.link.sites.sqlite_file import SqliteFile
 
 ON_FULL = "DELETE FROM samples WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM samples)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from commonage.domain.statuses import Phase, Status
-from commonage.link.sites.engine_messages import SiteStatuses
+from commonage.link.sites.messages.engine import SiteStatuses
 from commonage.ports.engine import Engine
 
 _RANK = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}

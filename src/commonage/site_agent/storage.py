@@ -7,7 +7,7 @@ from typing import Any
 
 from commonage.link.exchange import RequestHandler
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.storage_messages import (
+from commonage.link.sites.messages.storage import (
     LIMIT_STORAGE,
     MEASURE_HOMES,
     MEASURE_VOLUMES,

@@ -7,9 +7,9 @@ import socket
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure, NotFound
-from commonage.link.sites.engine_messages import AttemptId, ExecCommand, LogLines, LogRequest, TerminalSize
-from commonage.link.sites.packets import Packets, PacketType, connect, decode, encode
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.messages.engine import AttemptId, ExecCommand, LogLines, LogRequest, TerminalSize
+from commonage.link.sites.transport.packets import Packets, PacketType, connect, decode, encode
+from commonage.link.sites.transport.streams import Stream
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream
 from commonage.site_agent.statuses import StatusTracker

@@ -7,8 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
-from commonage.link.sites.messages import PROTOCOL
+from commonage.link.sites.messages.hello import PROTOCOL
+from commonage.link.sites.transport.connection import Handlers, LinkEnd, SiteConnection
 
 
 @asynccontextmanager

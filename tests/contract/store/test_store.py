@@ -10,7 +10,7 @@ from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 from commonage.store.urls import sqlite_url
 from commonage.testing.fakes.store import MemoryStore
-from commonage.testing.store_contract import StoreContract
+from commonage.testing.store.contract import StoreContract
 
 pytestmark = pytest.mark.anyio
 

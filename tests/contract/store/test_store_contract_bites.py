@@ -13,7 +13,7 @@ from commonage.domain.usage import Usage, UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store, Visible
 from commonage.testing.fakes.store import MemoryStore, Shelf
-from commonage.testing.store_contract import StoreContract
+from commonage.testing.store.contract import StoreContract
 
 suite = StoreContract()
 

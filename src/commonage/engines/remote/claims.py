@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from commonage.domain.codec import Unreadable, to_json
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Status
-from commonage.link.sites.engine_messages import SiteReport
-from commonage.link.sites.storage_messages import HomeSize
+from commonage.link.sites.messages.engine import SiteReport
+from commonage.link.sites.messages.storage import HomeSize
 from commonage.ports.cron_sites import SiteRun
 from commonage.ports.homes import FolderSize
 

@@ -23,8 +23,7 @@ from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.remote.records import Command, Known, SiteRecords
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.link.exchange import ConnectionLost
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import (
+from commonage.link.sites.messages.engine import (
     BUNDLE,
     FORGET,
     START,
@@ -34,7 +33,8 @@ from commonage.link.sites.engine_messages import (
     Start,
     Stop,
 )
-from commonage.link.sites.packets import Packets, PacketType
+from commonage.link.sites.transport.connection import SiteConnection
+from commonage.link.sites.transport.packets import Packets, PacketType
 from commonage.ports.clock import Clock
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import upload
 from commonage.engines.remote.statuses import SiteAttempts
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.cron_messages import (
+from commonage.link.sites.messages.cron import (
     CLAIM_RUN,
     KEEP_CRON_JOB,
     KEEP_ONLY_CRON_JOBS,
@@ -25,7 +24,8 @@ from commonage.link.sites.cron_messages import (
     KeptCronJob,
     SiteRuns,
 )
-from commonage.link.sites.messages import CRON_PROTOCOL
+from commonage.link.sites.messages.hello import CRON_PROTOCOL
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.cron_sites import CronSite, RunReport, SiteCronJob, SiteRun
 

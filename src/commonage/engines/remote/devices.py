@@ -9,8 +9,8 @@ from commonage.domain.nodes import Allocation, NodeReport
 from commonage.engines.remote.records import SiteRecords, Warned
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RESUME, Device, Nothing
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import DeviceWarnings, NodeDevices
+from commonage.link.sites.messages.engine import DeviceWarnings, NodeDevices
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.agents import AgentReport, OnProgress, RemoteDevices
 from commonage.ports.clock import Clock
 

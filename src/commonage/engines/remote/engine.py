@@ -35,9 +35,8 @@ from commonage.engines.remote.tunnels import Tunnels
 from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import Handlers, SiteConnection
-from commonage.link.sites.cron_messages import REPORT_RUNS, SiteRuns
-from commonage.link.sites.engine_messages import (
+from commonage.link.sites.messages.cron import REPORT_RUNS, SiteRuns
+from commonage.link.sites.messages.engine import (
     ATTACH,
     GATEWAY,
     MEASURE,
@@ -59,8 +58,9 @@ from commonage.link.sites.engine_messages import (
     SiteStatuses,
     WantedImage,
 )
-from commonage.link.sites.join_messages import NODE_LEFT, NodeName
-from commonage.link.sites.packets import connect
+from commonage.link.sites.messages.join import NODE_LEFT, NodeName
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
+from commonage.link.sites.transport.packets import connect
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine

@@ -12,8 +12,7 @@ from commonage.domain.reasons.nodes import NodesCannotJoin, SiteUnreachable, Unr
 from commonage.join.script import cloud_init
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.join_messages import (
+from commonage.link.sites.messages.join import (
     IS_NODE_ADMITTED,
     NODE_KIT,
     NODE_TOKEN,
@@ -23,6 +22,7 @@ from commonage.link.sites.join_messages import (
     Removal,
     WantedToken,
 )
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining, JoinKit, JoinToken
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.statuses import StartRequest, Status
-from commonage.link.sites.engine_messages import SiteReport
+from commonage.link.sites.messages.engine import SiteReport
+from commonage.link.sites.messages.storage import HomeSize
 from commonage.link.sites.sqlite_file import SqliteFile, Statement
-from commonage.link.sites.storage_messages import HomeSize
 from commonage.ports.homes import FolderSize
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import RemoteSettings
-from commonage.link.sites.connection import Handlers, SiteConnection
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Storage

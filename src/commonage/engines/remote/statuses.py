@@ -15,7 +15,7 @@ from commonage.engines.remote.claims import checked_status
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.records import Known, SiteRecords
 from commonage.engines.remote.tunnels import Tunnels
-from commonage.link.sites.engine_messages import SiteStatuses
+from commonage.link.sites.messages.engine import SiteStatuses
 
 _log = logging.getLogger(__name__)
 MAX_UNKNOWN = 1000

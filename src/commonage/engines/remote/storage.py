@@ -11,8 +11,7 @@ from commonage.domain.volumes import Volume
 from commonage.engines.remote.claims import checked_folders, checked_homes
 from commonage.engines.remote.records import SiteRecords, Stored
 from commonage.link.messages import Nothing
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.storage_messages import (
+from commonage.link.sites.messages.storage import (
     LIMIT_STORAGE,
     MEASURE_HOMES,
     MEASURE_VOLUMES,
@@ -21,6 +20,7 @@ from commonage.link.sites.storage_messages import (
     StorageLimits,
     Volumes,
 )
+from commonage.link.sites.transport.connection import SiteConnection
 from commonage.ports.homes import Enforcement, FolderSize, Storage
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.statuses import LogLine
-from commonage.link.sites.connection import SiteConnection
-from commonage.link.sites.engine_messages import EXEC, LOGS, ExecCommand, LogLines, LogRequest, TerminalSize
-from commonage.link.sites.packets import Packets, PacketType, decode, encode
-from commonage.link.sites.streams import Stream
+from commonage.link.sites.messages.engine import EXEC, LOGS, ExecCommand, LogLines, LogRequest, TerminalSize
+from commonage.link.sites.transport.connection import SiteConnection
+from commonage.link.sites.transport.packets import Packets, PacketType, decode, encode
+from commonage.link.sites.transport.streams import Stream
 from commonage.ports.execs import ExecStream
 
 _UNREAD_BYTES = 256 * 1024

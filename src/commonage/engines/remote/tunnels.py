@@ -15,7 +15,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from commonage.engines.remote.records import SiteRecords
-from commonage.link.sites.stream_forwarder import StreamForwarder
+from commonage.link.sites.transport.stream_forwarder import StreamForwarder
 
 _log = logging.getLogger(__name__)
 _TRIES = 64

@@ -2,13 +2,8 @@
 
 | question | module |
 |---|---|
-| requests, messages and streams on one connection | `connection.py` |
-| streams, their types and their flow control | `streams.py` |
-| a TCP connection on a TLS connection of its own | `tunnel_connection.py` |
-| who dials these, when, and how many | `tunnel_pool.py` |
-| which frame is sent next | `outbox.py` |
-| binary frames | `frames.py` |
-| hello, welcome, and versions of the protocol | `messages.py` |
+| one connection: frames, streams, tunnels | `transport/` |
+| what is sent, and versions of the protocol | `messages/` |
 | admission of sites that dial | `listener.py` |
 | the links of all sites, on the control plane | `links.py` |
 | which sites may connect | `registry.py` |

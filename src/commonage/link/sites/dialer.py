@@ -17,11 +17,11 @@ from commonage.domain.errors import CommonageError
 from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
 from commonage.link.exchange import ConnectionLost, error_text, message_frame
 from commonage.link.messages import RENEW, RENEW_BEFORE_S, SERVER_NAME, LinkRefused, Nothing, SigningRequest
-from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
 from commonage.link.sites.credentials import NotJoined, SiteCredentials, SiteIdentity, new_key, signing_request
-from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, Protocols, SiteHello, SiteWelcome
-from commonage.link.sites.tls_streams import dial
-from commonage.link.sites.tunnel_pool import DIAL_TUNNEL, DialTunnel, TunnelServer
+from commonage.link.sites.messages.hello import MAX_CLOCK_OFFSET_S, Protocols, SiteHello, SiteWelcome
+from commonage.link.sites.transport.connection import Handlers, LinkEnd, SiteConnection
+from commonage.link.sites.transport.tls_streams import dial
+from commonage.link.sites.transport.tunnel_pool import DIAL_TUNNEL, DialTunnel, TunnelServer
 from commonage.ports.agents import OnProgress
 
 _log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from commonage.domain.iterations import Iterations
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RENEW, Certificate, LinkRefused, SigningRequest
-from commonage.link.sites.connection import Handlers, LinkEnd, SiteConnection
 from commonage.link.sites.listener import AdmittedSite, SiteListener
-from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, TUNNELS_PROTOCOL, Protocols
+from commonage.link.sites.messages.hello import MAX_CLOCK_OFFSET_S, TUNNELS_PROTOCOL, Protocols
 from commonage.link.sites.registry import SiteRegistry
+from commonage.link.sites.transport.connection import Handlers, LinkEnd, SiteConnection
 from commonage.ports.agents import OnProgress
 
 _log = logging.getLogger(__name__)

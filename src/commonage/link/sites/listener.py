@@ -19,9 +19,9 @@ from commonage.link.certificate_authority import CertificateAuthority, key_diges
 from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
 from commonage.link.exchange import error_text, message_frame
 from commonage.link.messages import SERVER_NAME, LinkRefused
-from commonage.link.sites.messages import SITE_URI, Protocols, SiteHello, SiteWelcome
+from commonage.link.sites.messages.hello import SITE_URI, Protocols, SiteHello, SiteWelcome
 from commonage.link.sites.registry import SiteRegistry
-from commonage.link.sites.tls_streams import listen
+from commonage.link.sites.transport.tls_streams import listen
 from commonage.link.tls import server_context
 
 _log = logging.getLogger(__name__)

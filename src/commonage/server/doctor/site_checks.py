@@ -12,7 +12,7 @@ from commonage.domain.errors import CommonageError
 from commonage.link.messages import RENEW_BEFORE_S
 from commonage.link.sites.credentials import NotJoined, SiteCredentials, SiteIdentity
 from commonage.link.sites.dialer import SiteRefused, probe
-from commonage.link.sites.messages import MAX_CLOCK_OFFSET_S, SiteWelcome
+from commonage.link.sites.messages.hello import MAX_CLOCK_OFFSET_S, SiteWelcome
 from commonage.server.commands.site_join import FOLDER
 from commonage.server.data_dir import DataDirError, running_server
 from commonage.server.doctor import checks

@@ -16,8 +16,8 @@ from tests.contract.engines.test_fake import FakeRig
 from commonage.domain.statuses import Phase
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import RemoteSettings
-from commonage.link.sites.connection import LinkEnd, SiteConnection
-from commonage.link.sites.messages import PROTOCOL
+from commonage.link.sites.messages.hello import PROTOCOL
+from commonage.link.sites.transport.connection import LinkEnd, SiteConnection
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine

@@ -15,7 +15,7 @@ from commonage.domain.reasons.devices import GpuDriverSilent
 from commonage.domain.statuses import Phase, ProcessOwner, StartRequest
 from commonage.engines.remote.engine import RemoteEngine
 from commonage.gpu.none import NoDevices
-from commonage.link.sites.engine_messages import DeviceWarning, DeviceWarnings, Samples
+from commonage.link.sites.messages.engine import DeviceWarning, DeviceWarnings, Samples
 from commonage.ports.agents import AgentReport, ignore_progress
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.ports.metrics import Sample

@@ -21,7 +21,7 @@ from commonage.domain.statuses import Phase, Status
 from commonage.engines.remote.commands import WITHDRAW_AFTER_S
 from commonage.engines.remote.engine import GRACE_S
 from commonage.engines.settings import ProcessSettings
-from commonage.link.sites.engine_messages import Start
+from commonage.link.sites.messages.engine import Start
 from commonage.link.sites.sqlite_file import SqliteFile, Statement
 from commonage.testing.behaviour import Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -528,7 +528,7 @@ from tests.contract.engines.remote.rig import RealClock
 from tests.contract.engines.rigs import ProcessRig
 from commonage.domain.codec import from_json
 from commonage.engines.settings import ProcessSettings
-from commonage.link.sites.engine_messages import Start
+from commonage.link.sites.messages.engine import Start
 from commonage.site_agent.agent import SiteAgent
 from commonage.site_agent.gateway import SiteGateway
 import json

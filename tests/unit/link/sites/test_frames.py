@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.codec import Unreadable
-from commonage.link.sites.frames import (
+from commonage.link.sites.transport.frames import (
     CHUNK_BYTES,
     Frame,
     FrameDecoder,

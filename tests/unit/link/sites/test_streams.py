@@ -12,9 +12,9 @@ import pytest
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.connection import Handlers, SiteConnection
-from commonage.link.sites.frames import FrameType, encode, encode_count
-from commonage.link.sites.streams import WINDOW_BYTES, Stream, StreamType
+from commonage.link.sites.transport.connection import Handlers, SiteConnection
+from commonage.link.sites.transport.frames import FrameType, encode, encode_count
+from commonage.link.sites.transport.streams import WINDOW_BYTES, Stream, StreamType
 from commonage.ports.agents import OnProgress
 from commonage.ports.execs import NotRunning
 from commonage.testing.site_links import connected_pair

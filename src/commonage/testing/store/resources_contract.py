@@ -1,4 +1,4 @@
-"""Contract tests for platform resources in a store. Part of `store_contract`."""
+"""Contract tests for platform resources in a store. Part of `contract`."""
 
 from __future__ import annotations
 

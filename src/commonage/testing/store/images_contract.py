@@ -1,4 +1,4 @@
-"""Contract tests for images in a store. Part of `store_contract`."""
+"""Contract tests for images in a store. Part of `contract`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commonage.domain.images import Image, Removal
 from commonage.ports.store import Batch, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
-from commonage.testing.store_reading_contract import some_examples
+from commonage.testing.store.reading_contract import some_examples
 
 
 @pytest.mark.anyio

@@ -1,7 +1,7 @@
 """What a site link carries for an engine: requests and streams of the port, and what the site sends by itself.
 
 The control plane's end is `engines.remote`, the site's is `site_agent`. After a connect the site sends its report, the
-runs of cron jobs that it fired (`cron_messages`), and a complete `SiteStatuses`, then each change. Samples that were
+runs of cron jobs that it fired (`cron`), and a complete `SiteStatuses`, then each change. Samples that were
 measured while the link was down follow as requests.
 """
 
@@ -13,7 +13,7 @@ from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner, StartRequest, Status
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.streams import StreamType
+from commonage.link.sites.transport.streams import StreamType
 from commonage.ports.devices import DeviceSample
 from commonage.ports.execs import Terminal
 from commonage.ports.metrics import Sample
@@ -41,7 +41,7 @@ class SiteReport:
     """The site's engine, nodes and environments now. `failure`: why its engine does not answer; then they are its last.
 
     `samples_dropped`: how many samples of an outage did not fit on the site's disk. `lets_join`: the site has a join
-    service for nodes. `measures_storage`: it answers the requests of `storage_messages`.
+    service for nodes. `measures_storage`: it answers the requests of `storage`.
     """
 
     capabilities: Capabilities

@@ -1,4 +1,4 @@
-"""Contract tests for reservations, cron jobs and notices of quotas in a store. Part of `store_contract`."""
+"""Contract tests for reservations, cron jobs and notices of quotas in a store. Part of `contract`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commonage.domain.workloads import State
 from commonage.ports.store import Batch, Filter, Store
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
-from commonage.testing.store_reading_contract import some_examples
+from commonage.testing.store.reading_contract import some_examples
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""Contract tests for usage reports in a store. Part of `store_contract`."""
+"""Contract tests for usage reports in a store. Part of `contract`."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ from commonage.link.exchange import (
     error_text,
 )
 from commonage.link.messages import REPORT_EVERY_S, SILENCE_S, RequestType
-from commonage.link.sites.frames import Frame, FrameDecoder, FrameType, decode_time, encode, encode_time
-from commonage.link.sites.outbox import Outbox, Overflow
-from commonage.link.sites.packets import join
-from commonage.link.sites.streams import MAX_INCOMING, Stream, StreamHandler, Streams, StreamType
-from commonage.link.sites.tunnel_connection import TunnelConnection
-from commonage.link.sites.tunnel_pool import DIAL_TUNNEL, Target, TunnelPool
+from commonage.link.sites.transport.frames import Frame, FrameDecoder, FrameType, decode_time, encode, encode_time
+from commonage.link.sites.transport.outbox import Outbox, Overflow
+from commonage.link.sites.transport.packets import join
+from commonage.link.sites.transport.streams import MAX_INCOMING, Stream, StreamHandler, Streams, StreamType
+from commonage.link.sites.transport.tunnel_connection import TunnelConnection
+from commonage.link.sites.transport.tunnel_pool import DIAL_TUNNEL, Target, TunnelPool
 
 HEARTBEAT_EVERY_S = REPORT_EVERY_S
 _READ_BYTES = 96 * 1024  # above 128 KiB, the C library maps and clears fresh memory for each read

@@ -18,8 +18,8 @@ from commonage.domain.codec import Json, Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.exchange import ConnectionLost, decode_failure, encode_failure
 from commonage.link.messages import Nothing, RequestType
-from commonage.link.sites.streams import StreamType
-from commonage.link.sites.tunnel_connection import Buffers, TunnelConnection
+from commonage.link.sites.transport.streams import StreamType
+from commonage.link.sites.transport.tunnel_connection import Buffers, TunnelConnection
 
 _log = logging.getLogger(__name__)
 SPARES = 4

@@ -17,7 +17,7 @@ from typing import cast
 from commonage.domain.codec import Json, Unreadable
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.exchange import ConnectionLost, encode_json, error_text, parse_json
-from commonage.link.sites.packets import reset
+from commonage.link.sites.transport.packets import reset
 
 _LENGTH = struct.Struct(">I")
 PIECE_BYTES = 256 * 1024

@@ -1,4 +1,4 @@
-"""Contract tests for reading a store: lists, pages, counts, events, usage. Part of `store_contract`."""
+"""Contract tests for reading a store: lists, pages, counts, events, usage. Part of `contract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract tests for new names of history and owners of waiting work in a store. Part of `store_contract`."""
+"""Contract tests for new names of history and owners of waiting work in a store. Part of `contract`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
-from commonage.link.sites.streams import TURN_BYTES, Stream
+from commonage.link.sites.transport.streams import TURN_BYTES, Stream
 
 T = TypeVar("T")
 _HEADER = struct.Struct("!BI")

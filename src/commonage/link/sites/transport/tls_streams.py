@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from commonage.link.sites.frames import CHUNK_BYTES
+from commonage.link.sites.transport.frames import CHUNK_BYTES
 
 BUFFER_BYTES = 256 * 1024
 OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]

@@ -1,4 +1,4 @@
-"""Contract tests for the deletion of ended workloads and old events in a store. Part of `store_contract`."""
+"""Contract tests for the deletion of ended workloads and old events in a store. Part of `contract`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commonage.domain.usage import DAY_S, Usage
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
-from commonage.testing.store_reading_contract import some_examples
+from commonage.testing.store.reading_contract import some_examples
 
 _HOUR_S = 3600
 _PERIODS = [(0, 5), (0, 1), (1, 3), (2, 3), (4, 5), (-3, 9)]

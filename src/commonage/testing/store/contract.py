@@ -19,13 +19,13 @@ from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store, Visible
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
-from commonage.testing.store_images_contract import StoreImagesContract
-from commonage.testing.store_offboarding_contract import StoreOffboardingContract
-from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
-from commonage.testing.store_reservations_contract import StoreReservationsContract
-from commonage.testing.store_resources_contract import StoreResourcesContract
-from commonage.testing.store_retention_contract import StoreRetentionContract
-from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
+from commonage.testing.store.images_contract import StoreImagesContract
+from commonage.testing.store.offboarding_contract import StoreOffboardingContract
+from commonage.testing.store.reading_contract import StoreReadingContract, some_examples
+from commonage.testing.store.reservations_contract import StoreReservationsContract
+from commonage.testing.store.resources_contract import StoreResourcesContract
+from commonage.testing.store.retention_contract import StoreRetentionContract
+from commonage.testing.store.usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.link.exchange import ConnectionLost, decode_failure, encode_failure, encode_json, parse_json
-from commonage.link.sites.frames import (
+from commonage.link.sites.transport.frames import (
     CHUNK_BYTES,
     MAX_OPEN_BYTES,
     FrameType,
@@ -27,7 +27,7 @@ from commonage.link.sites.frames import (
     encode_count,
     payload_bytes,
 )
-from commonage.link.sites.outbox import Outbox
+from commonage.link.sites.transport.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 WINDOW_BYTES = 1024 * 1024

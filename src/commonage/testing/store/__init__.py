@@ -1,0 +1,1 @@
+"""The contract suite of stores. Inherit from `contract.StoreContract`; the other modules are parts of it."""
