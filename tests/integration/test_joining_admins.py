@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -17,7 +18,6 @@ from tests.integration.joining_world import World, opened
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
-from commonage.api.routing import Services
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
 from commonage.domain.nodes import LOCAL_SITE
@@ -41,7 +41,8 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
         control.drains = Drains(
             control.live_state, control.writer, control.nodes, control.clock, control.settings, join_services
         )
-        app = create_app(control, Auth(made.identity), services=Services(nodes=join_services))
+        control.node_admission = replace(control.node_admission, joining=join_services)
+        app = create_app(control, Auth(made.identity))
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client
@@ -69,6 +70,11 @@ async def test_admins_make_and_revoke_tokens(world: World, tmp_path: Path) -> No
         assert (kit["script"], kit["script_sha256"]) == (script.text, said["script_sha256"])
         world.tokens.check(said["token"], time.time())
         assert (await client.delete(f"{API_PATH}/join-tokens", headers=ADMIN)).status_code == 200
+        events = (await client.get(f"{API_PATH}/events", headers=ADMIN)).json()["items"]
+        audit = [one["reason"] for one in events if one["kind"] == "audit"]
+        assert [(one["code"], one["params"]["site"], one["params"]["by"]) for one in audit] == [
+            ("NodeTokenCreated", "local", "root"), ("NodeTokensRevoked", "local", "root"),
+        ]  # fmt: skip
         with pytest.raises(Forbidden, match="revoked"):
             world.tokens.check(said["token"], time.time())
         token = world.tokens.make([world.at], time.time())
@@ -158,7 +164,9 @@ async def test_where_no_node_can_join_that_is_said(tmp_path: Path, call: tuple[s
 async def test_admins_make_tokens_for_a_site_elsewhere(world: World, tmp_path: Path) -> None:
     """Its join service answers in place of the control plane's."""
     async with serving(tmp_path, run=False) as made:
-        app = create_app(made.control, Auth(made.identity), services=Services(nodes={"clinic": world.join_service}))
+        control = made.control
+        control.node_admission = replace(control.node_admission, joining={"clinic": world.join_service})
+        app = create_app(control, Auth(made.identity))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=URL) as client:
             token = await client.post(f"{API_PATH}/join-tokens", headers=ADMIN, json={"site": "clinic", "for_s": 600})
             assert token.status_code == 201
@@ -173,5 +181,5 @@ async def test_admins_make_tokens_for_a_site_elsewhere(world: World, tmp_path: P
             assert (here.status_code, here.json()["code"]) == (409, "conflict")
             unknown = await client.get(f"{API_PATH}/join-kit", params={"site": "ward"}, headers=ADMIN)
             assert (unknown.status_code, unknown.json()["code"]) == (404, "site-not-found")
-            assert "there are: clinic" in unknown.json()["detail"]
+            assert "Such sites: clinic" in unknown.json()["detail"]
             assert (await client.get(f"{PORTAL_PATH}join")).status_code == 404, "only the site serves its script"

@@ -27,6 +27,7 @@ from commonage.join.tokens import Tokens
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.sites.credentials import SiteCredentials, SiteIdentity
 from commonage.link.sites.dialer import SiteDialer
+from commonage.link.sites.messages.hello import PROTOCOL
 from commonage.link.sites.service import InviteRules, SiteService
 from commonage.link.sites.transport.connection import Handlers
 from commonage.ports.sites import SiteState
@@ -100,7 +101,7 @@ async def test_a_machine_with_a_token_joins_and_connects(door: Door, tmp_path: P
     door.world.dial(SiteCredentials(tmp_path / "appliance"))
     await door.world.connected("clinic")
     [view] = await door.sites.sites()
-    assert (view.state, view.protocol, view.address) == (SiteState.CONNECTED, 1, "127.0.0.1")
+    assert (view.state, view.protocol, view.address) == (SiteState.CONNECTED, PROTOCOL, "127.0.0.1")
     assert view.certificate_until is not None
 
 

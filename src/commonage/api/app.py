@@ -84,7 +84,7 @@ def create_app(
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
-    app.state.context = Context(control, auth, services.nodes, services.images)
+    app.state.context = Context(control, auth, services.images)
     api = _api()
     api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")
@@ -92,8 +92,8 @@ def create_app(
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
-    if LOCAL_SITE in services.nodes:
-        app.router.routes.append(script_route(services.nodes[LOCAL_SITE]))
+    if (joining := control.node_admission.joining.get(LOCAL_SITE)) is not None:
+        app.router.routes.append(script_route(joining))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app

@@ -21,7 +21,6 @@ from commonage.control.request_limits import Connection
 from commonage.domain.errors import InvalidInput
 from commonage.domain.permissions import OWN, Permission
 from commonage.domain.principals import Principal
-from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.wire.reasons import Problem
 
@@ -45,9 +44,8 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that an installation may lack: they let nodes join (by site), and keep images."""
+    """Services that an installation may lack."""
 
-    nodes: Mapping[str, Joining] = field(default_factory=dict)
     images: Registry | None = None
 
 
@@ -60,7 +58,6 @@ class Context:
 
     control: Control
     auth: Auth
-    joining: Mapping[str, Joining] = field(default_factory=dict)
     registry: Registry | None = None
     streams: Streams = field(default_factory=Streams)
     failed: FailedTokens = field(init=False)

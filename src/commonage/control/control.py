@@ -20,6 +20,7 @@ from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
+from commonage.control.nodes.joining import NodeAdmission
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
 from commonage.control.nodes.sites import SiteAdmission
@@ -131,7 +132,10 @@ class Control:
         self.watchdog = Watchdog(live_state, writer, clock, settings)
         self.nodes = Nodes(NodeSources(engines, devices, self.environments), live_state, writer, clock, settings)
         self.node_views = NodeViews(engines, self.watchdog, live_state)
-        self.joining, self.sites = adapters.joining, SiteAdmission(adapters.sites, writer, clock, settings)
+        self.sites, self.node_admission = (
+            SiteAdmission(adapters.sites, writer, clock, settings),
+            NodeAdmission(adapters.joining, writer, clock, settings),
+        )
         self.drains = Drains(live_state, writer, self.nodes, clock, settings, adapters.joining)
         renting = Renting(adapters.support.cloud, adapters.joining.get(LOCAL_SITE), chance)
         self.node_pools = NodePools(renting, live_state, writer, self.drains, clock, settings)

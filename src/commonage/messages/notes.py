@@ -177,6 +177,8 @@ TEXTS: Texts = {
     r.SiteTokenCreated: "{by} created a token to join as site {site}, valid until {expires_at}.",
     r.SiteRevoked: "{by} revoked site {site}. It can join again with a new token.",
     r.SiteRemoved: "{by} removed site {site}.",
+    r.NodeTokenCreated: "{by} created a token for nodes to join site {site}, valid until {expires_at}.",
+    r.NodeTokensRevoked: "{by} revoked all tokens for nodes to join site {site}.",
     r.PoolNodeAdded: lambda reason, say: f"Node {reason.node} was requested. {say(reason.cause)}{_price(reason)}",
     r.PoolNodeRemoved: lambda reason, say: f"Node {reason.node} was given back. {say(reason.cause)}{_price(reason)}",
     r.PoolBelowMinimum: "The pool has fewer nodes than its minimum of {minimum}.",

@@ -210,7 +210,7 @@ async def assemble(
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
         create_router(control, portal_auth),
         metrics_router(control, meter).routes,
-        Services(joins, registry),
+        Services(registry),
     )
     web = meter.around(app)
     return Components(

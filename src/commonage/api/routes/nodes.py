@@ -33,8 +33,8 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of
-from commonage.domain.errors import Conflict, NotFound
-from commonage.domain.nodes import LOCAL_SITE, NodeKey, NodePoolView
+from commonage.domain.errors import NotFound
+from commonage.domain.nodes import NodeKey, NodePoolView
 from commonage.domain.permissions import Permission
 from commonage.domain.time_zones import zone_of
 from commonage.ports.joining import Joining
@@ -195,11 +195,11 @@ async def make(request: Request) -> JoinTokenOut:
 
     It expires no later than the token of the request.
     """
-    caller(request)
+    principal, admission = caller(request), context(request).control.node_admission
     body = await read_json(request, JoinTokenIn, optional=True)
-    joining = _joining(request, body.site)
+    joining = admission.at(principal, body.site)
     await need_lifetime(request, body.for_s)
-    made = await joining.token(body.for_s)
+    made = await admission.token(principal, body.site, body.for_s)
     user_data = await joining.template(made.token, body.options) if body.cloud_init else None
     return fill(JoinTokenOut, made, script_sha256=(await joining.kit()).script_sha256, user_data=user_data)
 
@@ -212,8 +212,8 @@ async def make(request: Request) -> JoinTokenOut:
 @asks(Permission.MANAGE_PLATFORM)
 async def revoke(request: Request, query: Annotated[JoiningQuery, Query()]) -> DoneOut:
     """Also rotate the Swarm's own worker token. Nodes that have joined stay. For admins."""
-    caller(request)
-    return DoneOut(done=list(await _joining(request, query.site).revoke_tokens()))
+    principal = caller(request)
+    return DoneOut(done=list(await context(request).control.node_admission.revoke(principal, query.site)))
 
 
 @router.get(
@@ -224,8 +224,8 @@ async def revoke(request: Request, query: Annotated[JoiningQuery, Query()]) -> D
 @asks(Permission.MANAGE_PLATFORM)
 async def kit(request: Request, query: Annotated[JoiningQuery, Query()]) -> JoinKitOut:
     """The join script and the packed program, which `commonage node join` copies to the machine. For admins."""
-    caller(request)
-    found = await _joining(request, query.site).kit()
+    principal = caller(request)
+    found = await context(request).control.node_admission.at(principal, query.site).kit()
     packed = base64.b64encode(found.bundle).decode()
     return fill(JoinKitOut, found, bundle=packed)
 
@@ -237,14 +237,3 @@ def script_route(joining: Joining) -> Route:
         return PlainTextResponse((await joining.kit()).script, headers={"Cache-Control": "no-cache"})
 
     return Route(f"{PORTAL_PATH}join", script, methods=["GET"])
-
-
-def _joining(request: Request, site: str) -> Joining:
-    """Raises Conflict if no node can join the control plane's own site, NotFound for an unknown site."""
-    joining = context(request).joining
-    if site in joining:
-        return joining[site]
-    if site == LOCAL_SITE:
-        raise Conflict('no node can join this site; an admin must set `site_address` (and `engine = "swarm"`)')
-    known = ", ".join(sorted(joining)) or "none"
-    raise NotFound(f"there is no site {site[:60]} that nodes could join; there are: {known}", code="site-not-found")

@@ -238,6 +238,21 @@ class SiteRemoved(Reason):
     by: str
 
 
+class NodeTokenCreated(Reason):
+    """An admin created a token with which nodes may join the site."""
+
+    site: str
+    by: str
+    expires_at: float
+
+
+class NodeTokensRevoked(Reason):
+    """An admin revoked all tokens with which nodes may join the site."""
+
+    site: str
+    by: str
+
+
 class PoolNodeAdded(Reason):
     """A node was requested from a cloud. Prices are per hour, of the whole pool; 0: not known."""
 

@@ -7,8 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
-from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.permissions import Permission
+from commonage.domain.errors import InvalidInput
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.labels import SITES
 from commonage.portal.site import Site, form_text
@@ -24,7 +23,7 @@ def routes(site: Site) -> list[Route]:
 
     POST sites/NAME/node-token creates a token with which nodes join that site.
     """
-    sites, joining = site.control.sites, site.control.joining
+    sites, nodes = site.control.sites, site.control.node_admission
 
     async def page(request: Request, visitor: Visitor) -> Response:
         return await show(request, visitor)
@@ -40,11 +39,9 @@ def routes(site: Site) -> list[Route]:
         return await show(request, visitor, token=token)
 
     async def make_node_token(request: Request, visitor: Visitor) -> Response:
-        site.access(visitor).need(Permission.MANAGE_PLATFORM)
         name = request.path_params["name"]
-        if name not in joining:
-            raise NotFound(f"There is no site {name[:60]} that nodes could join.", code="site-not-found")
-        return await show(request, visitor, node_token=(name, await joining[name].token(min(VALIDITY))))
+        made = await nodes.token(visitor.principal, name, min(VALIDITY))
+        return await show(request, visitor, node_token=(name, made))
 
     async def revoke(request: Request, visitor: Visitor) -> Response:
         await sites.revoke(visitor.principal, request.path_params["name"])
@@ -68,7 +65,7 @@ def routes(site: Site) -> list[Route]:
             "error": error,
             "token": token,
             "node_token": node_token,
-            "joining": joining.keys(),
+            "joining": nodes.joining.keys(),
         }
         return site.render(request, visitor, "sites.html", values, 422 if error else 200)
 
