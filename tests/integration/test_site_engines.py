@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.remote.engine import RemoteEngine
+from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.sites import Sites
 from commonage.engines.settings import RemoteSettings
 from commonage.link.messages import Nothing, RequestType
@@ -151,7 +151,7 @@ async def made(folder: Path, protocols: Protocols | None = None) -> AsyncIterato
         await engine.close()
         await engine.delete_records()
 
-    sites = Sites((), RemoteSettings(folder / "sites"), clock, store, open_engine, close_engine)
+    sites = Sites((), RemoteSettings(folder / "sites"), clock, FromSites(store), open_engine, close_engine)
     events = SiteEvents(sites.on_connected, sites.on_joined, sites.on_removed)
     async with site_world(folder, sites.handlers, events=events, protocols=protocols or Protocols()) as world:
         platform = Platform(world, sites, clock, stored=stored)
