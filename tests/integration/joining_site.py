@@ -146,7 +146,7 @@ def what_is_there(node: Newcomer) -> str:
     """What joining could change: files, mounts, who runs since when, the Swarm, the packages."""
     look = r"""
         find /etc /usr/local /root /var/lib/commonage-agent -type f ! -path '*/__pycache__/*' ! -name 'report*' \
-            -printf '%p %T@ %s %m\n' 2>/dev/null | sort
+            ! -name neighbors.json -printf '%p %T@ %s %m\n' 2>/dev/null | sort
         grep -v -e overlay -e /run/docker -e shm /proc/mounts
         for name in dockerd 'containerd$' python3; do
             for pid in $(grep -l "^Name:.$name" /proc/[0-9]*/status 2>/dev/null | cut -d / -f 3); do

@@ -48,7 +48,7 @@ def test_shares_together_and_a_greedy_neighbour(node: FakeNode, tmp_path: Path, 
     got = {one["level"]: one["got_mib"] <= one["share_mib"] for one in device["beside"]}
     assert got == {"mps": True, "cooperative": False}
     assert all(one["meanwhile"] > 0 and not one["error"] for one in device["beside"])
-    assert [one["level"] for one in device["left_out"]] == ["driver-limit", "mig"]
+    assert [one["level"] for one in device["left_out"]] == ["driver-limit", "mig", "preload"]
     assert [line.split()[-1] for line in node.modes()][-1] == "0", "the compute mode is as before"
 
 

@@ -112,6 +112,16 @@ async def test_only_the_owner_reads_the_key_and_no_copy_is_left(door: Door, tmp_
     assert (tmp_path / "appliance").stat().st_mode & 0o777 == 0o700
 
 
+async def test_a_known_authority_is_not_written_again(door: Door, tmp_path: Path) -> None:
+    """An agent that starts again on a full disk must not need to write it."""
+    credentials = SiteCredentials(tmp_path / "appliance")
+    identity = await door.join(tmp_path / "appliance", await door.token())
+    credentials.keep_authority(identity)
+    kept = credentials.authority.stat()
+    credentials.keep_authority(identity)
+    assert (credentials.authority.stat().st_ino, credentials.authority.read_text()) == (kept.st_ino, identity.authority)
+
+
 async def test_joining_again_with_the_same_token_changes_nothing(door: Door, tmp_path: Path) -> None:
     token = await door.token()
     first = await door.join(tmp_path / "appliance", token)

@@ -216,6 +216,7 @@ def test_an_unreachable_site_says_how_nodes_can_join_again(appliance: Appliance)
     for words in ("Site clinic has been unreachable since", "`commonage doctor` on the appliance", "try again"):
         assert words in refused.stderr
     appliance.start()
+    wait_until(lambda: next(one.state for one in appliance.admin.sites()) == "connected", within_s=60)
     wait_until(lambda: appliance.is_ready(NODE), within_s=60)
 
 

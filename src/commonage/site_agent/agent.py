@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ class SiteAgent:
         await self._statuses.refresh()  # before a link can report that these are all
         await self._attempts.open()
         await self._cron_jobs.open()
+        await self._attempts.clear_bundles()  # those whose starts did not arrive before this agent was killed
         await self.refresh()
 
     async def close(self) -> None:
@@ -189,6 +191,8 @@ class SiteAgent:
             self._cron_jobs.lost()
             self._connection = None
             self._gateway.use(None)
+            with suppress(CommonageError):  # they are removed with the next ones
+                await self._attempts.forget_uploads()
 
     async def _report_runs(self, connection: SiteConnection) -> None:
         """The control plane must know the runs that were fired here before it reads their statuses."""

@@ -55,6 +55,7 @@ class Attempts:
         self._engine, self._file, self._bundles = engine, file, bundles
         self._statuses, self._now, self._prepare = statuses, clock.now, prepare
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._starting_bundles: dict[str, str] = {}  # by attempt
         self._allocations: dict[str, Allocation] = {}
         self._of_cron_jobs: dict[str, CronAttempt] = {}
 
@@ -101,12 +102,14 @@ class Attempts:
         attempt_id = wanted.request.attempt_id
         task = self._starting.get(attempt_id)
         if task is None:
+            self._starting_bundles[attempt_id] = wanted.bundle
             task = self._starting[attempt_id] = asyncio.create_task(self._start(wanted))
             task.add_done_callback(lambda done: self._started(attempt_id, done))
         await asyncio.shield(task)
 
     def _started(self, attempt_id: str, done: asyncio.Task[None]) -> None:
         del self._starting[attempt_id]
+        self._starting_bundles.pop(attempt_id, None)
         if not done.cancelled() and (error := done.exception()) is not None:
             _log.warning("attempt %s does not start: %s", attempt_id, error)
 
@@ -239,4 +242,9 @@ class Attempts:
     async def clear_bundles(self) -> None:
         """Delete the files that neither an attempt nor a cron job needs."""
         rows = await self._file.read("SELECT bundle FROM attempts UNION SELECT bundle FROM cron_jobs")
-        await self._bundles.remove_except({bundle for (bundle,) in rows})
+        await self._bundles.remove_except({*self._starting_bundles.values(), *(bundle for (bundle,) in rows)})
+
+    async def forget_uploads(self) -> None:
+        """At the end of a link: its uploads, whose starts have not arrived, are sent again by the next one."""
+        self._bundles.forget_uploads()
+        await self.clear_bundles()

@@ -71,6 +71,9 @@ class SiteBundles:
         """The attempt or cron job that needs this bundle is stored, and keeps it from now on."""
         self._arriving.pop(digest, None)
 
+    def forget_uploads(self) -> None:
+        self._arriving.clear()
+
     async def remove_except(self, used: Collection[str]) -> None:
         kept = {f"{digest}.tar.gz" for digest in (*used, *self._arriving)}
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.domain.errors import CommonageError
+from commonage.domain.errors import CommonageError, file_errors
 from commonage.link.issued_certificates import write_file
 from commonage.link.tls import load_pair
 
@@ -95,7 +95,10 @@ class SiteCredentials:
         return self.folder / "authority.crt"
 
     def keep_authority(self, identity: SiteIdentity) -> None:
-        write_file(self.authority, identity.authority, 0o644)
+        """Raises Unavailable. It is written once, so that an agent starts again on a full disk."""
+        with file_errors("the certificate of the control plane's authority", self.authority):
+            if not self.authority.exists() or self.authority.read_text(encoding="utf-8") != identity.authority:
+                write_file(self.authority, identity.authority, 0o644)
 
     def keep(self, identity: SiteIdentity) -> None:
         write_file(self._identity, json.dumps(to_json(identity), indent=1), 0o600)

@@ -521,6 +521,24 @@ async def test_workloads_reach_the_platform_by_the_gateway(real: RemoteRealRig) 
         writer.close()
 
 
+async def test_an_upload_whose_start_never_arrives_is_removed(rig: RemoteFakeRig, tmp_path: Path) -> None:
+    agent, digest = rig.agent, "a" * 64
+    assert agent is not None
+    bundles = tmp_path / "site" / "bundles"
+    for name in ("link", "agent"):
+        upload = bundles / f"{digest}.tar.gz"
+        upload.write_bytes(b"files of a job")
+        agent._bundles._arriving[digest] = 1
+        if name == "link":
+            await rig.cut()
+            await rig.connect()
+        else:
+            await rig.stop_agent()
+            upload.write_bytes(b"files of a job")  # as if the agent had been killed
+            agent = await rig.start_agent()
+        assert not upload.exists(), name
+
+
 KILLED_AGENT = """
 import asyncio, os, signal, sys
 from pathlib import Path
