@@ -44,7 +44,7 @@ def published(folder: Path) -> list[str]:
 
 
 def generated(folder: Path) -> list[str]:
-    """The changed lists; none if the trace lacks the lists that they are made of."""
+    """The generated lists; empty if the trace lacks the lists from which they are made."""
     names = lists_in(folder)
     return list(_makers(folder)) if {ORIGINAL, BOUND} <= set(names) else []
 

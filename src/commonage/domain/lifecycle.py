@@ -165,7 +165,7 @@ def _precondition_missing(workload: Workload, reason: Reason, now: float) -> Ste
 
 
 def started_by_site(workload: Workload, allocation: Allocation, now: float) -> Workload:
-    """A queued workload whose first attempt its site has started by itself."""
+    """A queued workload, with the first attempt that its site started without the control plane."""
     return _allocated(workload, allocation, now).workload
 
 

@@ -105,7 +105,7 @@ async def test_earlier_attempt_that_reappears_is_ended_at_the_site_that_reports_
             async def stop(attempt_id: str, _grace_s: float, at: str = engine.site) -> None:
                 stopped.append((at, attempt_id))
 
-            engine.stop = stop  # type: ignore[method-assign]
+            engine.stop = stop  # type: ignore[method-assign]  # it records the calls
         control.reconcile.report(other, Status(f"{one.id}-7", Phase.RUNNING, site.clock.now()))
         await site.clock.advance(1)
         assert set(stopped) == {("east", f"{one.id}-7")}
@@ -121,7 +121,7 @@ async def test_a_site_may_measure_its_own_attempts_only(site: Site) -> None:
         async def measure() -> Sequence[Measurement]:
             return [Measurement(f"{one.id}-1", 0.0, 999_999), Measurement("evil", 0.0, 1)]
 
-        other.measure = measure  # type: ignore[method-assign]
+        other.measure = measure  # type: ignore[method-assign]  # it also measures attempts of others
         control.engines.add(other)
         before = len(site.metrics.samples)
         await site.sampled(control, 30)

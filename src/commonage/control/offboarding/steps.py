@@ -153,13 +153,13 @@ class Steps:
                     code="user-not-found",
                 )
         of_admin = heir is not None and self.planner.access(heir).may(Permission.SUBMIT)
-        whose = {one.id for one in self.planner.cron_jobs_of(wanted)}
+        changed_ids = {one.id for one in self.planner.cron_jobs_of(wanted)}
 
         def revised(one: CronJob) -> CronJob | None:
             groups = one.groups
             if wanted.subject is Subject.TENANT and wanted.change is Change.RENAME:  # its group was renamed, too
                 groups = tuple(wanted.to if group == wanted.name else group for group in groups)
-            if one.id not in whose:
+            if one.id not in changed_ids:
                 return replace(one, groups=groups)
             if not wanted.holds_queue:
                 return None

@@ -176,7 +176,7 @@ class HomeWatch:
     # --- use ----------------------------------------------------------------------------------------------------------
 
     def stored_mib(self, tenant: str, user: str | None = None) -> int | None:
-        """What a tenant's folders hold, or a user's home and folders of that tenant; None before a measurement.
+        """MiB in a tenant's folders, or in a user's home and folders of that tenant; None before a measurement.
 
         At all sites that the tenant may use.
         """
@@ -193,7 +193,7 @@ class HomeWatch:
         return every if site == LOCAL_SITE else [one for one in every if site in rules.sites_of(one.name)]
 
     def _sites_of(self, tenant: str | None) -> Sequence[_Stored]:
-        """What the sites hold that a tenant may use, by the name of its folders; a site speaks for no other tenant."""
+        """MiB at the sites that a tenant may use, by the name of its folders; a site reports no other tenant."""
         names = [one.name for one in tenants(self._settings) if folder_name(one.name) == tenant]
         usable = [self._settings.rules.sites_of(name) for name in names]
         return [

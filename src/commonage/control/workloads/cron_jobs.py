@@ -385,7 +385,7 @@ class CronJobs:
             await self._take_back(found)
             return
         if found.suspended or found.removed:
-            # One whose site has not forgotten it is looked at again, in case the site is removed.
+            # Its site may be removed before it has forgotten the cron job: look again.
             self._next[cron_job_id] = float("inf") if site is None else self.clock.now() + LONGEST_REST_S
             return
         active = self.active(cron_job_id)

@@ -85,7 +85,7 @@ async def _ignore_node(_site: str, _node: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FromSites:
-    """What the control plane does with what sites send; every call gets the name of the site first.
+    """Handlers of the control plane for messages of sites; each gets the name of the site first.
 
     `node_left`: a node of the site has left it. `pull_token`: the token with which the site pulls an image; None if it
     is in another registry.
@@ -225,7 +225,7 @@ class RemoteEngine(Engine):
         return await self.cron_site.on_runs(reported, on_progress)
 
     async def _on_node_left(self, left: NodeName, _: OnProgress) -> Nothing:
-        if self._report is not None:  # the next report lacks it
+        if self._report is not None:  # the next report does not have it
             self._report = replace(self._report, nodes=tuple(n for n in self._report.nodes if n.name != left.node))
         await self._from_sites.node_left(self._site, left.node)
         return Nothing()

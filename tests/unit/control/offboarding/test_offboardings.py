@@ -419,7 +419,7 @@ async def test_a_cron_job_does_not_fire_while_its_owner_is_being_changed() -> No
         waits = control.cron_jobs.waiting(made.id)
         assert waits == reasons.NameRetired(subject="user", name="ann", to="anna", pending=True)
         world.site.engine.default = Behaviour(lasts_s=1)
-        world.site.engine.end(world.site.there(running).attempt.id)  # type: ignore[union-attr]
+        world.site.engine.end(world.site.there(running).attempt.id)  # type: ignore[union-attr]  # it runs
         await world.until_done(control)
         await world.site.clock.advance(10)
         (run,) = [one for one in world.site.all() if one.spec.cron_job]

@@ -88,7 +88,7 @@ def own_mounts(folders: AttemptFolders, program: Program) -> list[dict[str, Any]
 
 
 def share_mounts(program: Program) -> list[dict[str, Any]]:
-    """What enforces its share: the sockets of an MPS daemon, or an interposer. They belong to its node."""
+    """Mounts that enforce its share: the sockets of an MPS daemon, or an interposer. They belong to its node."""
     made = []
     if program.mps_pipe is not None:
         made.append(bind(program.mps_pipe, program.mps_pipe, writable=True))

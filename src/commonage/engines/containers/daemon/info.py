@@ -156,10 +156,10 @@ def is_unreachable(said: str) -> bool:
 
 
 def why_unreachable(image: str, node: str = "") -> str:
-    """What to do if an appliance, whose workloads start nowhere else, cannot reach the registry of an image."""
-    registry, who = registry_of(image), node or "this machine"
+    """The error if an appliance, whose workloads start nowhere else, cannot reach the registry of an image."""
+    registry, place = registry_of(image), node or "this machine"
     return (
-        f"the registry {registry} cannot be reached from {who}, which does not have the image {image}. Let {who} "
+        f"the registry {registry} cannot be reached from {place}, which does not have the image {image}. Let {place} "
         f"connect to {registry} (firewall, name, route), or load the image there with `docker load`; then start the "
         "workload again"
     )
