@@ -19,6 +19,7 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from tests.conftest import chromium_path
 
@@ -101,6 +102,17 @@ def new_page(context: BrowserContext) -> tuple[Page, Problems]:
     return page, problems
 
 
+def load(page: Page, address: str) -> Response | None:
+    """Chromium drops connections whenever a network interface of the machine comes or goes: the person tries again."""
+    for _ in range(10):
+        try:
+            return page.goto(address)
+        except PlaywrightError as error:
+            if "net::ERR_NETWORK_CHANGED" not in error.message:
+                raise
+    return page.goto(address)
+
+
 def sign_in(page: Page, user: str, password: str) -> None:
     """From the front door through the hub's form to the portal's overview.
 
@@ -109,7 +121,7 @@ def sign_in(page: Page, user: str, password: str) -> None:
     """
     failures: list[str | None] = []
     page.on("requestfailed", lambda request: failures.append(request.failure))
-    page.goto("/")
+    load(page, "/")
     page.locator("#username_input").fill(user)
     page.locator("#password_input").fill(password)
     page.locator("#login_submit").click()
@@ -118,7 +130,7 @@ def sign_in(page: Page, user: str, password: str) -> None:
     except PlaywrightTimeoutError:
         if "net::ERR_NETWORK_CHANGED" not in failures:
             raise
-        page.goto(PORTAL_PATH)
+        load(page, PORTAL_PATH)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
@@ -137,13 +149,13 @@ def go(page: Page, path: str) -> None:
 
     page.on("requestfailed", note)
     try:
-        page.goto(f"{PORTAL_PATH}{path}")
+        load(page, f"{PORTAL_PATH}{path}")
         if page.locator(".live").count():
             await_live(page)
     except (PlaywrightTimeoutError, AssertionError):
         # A change of the network can also leave a request of the page without an end; see sign_in.
         print(f"{path} is loaded again; failed requests: {failures}")  # shown if the test fails
-        page.goto(f"{PORTAL_PATH}{path}")
+        load(page, f"{PORTAL_PATH}{path}")
         if page.locator(".live").count():
             await_live(page)
     finally:

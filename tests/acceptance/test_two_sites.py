@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 from tests.acceptance.appliances import CONTROL_PLANE, Appliance, appliances
-from tests.acceptance.browser import await_state, chromium, go, launch, overflow, person
+from tests.acceptance.browser import await_state, chromium, go, launch, load, overflow, person
 from tests.acceptance.kernel import run_notebook
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
@@ -105,7 +105,7 @@ def test_each_manager_sees_and_uses_the_own_appliance_only(
             go(page, "nodes")
             expect(page.get_by_text(f"{site}/dgx-1")).to_be_visible()
             assert f"{other}/dgx-1" not in page.content()
-            assert page.goto(page.url.replace("nodes", "sites")).status == 403  # type: ignore[union-attr]
+            assert load(page, page.url.replace("nodes", "sites")).status == 403  # type: ignore[union-attr]
             problems.found.clear()
     assert list(platform.client("sara").workloads(owner="nora")) == []
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
-from playwright.sync_api import Error as PlaywrightError
-from tests.acceptance.browser import chromium, go, person
+from playwright.sync_api import Browser, Page, expect
+from tests.acceptance.browser import chromium, go, load, person
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
 
@@ -114,35 +113,24 @@ def start(installation: Served, site: str) -> str:
     return wait_until(running, within_s=400)
 
 
-def follow(page: Page, address: str) -> Response | None:
-    """Chromium drops connections whenever a network interface of the machine comes or goes: the person tries again."""
-    for _ in range(10):
-        try:
-            return page.goto(address)
-        except PlaywrightError as error:
-            if "net::ERR_NETWORK_CHANGED" not in error.message:
-                raise
-    return page.goto(address)
-
-
 def open_lab(page: Page, address: str) -> None:
     """JupyterLab, loaded again if a change of the network has cut off one of its files."""
     failures: list[str | None] = []
     page.on("requestfailed", lambda request: failures.append(request.failure))
     menu = page.get_by_role("menubar").first
-    follow(page, f"{address}lab")
+    load(page, f"{address}lab")
     try:
         expect(menu).to_be_visible(timeout=60_000)
     except AssertionError:
         if "net::ERR_NETWORK_CHANGED" not in failures:
             raise
-        follow(page, f"{address}lab")
+        load(page, f"{address}lab")
         expect(menu).to_be_visible(timeout=60_000)
 
 
 def visit(page: Page, address: str) -> int:
     """The status of a session's page for somebody who follows a link to it, and agrees to sign in there."""
-    answer = follow(page, address)
+    answer = load(page, address)
     if page.get_by_role("button", name="Authorize").count():
         with page.expect_navigation() as moved:
             page.get_by_role("button", name="Authorize").click()

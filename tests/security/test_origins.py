@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.acceptance.browser import Problems, await_live, chromium, go, person
+from tests.acceptance.browser import Problems, await_live, chromium, go, load, person
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
 from tests.security.malicious_server import HUB_TOKEN, PORTAL_TOKEN, MaliciousServer
@@ -136,7 +136,7 @@ def admin(browser: Browser, deployment: Deployment) -> Iterator[Page]:
 
 def _open_link(page: Page, mallory: MaliciousServer, query: str = "") -> Page:
     opened = page.context.new_page()
-    answer = opened.goto(f"{mallory.link}page{query}")
+    answer = load(opened, f"{mallory.link}page{query}")
     assert answer is not None and answer.status == 200
     assert opened.title() == "Evil"
     return opened
@@ -193,7 +193,7 @@ def test_link_signs_nobody_out_or_in(deployment: Deployment, alice: Page) -> Non
     go(alice, "workloads")
     expect(alice.get_by_role("heading", name="My workloads")).to_be_visible()
     expect(alice.locator(".menu-who strong")).to_have_text("alice")
-    alice.goto(f"{deployment.hub}/hub/home")
+    load(alice, f"{deployment.hub}/hub/home")
     expect(alice.locator("body")).to_contain_text("alice")
 
 
@@ -215,7 +215,7 @@ def test_own_session_opens_from_portal(deployment: Deployment, alice: Page) -> N
         lab = opened.value
         lab.wait_for_url(f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**", timeout=60_000)
         expect(lab.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
-        alice.goto(f"{deployment.hub}/user/alice/lab")  # as it was called before sessions had names
+        load(alice, f"{deployment.hub}/user/alice/lab")  # as it was called before sessions had names
         alice.wait_for_url(f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**", timeout=60_000)
     finally:
         installation.hub("DELETE", "/users/alice/server")
@@ -263,7 +263,7 @@ def test_programs_reach_api_at_any_address_and_people_are_led_to_right_one(deplo
 
 def test_refused_page_says_why_and_what_to_do(deployment: Deployment, alice: Page) -> None:
     if deployment.sessions != deployment.hub:
-        answer = alice.goto(f"{deployment.hub}/services/commonage/refused")
+        answer = load(alice, f"{deployment.hub}/services/commonage/refused")
     else:  # JupyterLab's own link to the hub leads there
         evil = _open_link(alice, deployment.mallory)
         evil.evaluate("() => { location.href = '/hub/home' }")
