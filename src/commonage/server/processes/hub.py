@@ -19,7 +19,7 @@ from commonage.server.settings.settings import Settings
 from commonage.wire.hub import HubSettings
 
 _LOOPBACKS = frozenset({LOOPBACK, "::1"})
-_HEADER_BYTES = 64 * 1024
+HEADER_BYTES = 64 * 1024
 # The health check answers earlier, when a SIGTERM would still fail.
 HUB_READY_LINE = "JupyterHub is now running"
 
@@ -167,7 +167,7 @@ def _entry_point(address: str, port: int) -> dict[str, Any]:
         },
         # Forwarding headers are trusted from an HTTPS edge on this machine and from nobody else.
         "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
-        "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": _HEADER_BYTES},
+        "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": HEADER_BYTES},
     }
 
 
