@@ -91,6 +91,8 @@ def _hub(plan: HubPlan) -> Child:
         database_url=settings.hub_database_url or f"sqlite:///{database}",
         secrets_dir=str(plan.data_dir.absolute() / "secrets"),
         authenticator_class=settings.authenticator_class,
+        name=settings.name,
+        contact=settings.contact,
         admin_users=list(settings.admin_users),
         max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
         extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
