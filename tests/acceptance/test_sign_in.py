@@ -1,4 +1,4 @@
-"""Sign-in by GitHub, OpenID Connect, LDAP and PAM in a browser, with the configuration of examples/sign-in."""
+"""Sign-in by GitHub, OpenID Connect, LDAP and PAM in a browser, with the files that docs/operate/sign-in.md shows."""
 
 import socket
 import subprocess
@@ -18,17 +18,26 @@ from tests.integration.hub_installation import Installation
 from commonage.server.processes.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("chromium")]
-EXAMPLES = Path(__file__).parents[2] / "examples" / "sign-in"
+GUIDE = Path(__file__).parents[2] / "docs" / "operate" / "sign-in.md"
+SECTIONS = {
+    "GitHub": "GitHubOAuthenticator",
+    "OpenID Connect": "GenericOAuthenticator",
+    "LDAP": "LDAPAuthenticator",
+    "PAM": "PAMAuthenticator",
+}
 CONTACT = "gpu-help@example.org"
 
 
+def shown(title: str) -> str:
+    """The Python file that the guide shows below this title."""
+    _, _, section = GUIDE.read_text().partition(f"\n### {title}\n")
+    return section.partition("```python\n")[2].partition("```")[0]
+
+
 @asynccontextmanager
-async def installed(folder: Path, authenticator: str, example: str, **replaced: str) -> AsyncIterator[Installation]:
-    """A hub with the example's configuration, in which the keys of `replaced` are set to other values."""
-    text = (EXAMPLES / example).read_text() + "\n"
-    for option, value in replaced.items():
-        section = {"github": "GitHubOAuthenticator", "oidc": "GenericOAuthenticator", "ldap": "LDAPAuthenticator"}
-        text += f"c.{section.get(example.partition('.')[0], 'PAMAuthenticator')}.{option} = {value}\n"
+async def installed(folder: Path, authenticator: str, title: str, **replaced: str) -> AsyncIterator[Installation]:
+    """A hub with the guide's configuration, in which the keys of `replaced` are set to other values."""
+    text = shown(title) + "".join(f"c.{SECTIONS[title]}.{option} = {value}\n" for option, value in replaced.items())
     config = folder / "hub.py"
     config.write_text(text)
     settings = {"authenticator_class": authenticator, "hub_config": config, "contact": CONTACT}
@@ -81,7 +90,7 @@ async def test_github_admits_members_and_their_teams_are_groups(page: Page, tmp_
     async with AsyncExitStack() as closing:
         github, url = await closing.enter_async_context(served(GitHub()))
         addresses = {"github_url": repr(url), "github_api": repr(f"{url}/api")}
-        here = await closing.enter_async_context(installed(tmp_path, "github", "github.py", **addresses))
+        here = await closing.enter_async_context(installed(tmp_path, "github", "GitHub", **addresses))
         github.visitor = "mona"
         await signs_in_with_a_click(page, here)
         await sees_the_token_page(page, "mona")
@@ -100,7 +109,7 @@ async def test_openid_admits_a_group(page: Page, tmp_path: Path) -> None:
             "token_url": repr(f"{url}/token"),
             "userdata_url": repr(f"{url}/userinfo"),
         }
-        here = await closing.enter_async_context(installed(tmp_path, "generic-oauth", "oidc.py", **addresses))
+        here = await closing.enter_async_context(installed(tmp_path, "generic-oauth", "OpenID Connect", **addresses))
         for user, admin in (("ada", False), ("grace", True)):
             provider.visitor = user
             await signs_in_with_a_click(page, here)
@@ -134,7 +143,7 @@ def directory() -> Iterator[int]:
 
 async def test_ldap_admits_a_group(page: Page, tmp_path: Path, directory: int) -> None:
     at = {"server_address": "'127.0.0.1'", "server_port": str(directory), "tls_strategy": "'insecure'"}
-    async with installed(tmp_path, "ldap", "ldap.py", **at) as here:
+    async with installed(tmp_path, "ldap", "LDAP", **at) as here:
         await signs_in_with_a_password(page, here, "ada", "wrong")
         assert "Invalid username or password" in await page.locator(".login_error").inner_text()
         await signs_in_with_a_password(page, here, "ada", "secret of ada")
@@ -164,7 +173,7 @@ async def test_pam_admits_a_unix_group(page: Page, tmp_path: Path) -> None:
     # Debian has these accounts on every machine.
     with pam_service(tmp_path) as service:
         options = {"service": repr(service), "allowed_groups": "{'games'}", "admin_groups": "{'games'}"}
-        async with installed(tmp_path, "pam", "pam.py", **options) as here:
+        async with installed(tmp_path, "pam", "PAM", **options) as here:
             await signs_in_with_a_password(page, here, "games", "wrong")
             assert "Invalid username or password" in await page.locator(".login_error").inner_text()
             await signs_in_with_a_password(page, here, "games", "secret of all")
