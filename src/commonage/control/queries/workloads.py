@@ -6,7 +6,7 @@ portal's front page shows them, and, through the launch options, the hub's form.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.access import access_of
@@ -65,6 +65,8 @@ class StateDetails:
 
 @dataclass(slots=True)
 class WorkloadQueries:
+    """`notes_of` returns further facts about a running session for its owner."""
+
     store: Store
     live_state: LiveState
     feed: Feed
@@ -72,6 +74,7 @@ class WorkloadQueries:
     metrics_store: Metrics
     clock: Clock
     settings: ControlSettings
+    notes_of: Callable[[Workload], Sequence[Reason]]
 
     async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
@@ -118,9 +121,8 @@ class WorkloadQueries:
         if queued is None:
             node_problem = self.node_problem(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
-            return StateDetails(
-                workload.reason, notes=() if node_problem is None else (node_problem,), progress=progress
-            )
+            notes = (*(() if node_problem is None else (node_problem,)), *self.notes_of(workload))
+            return StateDetails(workload.reason, notes=notes, progress=progress)
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)
