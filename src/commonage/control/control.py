@@ -199,7 +199,7 @@ class Control:
         self.unused_gpus = UnusedGpus(live_state, writer, clock, settings)
         self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, clock, settings)
         self.queries = WorkloadQueries(
-            self.store, live_state, self.feed, self.engines, self.metrics, clock, settings, self.idle.notes
+            self.store, live_state, self.feed, self.engines, self.metrics, clock, settings, self.idle
         )
         self.extensions = Extensions(self.queries, live_state, writer, self.idle, clock, settings)
 

@@ -81,7 +81,7 @@ def test_a_session_reports_several_times_within_its_warning() -> None:
     assert report_interval_s(replace(RULE, after_s=20, warn_s=0)) == 2
 
 
-# --- a life of one session, with restarts of the control plane ----------------------------------------------------------
+# --- a life of one session, with restarts of the control plane ------------------------------------------------------
 
 
 @dataclass

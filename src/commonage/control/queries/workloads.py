@@ -6,7 +6,7 @@ portal's front page shows them, and, through the launch options, the hub's form.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.access import access_of
@@ -15,8 +15,10 @@ from commonage.control.queries.visibility import visible_explanation, visible_wo
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
+from commonage.control.usage.idle import Idle
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation
+from commonage.domain.idle import ActivityState
 from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
@@ -54,19 +56,20 @@ class StateDetails:
     """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
 
     `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
-    the progress of its start if known, for example of its image pull.
+    the progress of its start if known, for example of its image pull. `activity` and `active_at`, the last sign of use,
+    are of a running session.
     """
 
     reason: Reason
     position: int | None = None
     notes: tuple[Reason, ...] = ()
     progress: float | None = None
+    activity: ActivityState | None = None
+    active_at: float | None = None
 
 
 @dataclass(slots=True)
 class WorkloadQueries:
-    """`notes_of` returns further facts about a running session for its owner."""
-
     store: Store
     live_state: LiveState
     feed: Feed
@@ -74,7 +77,7 @@ class WorkloadQueries:
     metrics_store: Metrics
     clock: Clock
     settings: ControlSettings
-    notes_of: Callable[[Workload], Sequence[Reason]]
+    idle: Idle
 
     async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
@@ -121,8 +124,10 @@ class WorkloadQueries:
         if queued is None:
             node_problem = self.node_problem(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
-            notes = (*(() if node_problem is None else (node_problem,)), *self.notes_of(workload))
-            return StateDetails(workload.reason, notes=notes, progress=progress)
+            notes = (*(() if node_problem is None else (node_problem,)), *self.idle.notes(workload))
+            activity, state = self.idle.activity_of(workload), self.idle.state_of(workload)
+            active_at = activity.active_at if activity is not None and state is not ActivityState.UNKNOWN else None
+            return StateDetails(workload.reason, notes=notes, progress=progress, activity=state, active_at=active_at)
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)
