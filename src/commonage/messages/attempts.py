@@ -113,7 +113,7 @@ TEXTS: Texts = {
     r.IdleWarning: lambda reason, _: (
         f"Nothing has happened in it for {format_duration(reason.idle_s)}. "
         f"{'It gives its GPU back and starts again without one' if reason.keeps_cpu else 'It is stopped'} in "
-        f"{format_duration(reason.left_s)}, unless it is used or kept (`commonage extend`)."
+        f"{format_duration(reason.left_s)}, unless it is used or kept."
     ),
     r.Kept: lambda reason, say: (
         f"Kept by {reason.by} until {moment(reason.until_at)}.{'' if reason.limit is None else f' {say(reason.limit)}'}"

@@ -171,6 +171,7 @@ TEXTS: Texts = {
     r.RestartFailed: "It could not be started again. {cause}",
     r.RestartedTooOften: "It is not started again: it ended with its node {times} times in a row.",
     r.SessionNodeFaulty: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
+    r.SessionWarned: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
     r.SessionRestarted: lambda reason, say: (
         f"{_session(reason.name)} was started again. {say(reason.cause)} What was not saved is gone."
     ),

@@ -156,8 +156,8 @@ def extend(server: Server, workload: str, duration: str, as_json: bool) -> None:
     if as_json:
         output.print_json(kept)
         return
-    until = max(kept.kept_until or 0.0, kept.deadline or 0.0)
-    less = kept.deadline is not None and until < time.time() + seconds - 60
+    until = kept.kept_until or 0.0
+    less = until < time.time() + seconds - 60
     click.echo(f"{kept.id} is kept until {output.clock(until)}{', which is as long as possible' if less else ''}.")
 
 

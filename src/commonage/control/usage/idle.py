@@ -158,6 +158,15 @@ class Idle:
     def may_release(self, spec: Spec) -> bool:
         return spec.kind is Kind.SESSION and spec.request.gpu is not None and not self._needs_gpu(spec)
 
+    def offers(self, workload: Workload) -> tuple[Offer, ...]:
+        """What can be done about the limits of a running workload."""
+        if workload.state is not State.RUNNING or workload.stop is not None:
+            return ()
+        spec, rule = workload.spec, self.rule_of(workload.spec)
+        ends_when_idle = spec.kind is Kind.SESSION and rule.after_s and self._action(spec, rule) is not None
+        found = [Offer.EXTEND] if ends_when_idle or workload.deadline is not None else []
+        return (*found, Offer.RELEASE_GPU) if self.may_release(spec) else tuple(found)
+
     def notices(self, workload: Workload) -> Sequence[SessionNotice]:
         """What its owner should know now, the most urgent first."""
         if workload.state is not State.RUNNING or workload.stop is not None:

@@ -142,10 +142,8 @@ class Extensions:
     async def _running(self, principal: Principal, workload_id: str) -> Workload:
         """The workload, if the principal may stop it. Raises NotRunning."""
         principal.need(Scope.SUBMIT)
-        await self.queries.workload(principal, workload_id)
+        self.queries.need(Permission.STOP_WORKLOADS, principal, await self.queries.workload(principal, workload_id))
         workload = self.live_state.get(workload_id)
-        if workload is not None:
-            self.queries.need(Permission.STOP_WORKLOADS, principal, workload)
         if workload is None or workload.state is not State.RUNNING or workload.stop is not None:
             raise NotRunning(f"{workload_id} does not run; only what runs can be extended or give its GPU back")
         return workload

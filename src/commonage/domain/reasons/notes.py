@@ -160,6 +160,13 @@ class SessionNodeFaulty(Reason):
     cause: Reason
 
 
+class SessionWarned(Reason):
+    """Something should be known about a running session now."""
+
+    name: str
+    cause: Reason
+
+
 class SessionRestarted(Reason):
     """The session was started again."""
 

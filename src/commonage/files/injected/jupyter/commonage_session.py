@@ -26,7 +26,7 @@ FIRST_S, USUAL_S, LOOK_S = 2.0, 60.0, 10.0
 KEEP_S = 7200
 SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "xonsh", "login", "su", "sudo", "tmux", "screen")
 """They wait for input, or hold shells whose own terminals are looked at."""
-NO_APPS = ("tensorboard", "langserver", "language-server", "lsp", "git", "jupyter-lsp", "pandoc")
+NO_APPS = ("tensorboard", "visdom", "langserver", "language-server", "lsp", "git", "jupyter-lsp", "pandoc")
 """Children of the server that nobody works in."""
 BUSY_CPU = 0.2
 """Cores that the processes of a kernel use between two looks: they compute."""
