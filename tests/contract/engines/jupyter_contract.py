@@ -47,11 +47,11 @@ class Hub(BaseHTTPRequestHandler):
         self.said(200, ADA) if known else self.said(403, {"message": "no"})
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
-        if self.path != f"/api/workloads/{os.environ['COMMONAGE_WORKLOAD_ID']}/activity":
+        if self.path != "/api/workloads/" + os.environ["COMMONAGE_WORKLOAD_ID"] + "/activity":
             return self.said(200, {})
-        bearer = self.headers["Authorization"] == f"Bearer {os.environ['COMMONAGE_TOKEN']}"
-        notice = {"code": "Said", "message": f"{bearer} {body['busy']} {body['is_measured']}", "offers": []}
-        self.said(200, {"notices": [notice], "next_s": 1})
+        own = self.headers["Authorization"] == "Bearer " + os.environ["COMMONAGE_TOKEN"]
+        message = " ".join(map(str, (own, body["busy"], body["is_measured"])))
+        self.said(200, {"notices": [{"code": "Said", "message": message, "offers": []}], "next_s": 1})
     def log_message(self, *_):
         pass
 ThreadingHTTPServer(("127.0.0.1", 18081), Hub).serve_forever()

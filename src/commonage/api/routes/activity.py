@@ -22,7 +22,7 @@ router = APIRouter(route_class=Guarded, tags=["workloads"])
     responses=problems(*BODY, "workload-not-found", "not-running"),
     openapi_extra=body_of(ActivityIn, {"attempt": 1, "idle_s": 90.0, "busy": False}),
 )
-@asks(Permission.SUBMIT)
+@asks(Permission.ENTER_WORKLOADS)
 async def report_activity(request: Request, workload_id: str) -> ActivityOut:
     """Called by a session itself, with its own token. A session that never reports counts as active."""
     body = await read_json(request, ActivityIn)

@@ -10,7 +10,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.idle import Idle, SessionNotice
-from commonage.domain.errors import Conflict, Forbidden, InvalidInput
+from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.idle import Activity, report_interval_s
 from commonage.domain.lifecycle import Extended, StopRequested
 from commonage.domain.permissions import Permission
@@ -48,12 +48,11 @@ class Extensions:
     ) -> tuple[Sequence[SessionNotice], float]:
         """What a session says of itself: idle for `idle_s`. Returns its notices, and the seconds until it reports next.
 
-        Only its owner may, and so its own programs. Raises NotFound, Forbidden, NotRunning.
+        Its own token may, and whoever may enter it and run anything there. Raises NotFound, Forbidden, NotRunning.
         """
         principal.need(Scope.SUBMIT)
         session = await self.queries.workload(principal, workload_id)
-        if session.spec.owner != principal.name:
-            raise Forbidden("only a session itself reports its activity")
+        self.queries.need(Permission.ENTER_WORKLOADS, principal, session)
         running = self.live_state.get(workload_id)
         if running is None or running.attempt is None or running.attempt.number != attempt:
             raise NotRunning(f"{workload_id} has no running attempt {attempt}")

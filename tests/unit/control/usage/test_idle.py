@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, Site, job, submit
+from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.reservations import Wanted
@@ -13,6 +13,8 @@ from commonage.control.usage.idle import Offer
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.idle import Activity, ActivityState, IdleAction, IdleRule
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
+from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import GpuReleased, IdleTooLong, IdleWarning, Kept
 from commonage.domain.reasons.notes import ActivityUnknown, GpuUnused, RestartedAs, RestartOf
@@ -345,14 +347,16 @@ async def test_nothing_is_extended_beyond_the_gpu_hours_of_its_quota() -> None:
         assert isinstance(refused.value.reason, GpuHoursLimit)
 
 
-async def test_only_its_owner_reports_and_only_about_what_runs() -> None:
-    site = Site()
+async def test_who_may_not_enter_a_session_reports_nothing_about_it() -> None:
+    roles = (RoleBinding(SubjectKind.USER, "oscar", Role.OPERATOR),)
+    site = Site(platform_roles=roles)
     async with site.open() as control:
         one = await session(site, control)
         with pytest.raises(NotFound):
             await control.extensions.report(BOB, one.id, 1, 0, Activity(0, 0))
+        operator = Principal("oscar", USER | {Scope.MANAGE})
         with pytest.raises(Forbidden):
-            await control.extensions.report(ROOT, one.id, 1, 0, Activity(0, 0))
+            await control.extensions.report(operator, one.id, 1, 0, Activity(0, 0))
         with pytest.raises(NotRunning):
             await control.extensions.report(ANN, one.id, 2, 0, Activity(0, 0))
         await report(control, one, -1e9, programs=("x" * 500,) * 100)

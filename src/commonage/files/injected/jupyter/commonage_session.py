@@ -294,6 +294,11 @@ class Notices(_Handler):
         """What the owner should know now, and what can be done about it."""
         self.finish({"notices": self._of.notices})
 
+    def _log(self) -> None:
+        """Not in the log of the session, because each open page asks every few seconds."""
+        if self.get_status() >= 400:
+            super()._log()
+
 
 class Act(_Handler):
     @web.authenticated
