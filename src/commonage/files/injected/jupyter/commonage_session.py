@@ -22,7 +22,7 @@ from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 log = logging.getLogger("commonage")
-FIRST_S, USUAL_S, LOOK_S = 2.0, 60.0, 10.0
+FIRST_S, USUAL_S = 2.0, 60.0
 KEEP_S = 7200
 SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "xonsh", "login", "su", "sudo", "tmux", "screen")
 """They wait for input, or hold shells whose own terminals are looked at."""
@@ -238,17 +238,15 @@ class Session:
         self._task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        next_at = loop.time() + FIRST_S
+        next_s = FIRST_S
         while True:
-            await asyncio.sleep(max(0.2, min(LOOK_S, next_at - loop.time())))
+            await asyncio.sleep(max(1.0, next_s))
             try:
                 self._watch.look()
-                if loop.time() >= next_at:
-                    next_at = loop.time() + await self.report()
+                next_s = await self.report()
             except Exception as error:  # whatever it is, the session goes on, and counts as active without reports
                 log.warning("Commonage: the activity of this session is not reported: %s", error)
-                next_at = loop.time() + USUAL_S
+                next_s = USUAL_S
 
     async def report(self) -> float:
         """Tell what happens here; returns the seconds until the next report."""
