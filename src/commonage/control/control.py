@@ -51,10 +51,12 @@ from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.cron_sites import CronSites
 from commonage.control.workloads.execs import Execs
+from commonage.control.workloads.session_apps import SessionApps
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.visits import Visits
 from commonage.control.workloads.workloads import Workloads
+from commonage.domain.apps import App
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
@@ -89,9 +91,10 @@ class _NoSupport(PlatformSupport):
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
-    built-in ones. `joining` are the join services of sites, by site; `storage` is that of sites elsewhere. `declared`:
-    the resources of the settings file by kind, which an empty database takes over.
+    `apps` are those that sessions may offer. `devices` are the GPUs of this node, `elsewhere` those of nodes with
+    agents, by site. `environments` are the built-in ones. `joining` are the join services of sites, by site;
+    `storage` is that of sites elsewhere. `declared`: the resources of the settings file by kind, which an empty
+    database takes over.
     """
 
     store: Store
@@ -110,6 +113,7 @@ class Adapters:
     sites: Sites | None = None
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    apps: Sequence[App] = ()
 
 
 class Control:
@@ -147,9 +151,10 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
-        self.execs, self.visits = (
+        self.execs, self.visits, self.session_apps = (
             Execs(self.queries, live_state, writer, engines, clock),
             Visits(self.queries, writer, adapters.identity, clock, settings),
+            SessionApps(adapters.apps, live_state, engines, clock),
         )
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.api.routing import Services
+from commonage.catalogue.apps import known_apps
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
 from commonage.control.usage.site_samples import SiteSamples
@@ -194,6 +195,7 @@ async def assemble(
         sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
         storage=storage,
+        apps=known_apps(),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -181,7 +181,13 @@ INJECTED_INSIDE = "/run/commonage"
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # the user inside may be another one outside
 _FILES = {
     PYTHON: ("sitecustomize.py",),
-    JUPYTER: ("labconfig/default_setting_overrides.json",),
+    JUPYTER: (
+        "labconfig/default_setting_overrides.json",
+        "jupyter_server_config.py",
+        "apps.json",
+        "start_app.py",
+        "desktop.sh",
+    ),
 }
 
 
