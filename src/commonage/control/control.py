@@ -16,6 +16,7 @@ from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.retention import RetentionLoop
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
+from commonage.control.loops.services import Services
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
@@ -76,6 +77,7 @@ from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.services import NoServiceAccess, ServiceAccess
 from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 
@@ -114,6 +116,7 @@ class Adapters:
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
     apps: Sequence[App] = ()
+    services: ServiceAccess = field(default_factory=NoServiceAccess)
 
 
 class Control:
@@ -156,7 +159,10 @@ class Control:
             Visits(self.queries, writer, adapters.identity, clock, settings),
             SessionApps(adapters.apps, live_state, engines, clock),
         )
-        self.gangs = Gangs(store, live_state, writer, clock)
+        self.gangs, self.services = (
+            Gangs(store, live_state, writer, clock),
+            Services(live_state, writer, adapters.services, clock),
+        )
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
         self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
@@ -190,7 +196,7 @@ class Control:
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
             self.retention, self.cron_jobs, self.cron_sites, self.reconcile.watches,
-            self.node_pools, *([self.homes] if adapters.homes else []),
+            self.node_pools, self.services, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
         self._follow()
@@ -240,7 +246,7 @@ class Control:
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
-            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended,
+            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self.services.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.writer.effects.follow(self.reconcile.effect)

@@ -14,7 +14,7 @@ from commonage.domain.permissions import Permission, RoleBinding, SubjectKind
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
 from commonage.ports.sites import SiteState
-from commonage.wire.origins import session_url
+from commonage.wire.origins import service_url, session_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
         return None
     if workload.spec.kind is Kind.SESSION:
         return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)
-    address = service_address(workload)
-    return address if address is not None and reaches(visitor, address, settings) else None
+    if workload.spec.kind is Kind.SERVICE:
+        return service_url(settings.session_origin, workload.id)
+    return None
 
 
 def may_visit(workload: Workload, visitor: Visitor, access: Access) -> bool:

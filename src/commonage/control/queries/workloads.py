@@ -32,6 +32,7 @@ from commonage.domain.reasons.notes import (
     SessionRestarted,
 )
 from commonage.domain.reasons.refusals import NoSuchAttempt
+from commonage.domain.services import ServiceHealth
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
@@ -54,13 +55,14 @@ class StateDetails:
     """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
 
     `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
-    the progress of its start if known, for example of its image pull.
+    the progress of its start if known, for example of its image pull. `health` is that of a running service.
     """
 
     reason: Reason
     position: int | None = None
     notes: tuple[Reason, ...] = ()
     progress: float | None = None
+    health: ServiceHealth | None = None
 
 
 @dataclass(slots=True)
@@ -118,8 +120,13 @@ class WorkloadQueries:
         if queued is None:
             node_problem = self.node_problem(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
+            is_service = workload.spec.kind is Kind.SERVICE and workload.state is State.RUNNING
+            attempt_id = "" if workload.attempt is None else workload.attempt.id
             return StateDetails(
-                workload.reason, notes=() if node_problem is None else (node_problem,), progress=progress
+                workload.reason,
+                notes=() if node_problem is None else (node_problem,),
+                progress=progress,
+                health=self.live_state.service_health.get(attempt_id, ServiceHealth.STARTING) if is_service else None,
             )
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
