@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.acceptance.browser import chromium, go, load, person
@@ -20,6 +21,7 @@ from tests.acceptance.served import USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
 
 import commonage.catalogue
+from commonage.server.processes.ports import free_port
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("chromium", "vnc")]
 STAND_INS = Path(__file__).with_name("stand_ins")
@@ -148,6 +150,66 @@ def test_every_app_opens_from_the_portal_and_works(installation: Served, browser
         assert problems.found == []
 
 
+SERVER = """
+import http.server, os, pathlib, sys
+
+class Page(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        healthy = not pathlib.Path("ill").exists()
+        self.send_response(200 if healthy or self.path != "/health" else 503)
+        self.end_headers()
+        self.wfile.write("|".join([self.path, *(self.headers.get(name, "-") for name in
+            ("X-Commonage-User", "Cookie", "Authorization"))]).encode())
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_forever()
+"""
+
+
+def test_a_service_is_reached_by_its_owner_only_and_shows_its_health(installation: Served, browser: Browser) -> None:
+    folder = installation.folder / "serving"
+    folder.mkdir()
+    (folder / "serve.py").write_text(SERVER)
+    token, port = installation.token("alice"), str(free_port())
+    options = ("--service", "--port", port, "--health", "/health", "--health-interval", "1s", "--cpus", "0.1")
+    started = installation.cli("run", "--detach", *options, "--", "python", "serve.py", port, token=token, cwd=folder)
+    assert started.returncode == 0, started.stderr
+    alice, service = installation.client("alice"), started.stdout.strip()
+    wait_until(lambda: alice.workload(service).health == "ready", "the service")
+    address = alice.workload(service).url or ""
+    assert address.startswith(f"http://service--{service}.localhost:"), address
+
+    with person(browser, installation.url, "alice", USERS_PASSWORD) as (page, problems):
+        load(page, f"{address}one/page?x=1&y=2")
+        expect(page.locator("body")).to_have_text("/one/page?x=1&y=2|alice|-|-")
+        assert page.url == f"{address}one/page?x=1&y=2", "the ticket is not kept in the address"
+        go(page, f"workloads/{service}")
+        expect(page.locator("#health")).to_contain_text("ready")
+        (installation.data / "workspaces" / "alice" / "jobs" / service / "ill").touch()
+        expect(page.locator("#health")).to_contain_text("not answering")
+        expect(page.locator("#events")).to_contain_text("The service does not answer at /health: status 503.")
+        assert problems.found == []
+    with person(browser, installation.url, "mallory", USERS_PASSWORD) as (page, _):
+        answer = load(page, address)
+        assert answer is not None and answer.status == 404
+
+    plain, host = by_number(address)
+    for headers, status in [
+        ({}, 401),
+        ({"Authorization": "token none-of-the-hub"}, 401),
+        ({"Authorization": f"token {token}"}, 200),
+        ({"Authorization": f"token {token}", "Origin": "http://mallory.localhost"}, 403),
+        ({"Authorization": f"token {installation.token('mallory')}"}, 404),
+        ({"X-Commonage-User": "alice", "X-Forwarded-Host": "localhost"}, 401),
+    ]:
+        found = httpx2.get(plain, headers={**host, **headers})
+        assert found.status_code == status, (headers, found.text)
+        if status == 200:
+            assert found.text == "/|alice|-|-", "the token is not passed on"
+    alice.stop(service)
+    wait_until(lambda: alice.workload(service).state == "stopped", "the stop")
+    wait_until(lambda: httpx2.get(plain, headers=host).status_code == 302, "the way to its page")
+
+
 def test_apps_are_closed_to_those_who_may_not_open_the_session(installation: Served, browser: Browser) -> None:
     session = next(one for one in installation.client("alice").workloads(kind="session", state=["running"]))
     address = f"{session.url}tensorboard/"
@@ -159,11 +221,7 @@ def test_apps_are_closed_to_those_who_may_not_open_the_session(installation: Ser
             answer = moved.value
         assert answer is not None and answer.status == 403
     plain, host = by_number(address)
-    asked = subprocess.run(
-        ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", f"Host: {host['Host']}", plain],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert asked.stdout in ("302", "403")
+    assert httpx2.get(plain, headers=host).status_code in (302, 403)
 
 
 def open_with(page: Page, workload_id: str) -> dict[str, str]:

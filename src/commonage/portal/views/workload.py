@@ -127,7 +127,7 @@ async def _open_with(control: Control, principal: Principal, workload: Workload)
     if workload.spec.kind is Kind.SESSION:
         address = session_url(control.settings.session_origin, workload.spec.owner, workload.spec.name)
         return [(one.title, address + one.path) for one in await control.session_apps.of(workload)]
-    found = await control.session_apps.beside(workload)
+    found = await control.session_apps.beside(workload) if workload.spec.kind is Kind.JOB else None
     if found is None:
         return ()
     session, apps = found
