@@ -277,6 +277,7 @@ class Control:
         await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()
+        self.services.open()
         self._ids.follow(await self.store.last_workload_id())
         await self.engines.open()
 

@@ -40,14 +40,24 @@ class Services:
 
     def __init__(self, live_state: LiveState, writer: Writer, access: ServiceAccess, clock: Clock) -> None:
         self._live_state, self._writer, self._access, self._clock = live_state, writer, access, clock
+        self._running: dict[str, tuple[Workload, Attempt]] = {}
         self._checks: dict[str, _Check] = {}
         self._published: tuple[ServiceRoute, ...] | None = None
         self._woken = asyncio.Event()
         self.iterations = Iterations("services", clock.now)
 
+    def open(self) -> None:
+        for workload in self._live_state:
+            self.changed(workload)
+
     def changed(self, workload: Workload) -> None:
-        if workload.spec.kind is Kind.SERVICE:
-            self._woken.set()
+        if workload.spec.kind is not Kind.SERVICE:
+            return
+        if workload.state is State.RUNNING and workload.attempt is not None:
+            self._running[workload.id] = (workload, workload.attempt)
+        else:
+            self._running.pop(workload.id, None)
+        self._woken.set()
 
     async def run(self) -> None:
         while True:
@@ -57,11 +67,7 @@ class Services:
                 await wait_at_most(TICK_S, self._woken, self._clock)
 
     async def tick(self) -> None:
-        running = [
-            (one, one.attempt)
-            for one in self._live_state
-            if one.spec.kind is Kind.SERVICE and one.state is State.RUNNING and one.attempt is not None
-        ]
+        running = list(self._running.values())
         routes = tuple(ServiceRoute(one.id, attempt.url) for one, attempt in running if attempt.url)
         if routes != self._published:
             try:
