@@ -22,6 +22,7 @@ from tests.fakes.waiting import wait_until
 
 import commonage.catalogue
 from commonage.server.processes.ports import free_port
+from commonage.wire.hub import PORTAL_PATH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("chromium", "vnc")]
 STAND_INS = Path(__file__).with_name("stand_ins")
@@ -225,7 +226,7 @@ def test_apps_are_closed_to_those_who_may_not_open_the_session(installation: Ser
 
 
 def open_with(page: Page, workload_id: str) -> dict[str, str]:
-    go(page, f"workloads/{workload_id}")
+    load(page, f"{PORTAL_PATH}workloads/{workload_id}")  # an ended one's stream is complete, not live
     shown = page.locator(".open-with a")
     expect(shown.first).to_be_visible()
     return {one.inner_text(): one.get_attribute("href") or "" for one in shown.all()}
