@@ -57,9 +57,16 @@ def visdom(port: str, base_url: str) -> None:
             return httpserver.HTTPServer.handle_stream(server, stream, address)
         return stream.close()
 
+    def make_static_url(_class: Any, settings: Any, path: str, include_version: bool = True) -> Any:
+        # Its page asks for `../user/style.css`, of which newer versions of Tornado compute no version.
+        return static.make_static_url(settings, path, include_version and not path.startswith(".."))
+
+    static = _module("tornado.web").StaticFileHandler
     server_class = type("OwnConnections", (httpserver.HTTPServer,), {"handle_stream": handle_stream})
     os.makedirs(defaults.DEFAULT_ENV_PATH, exist_ok=True)
     application = app.Application(port=int(port), base_url=base_url.rstrip("/"), env_path=defaults.DEFAULT_ENV_PATH)
+    own_static = {"make_static_url": classmethod(make_static_url)}
+    application.settings["static_handler_class"] = type("Static", (static,), own_static)
     server_class(application, max_buffer_size=1024**3).listen(int(port), address="127.0.0.1")
     ioloop.IOLoop.current().start()
 
