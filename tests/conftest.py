@@ -99,6 +99,7 @@ MACHINERY = {
         lambda: all(shutil.which(name) for name in ("buildah", "debootstrap", "docker", "docker-compose")),
         f"{INSTALL_HINT} (buildah, debootstrap, docker-compose)",
     ),
+    "vnc": Machinery(lambda: shutil.which("vncserver") is not None, INSTALL_HINT),
     "haproxy": Machinery(lambda: shutil.which("haproxy") is not None, INSTALL_HINT),
     "debootstrap": Machinery(
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"

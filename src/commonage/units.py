@@ -117,6 +117,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str, str], int]]] = {
     "grace": ("grace_s", partial(parse_duration, zero=True)),
     "backoff": ("backoff_s", partial(parse_duration, zero=True)),
     "starting_deadline": ("starting_deadline_s", partial(parse_duration, zero=True)),
+    "health_interval": ("health_interval_s", parse_duration),
     "memory": ("memory_mib", parse_memory),
 }
 TEXT_FIELDS = frozenset(_FIELDS)

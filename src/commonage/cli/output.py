@@ -135,7 +135,7 @@ def node_label(site: str | None, node: str | None) -> str:
 def node_or_reason(workload: WorkloadOut) -> str:
     """The node, allocation and notes of a running workload; for others the reason of the state."""
     if workload.state == "running":
-        address = workload.internal_url if workload.kind == "service" else None
+        address = workload.url or workload.internal_url if workload.kind == "service" else None
         parts = (node_label(workload.site, workload.node), shares(workload.shares), address)
         place = ": ".join(part for part in parts if part)
         return f"{place}. {messages(workload.notes)}" if workload.notes else place

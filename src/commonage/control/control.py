@@ -16,6 +16,7 @@ from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.retention import RetentionLoop
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
+from commonage.control.loops.services import Services
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
@@ -54,10 +55,12 @@ from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.cron_sites import CronSites
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.extensions import Extensions
+from commonage.control.workloads.session_apps import SessionApps
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.visits import Visits
 from commonage.control.workloads.workloads import Workloads
+from commonage.domain.apps import App
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
@@ -77,6 +80,7 @@ from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.services import NoServiceAccess, ServiceAccess
 from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 
@@ -92,9 +96,10 @@ class _NoSupport(PlatformSupport):
 class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
-    `devices` are the GPUs of this node, `elsewhere` those of nodes with agents, by site. `environments` are the
-    built-in ones. `joining` are the join services of sites, by site; `storage` is that of sites elsewhere. `declared`:
-    the resources of the settings file by kind, which an empty database takes over.
+    `apps` are those that sessions may offer. `devices` are the GPUs of this node, `elsewhere` those of nodes with
+    agents, by site. `environments` are the built-in ones. `joining` are the join services of sites, by site;
+    `storage` is that of sites elsewhere. `declared`: the resources of the settings file by kind, which an empty
+    database takes over.
     """
 
     store: Store
@@ -113,6 +118,8 @@ class Adapters:
     sites: Sites | None = None
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    apps: Sequence[App] = ()
+    services: ServiceAccess = field(default_factory=NoServiceAccess)
 
 
 class Control:
@@ -150,11 +157,15 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self._add_queries()
-        self.execs, self.visits = (
+        self.execs, self.visits, self.session_apps = (
             Execs(self.queries, live_state, writer, engines, clock),
             Visits(self.queries, writer, adapters.identity, clock, settings),
+            SessionApps(adapters.apps, live_state, engines, clock),
         )
-        self.gangs = Gangs(store, live_state, writer, clock)
+        self.gangs, self.services = (
+            Gangs(store, live_state, writer, clock),
+            Services(live_state, writer, adapters.services, clock),
+        )
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
         self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
@@ -188,7 +199,7 @@ class Control:
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.idle, self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
             self.retention, self.cron_jobs, self.cron_sites, self.reconcile.watches,
-            self.node_pools, *([self.homes] if adapters.homes else []),
+            self.node_pools, self.services, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
         self._follow()
@@ -248,7 +259,7 @@ class Control:
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
-            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended,
+            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self.services.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.writer.effects.follow(self.reconcile.effect)
@@ -280,6 +291,7 @@ class Control:
         await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()
+        self.services.open()
         self._ids.follow(await self.store.last_workload_id())
         await self.engines.open()
 

@@ -65,7 +65,7 @@ class ControlSettings:
 
     name: str = "Commonage"
     session_origin: str = ""  # for example https://*.hub.example.org; empty if sessions share the origin of the portal
-    port_source_ranges: tuple[str, ...] = ()  # networks from which browsers reach the ports of services
+    portal_origin: str = ""  # for example https://hub.example.org; empty if users reach it by any address
     origin_warning: str = ""  # shown to admins on every page of the portal
     default_tenant: str = "commons"
     platform_roles: tuple[RoleBinding, ...] = ()

@@ -16,9 +16,10 @@ from commonage.domain.workloads import Kind
 class StartRequest:
     """A start request: everything an engine needs to run one attempt. Starting it twice has no further effect.
 
-    `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in when
-    `wants_port`. `bundle_path` is an archive (tar.gz) on the control plane's disk to unpack into the working directory.
-    `mounts` are its volumes. `cron_job`: it is a run of this cron job.
+    `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in
+    when `wants_port`; `port` is the one that its program insists on. `bundle_path` is an archive (tar.gz) on the
+    control plane's disk to unpack into the working directory. `mounts` are its volumes. `cron_job`: it is a run of
+    this cron job.
     """
 
     attempt_id: str
@@ -36,6 +37,7 @@ class StartRequest:
     bundle_path: str | None = None
     mounts: tuple[Mount, ...] = ()
     cron_job: str = ""
+    port: int | None = None
 
 
 class Phase(StrEnum):

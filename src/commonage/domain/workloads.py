@@ -177,6 +177,9 @@ class Spec:
     requeue: bool = False  # if its node is lost or drained: jobs and services are requeued, sessions restart
     cron_job: str | None = None  # it is a run of this cron job
     due_at: float | None = None  # the time of the schedule that it runs for; None if a user triggered it
+    port: int | None = None  # the port on which a service listens; None: the engine's choice, in `{port}`
+    health_path: str = ""  # what a health check of a service requests; empty: any answer of its front page counts
+    health_interval_s: int = 10
 
     @property
     def secret_names(self) -> tuple[str, ...]:

@@ -40,9 +40,9 @@ _FORM_OF_ANOTHER_ORIGIN = "PathPrefix(`/hub/`) && Header(`Sec-Fetch-Site`, `same
 _WAY_TO_SESSION = "PathRegexp(`^/hub/(login|oauth_login|user/|api/oauth2/authorize)`)"
 _PAGES_OF_PORTAL = (
     f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
-    f" && !PathPrefix(`{DOCS_PATH}`)"
+    f" && !PathPrefix(`{DOCS_PATH}`) && !PathRegexp(`^{PORTAL_PATH}workloads/[0-9a-z]+/service$`)"
 )
-_FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/user/`)"
+_FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/(user|service)/`)"
 
 
 class GuardedProxy(TraefikFileProviderProxy):

@@ -153,6 +153,11 @@ TEXTS: Texts = {
         f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
     ),
     r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
+    r.ServiceOpened: lambda reason, _: f"{reason.by} opened this service in the browser.",
+    r.ServiceAnswers: lambda reason, _: f"The service answers at {reason.path}.",
+    r.ServiceNotAnswering: lambda reason, _: (
+        f"The service does not answer at {reason.path}: {reason.why}. It keeps running. See its log, or stop it."
+    ),
     r.OverGpuShareWarning: _over_share,
     r.GpuUnused: _gpu_unused,
     r.ActivityUnknown: "Whether it is used cannot be measured, so it counts as used.",

@@ -30,6 +30,8 @@ from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
 HOME = PORTAL_PATH
 SESSION_COOKIE = "commonage-session"
 BROWSER_COOKIE = "commonage-sign-in"
+SERVICE_COOKIE = "commonage-service"
+TICKET_S = 60
 SESSION_S = 14 * 24 * 3600
 SIGN_IN_S = 15 * 60
 _LONGEST_NEXT = 1000
@@ -116,6 +118,30 @@ class PortalAuth:
         session = self._seal("session", {"token": token, "nonce": secrets.token_urlsafe(18)})
         self._set(request, response, (SESSION_COOKIE, session), SESSION_S)
         return response
+
+    def ticket(self, request: Request, workload_id: str) -> str:
+        """A text that signs this browser in to one service; `visitor` has checked the request. Raises SignInNeeded."""
+        session = self._open("session", self._cookie(request, SESSION_COOKIE), SESSION_S)
+        if session is None:
+            raise SignInNeeded("Sign in to open this service.")
+        return self._seal("service", {"token": session["token"], "workload": workload_id})
+
+    def opened_ticket(self, ticket: str, workload_id: str) -> str | None:
+        """The hub's token in a ticket for this service that was made a moment ago."""
+        return self._of_service(ticket, workload_id, TICKET_S)
+
+    def opened_service_cookie(self, cookie: str | None, workload_id: str) -> str | None:
+        """The hub's token in the cookie that a ticket became."""
+        return self._of_service(cookie, workload_id, SESSION_S)
+
+    def _of_service(self, sealed: str | None, workload_id: str, age_s: int) -> str | None:
+        content = self._open("service", sealed, age_s)
+        return content["token"] if content is not None and content["workload"] == workload_id else None
+
+    def set_service_cookie(self, response: Response, ticket: str, path: str, secure: bool) -> None:
+        response.set_cookie(
+            SERVICE_COOKIE, ticket, max_age=SESSION_S, path=path, secure=secure, httponly=True, samesite="lax"
+        )
 
     def forget(self, response: Response) -> Response:
         """Remove the session from the browser. The hub's own sign-out, which follows, ends the token."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
-from urllib.parse import urlsplit
 
 from commonage.control.access import Access
 from commonage.control.settings import ControlSettings
@@ -14,7 +12,7 @@ from commonage.domain.permissions import Permission, RoleBinding, SubjectKind
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
 from commonage.ports.sites import SiteState
-from commonage.wire.origins import session_url
+from commonage.wire.origins import service_url, session_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,9 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
         return None
     if workload.spec.kind is Kind.SESSION:
         return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)
-    address = service_address(workload)
-    return address if address is not None and reaches(visitor, address, settings) else None
+    if workload.spec.kind is Kind.SERVICE:
+        return service_url(settings.session_origin, workload.id)
+    return None
 
 
 def may_visit(workload: Workload, visitor: Visitor, access: Access) -> bool:
@@ -134,28 +133,3 @@ def service_address(workload: Workload) -> str | None:
     if workload.spec.kind is not Kind.SERVICE or workload.state is not State.RUNNING or workload.attempt is None:
         return None
     return workload.attempt.url
-
-
-def ssh_forward(address: str) -> str:
-    """The option of ssh that forwards a service's port through the server's host to the same local port."""
-    url = urlsplit(address)
-    return f"-L {url.port}:{url.hostname}:{url.port}"
-
-
-def reaches(visitor: Visitor, address: str, settings: ControlSettings) -> bool:
-    """True for a browser on the server's host, and for one that the nodes' firewalls allow."""
-    try:
-        came_from = ip_address(visitor.address)
-    except ValueError:
-        return False
-    if came_from.is_loopback:
-        return True
-    ranges = (ip_network(one, strict=False) for one in settings.port_source_ranges)
-    return not _is_loopback(address) and any(came_from in one for one in ranges)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(urlsplit(address).hostname or "").is_loopback
-    except ValueError:
-        return False

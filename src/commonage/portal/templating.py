@@ -75,8 +75,6 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         may_visit=labels.may_visit,
         reasons_for=reasons_for,
         service_address=labels.service_address,
-        reaches=partial(labels.reaches, settings=settings),
-        ssh_forward=labels.ssh_forward,
         kind_signs=labels.KINDS,
         state_signs=labels.STATES,
         isolation_words=labels.ISOLATION,

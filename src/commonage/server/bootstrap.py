@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.api.routing import Services
+from commonage.catalogue.apps import known_apps
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
 from commonage.control.usage.site_samples import SiteSamples
@@ -53,10 +54,12 @@ from commonage.server.platform import LocalSupport, builtin_of, declared_of
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
+from commonage.server.processes.ports import LOOPBACK
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.session_names import SessionNames
+from commonage.server.service_access import TraefikServices
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
@@ -195,10 +198,21 @@ async def assemble(
         sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
         storage=storage,
+        apps=known_apps(),
+        services=TraefikServices(
+            hub.rules_file.parent,
+            f"http://{LOOPBACK}:{hub.control_port}",
+            tuple(hub.addresses),
+            hub.public_url,
+            hub.session_origin,
+        ),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
-        control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins)
+        control_settings(settings),
+        session_origin=origins.sessions,
+        portal_origin=origins.hub or "",
+        origin_warning=warning_of(origins),
     )
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()

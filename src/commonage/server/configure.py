@@ -147,7 +147,6 @@ def control_settings(settings: Settings) -> ControlSettings:
         session_environment=settings.session_environment,
         job_environment=settings.job_environment,
         max_array=settings.max_array,
-        port_source_ranges=settings.port_source_ranges if settings.engine == "swarm" else (),
         limits=settings.limits,
         token_lifetime_s=settings.token_lifetime,
         home_quota_mib=settings.home_quota,

@@ -17,6 +17,7 @@ API_PATH = f"{PORTAL_PATH}api/v1"
 REFUSED_PATH = f"{PORTAL_PATH}refused"
 # The path to which the hub redirects after sign-in, and the portal's OAuth client.
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
+SERVICE_ACCESS_PATH = f"{PORTAL_PATH}service-access/"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
 # The documentation that the server itself serves.
 DOCS_PATH = f"{PORTAL_PATH}docs/"

@@ -14,6 +14,9 @@ from urllib.parse import quote, urlsplit
 UNAVAILABLE = "unavailable"
 """The traefik middleware that shows the page where the hub or the control plane does not answer."""
 
+SERVICE_LABEL = "service--"
+SERVICE_PATH = "/service/"
+
 # No two consecutive hyphens: only labels with a digest contain them.
 _PLAIN_LABEL = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 _STUB = re.compile(r"[^a-z0-9]", re.ASCII)
@@ -35,6 +38,14 @@ def label_of(user: str) -> str:
 def session_domain(session_origin: str) -> str:
     """`hub.example.org` for `https://*.hub.example.org:8443`."""
     return (urlsplit(session_origin).hostname or "").removeprefix("*.")
+
+
+def service_url(session_origin: str, workload_id: str) -> str:
+    """The URL of a service; each has an origin of its own. If `session_origin` is empty, the result is a path."""
+    if not session_origin:
+        return f"{SERVICE_PATH}{workload_id}/"
+    # No user has this label: only labels with a digest contain two hyphens, and they begin with `u-`.
+    return session_origin.replace("*", f"{SERVICE_LABEL}{workload_id}", 1) + "/"
 
 
 def session_url(session_origin: str, user: str, name: str) -> str:

@@ -80,6 +80,21 @@ class SubmitIn(Strict):
         description="Labels that its node must have; `node` and `site` select a node or site by name.",
         examples=[{"zone": "basement"}],
     )
+    port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="The port on which a service listens. Default: a free one, which replaces `{port}` in the command.",
+    )
+    health_path: Annotated[PlainText, Field(max_length=256)] = Field(
+        "",
+        description="The path that health checks of a service request; a status below 400 counts as healthy. "
+        "Default: any answer of its front page counts.",
+        examples=["/health"],
+    )
+    health_interval_s: Annotated[Seconds, Field(ge=1, le=3600)] | None = Field(
+        None, description="Seconds between two health checks. Default: 10.", examples=[10]
+    )
     near: Annotated[PlainText, Field(max_length=128)] | None = Field(
         None, description="A volume: it runs at a site that has it, whether it mounts it or not.", examples=["datasets"]
     )
@@ -172,8 +187,8 @@ class AttemptOut(BaseModel):
 class WorkloadOut(BaseModel):
     """A workload. Instants are unix seconds.
 
-    `url` is where browsers reach a running session: a full URL, or a path on the server if sessions share the origin of
-    the portal.
+    `url` is where browsers reach a running session or service: a full URL, or a path on the server if sessions share
+    the origin of the portal.
     """
 
     id: str
@@ -233,6 +248,12 @@ class WorkloadOut(BaseModel):
         None, description="Used resources; only for a single workload, not in lists. Null if never measured."
     )
     internal_url: str | None = Field(None, description="URL of a service on its site's network.")
+    port: int | None = Field(None, description="The port on which a service insists.")
+    health_path: str = Field("", description="The path that health checks of a service request.")
+    health_interval_s: int = Field(10, description="Seconds between two health checks of a service.")
+    health: Literal["starting", "ready", "not-answering"] | None = Field(
+        None, description="Whether a running service answers its health checks; null for other workloads."
+    )
 
 
 class SubmitOut(BaseModel):

@@ -75,7 +75,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         own="next_times reason active",
         hidden="spec rule decided_until last_refused groups of_admin kind variables secrets dropped_secrets priority "
         "time_limit_s grace_s retry depends_on bundle array_id array_size key preemptible volumes gang requeue "
-        "cron_job due_at near site removed",
+        "cron_job due_at near port health_path health_interval_s site removed",
     ),
     cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(

@@ -25,6 +25,7 @@ from commonage.ports.clouds import Cloud
 from commonage.ports.devices import Devices, DeviceSample
 from commonage.ports.engine import Engine
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.services import NoServiceAccess
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import FakeClock, settle
@@ -118,6 +119,7 @@ class Site:
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
         self.homes: Any = None
+        self.services: Any = NoServiceAccess()
         self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
         self.environments = [
@@ -148,6 +150,7 @@ class Site:
             joining={} if self.joining is None else {LOCAL_SITE: self.joining},
             homes=self.homes,
             declared=self.declared,
+            services=self.services,
         )
         pools = tuple(NodePool(policy, "fake", "small", "debian") for policy, _ in self.clouds)
         return Control(world, replace(self.settings, node_pools=pools))

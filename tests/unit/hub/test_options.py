@@ -52,6 +52,7 @@ def offer(**changes: object) -> LaunchOptions:
 def test_every_choice_is_a_field_of_the_submission() -> None:
     assert {*CHOICES, *EXTRAS} <= set(SubmitIn.model_fields) | TEXT_FIELDS
     text = {"time": "90m", "memory": "2048", "grace": "10s", "backoff": "0", "starting_deadline": "10m"}
+    text["health_interval"] = "10s"
     assert text.keys() == TEXT_FIELDS
     assert with_units_in_names(text).keys() <= set(SubmitIn.model_fields) | set(CronJobIn.model_fields)
 

@@ -42,7 +42,7 @@ from commonage.domain.workloads import Attempt, Condition, Dependency, Kind, Ret
 from commonage.messages import explanations
 from commonage.messages.waiting import resources
 from commonage.ports.store import Filter
-from commonage.wire.origins import session_url
+from commonage.wire.origins import service_url, session_url
 from commonage.wire.usage import SuggestionOut, UsageReportOut
 from commonage.wire.workloads import (
     AttemptList,
@@ -270,6 +270,7 @@ def workload_out(
         reason=reason(details.reason),
         notes=[reason(note) for note in details.notes],
         position=details.position,
+        health=details.health,
         progress=details.progress,
         activity=details.activity,
         active_at=details.active_at,
@@ -291,9 +292,11 @@ def workload_out(
 
 
 def session_address(workload: Workload, session_origin: str) -> str | None:
-    """Where browsers reach a running session; services have no route."""
-    if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
+    """Where browsers reach a running session or service."""
+    if workload.spec.kind is Kind.JOB or workload.state is not State.RUNNING:
         return None
+    if workload.spec.kind is Kind.SERVICE:
+        return service_url(session_origin, workload.id)
     return session_url(session_origin, workload.spec.owner, workload.spec.name)
 
 
@@ -400,6 +403,9 @@ def parse_submission(body: SubmitIn) -> Submission:
         one_numa=body.one_numa,
         bundle=body.bundle,
         volumes=tuple(parse_volume(one) for one in body.volumes),
+        port=body.port,
+        health_path=body.health_path,
+        health_interval_s=body.health_interval_s,
         near=body.near,
         tenant=body.tenant,
         key=body.key,

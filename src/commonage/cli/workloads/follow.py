@@ -65,6 +65,8 @@ class _Follower:
 
         while True:
             self._wait_for_start()
+            if self.workload.kind == "service" and self.workload.url is not None:
+                self.status.print(f"{self.workload.id} runs at {self.workload.url}")
             self._show_logs(self.workload.attempts)
             self.workload = self._client.workload(self.workload.id)
             if self.workload.state in TERMINAL_STATES:

@@ -31,6 +31,7 @@ _MESSAGES = {
 }
 _OPTIONS_WITH_UNITS = {
     "time": "--time", "memory": "--mem", "grace": "--grace", "starting_deadline": "--starting-deadline",
+    "health_interval": "--health-interval",
 }  # fmt: skip
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 

@@ -26,6 +26,8 @@ from commonage.cli.workloads.request import (
 from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commonage.sdk import Client
     from commonage.wire.workloads import SubmitIn, SubmitOut
 
@@ -52,6 +54,15 @@ _RUN_OPTIONS = (
     click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Retries if the job fails."),
     click.option("--requeue/--no-requeue", default=None, help="Requeue if the node is lost (default for jobs)."),
     click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, like 30s."),
+    click.option("--service", is_flag=True, help="Run as a service: long-running, with a route through the proxy."),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        metavar="N",
+        help="Port on which the service listens.  [default: a free one, in {port} and COMMONAGE_PORT]",
+    ),
+    click.option("--health", "health_path", metavar="/PATH", help="Path that health checks of the service request."),
+    click.option("--health-interval", metavar="TIME", help="Time between two health checks.  [default: 10s]"),
     click.option("--key", metavar="KEY", help="Idempotency key: a second run with it returns the same job."),
     *cron_options,
 )
@@ -86,6 +97,7 @@ def run(
       commonage run --array 100 --mem 2GiB -- python sweep.py
       commonage run --nodes 4 --gpus 8 -- torchrun train.py
       commonage run --detach --json -- sleep 60
+      commonage run --service --port 8080 --health /health -- python server.py
       commonage run --schedule "0 7 * * 1-5" --name report -- python report.py
     """
     if not command:
@@ -94,6 +106,7 @@ def run(
         **job_fields(options, command),
         **with_units({"grace": options["grace"]}),
         **{name: options[name] for name in ("array", "nodes", "retries", "requeue")},
+        **_service_fields(options),
         "depends_on": dependencies(options["depends_on"]),
     }
     cron = cron_fields(options)
@@ -115,6 +128,22 @@ def run(
                 click.echo("\n".join(submitted.ids))
             return
         sys.exit(_follow(client, submitted, as_json))
+
+
+def _service_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a service. Raises UsageError for its options without --service."""
+    interval = options["health_interval"]
+    fields = {
+        "port": options["port"],
+        "health_path": options["health_path"],
+        **with_units({"health_interval": interval}),
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    if not options["service"]:
+        if given:
+            raise click.UsageError("--port, --health and --health-interval are for services. Add --service.")
+        return {}
+    return {"kind": "service", **given}
 
 
 def _hint(client: Client, request: SubmitIn) -> str | None:

@@ -35,6 +35,7 @@ from commonage.domain.reasons.notes import (
     SessionWarned,
 )
 from commonage.domain.reasons.refusals import NoSuchAttempt
+from commonage.domain.services import ServiceHealth
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, Event, Kind, State, StopCause, Workload
@@ -58,7 +59,7 @@ class StateDetails:
 
     `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
     the progress of its start if known, for example of its image pull. `activity` and `active_at`, the last sign of use,
-    are of a running session.
+    are of a running session, `health` of a running service.
     """
 
     reason: Reason
@@ -67,6 +68,7 @@ class StateDetails:
     progress: float | None = None
     activity: ActivityState | None = None
     active_at: float | None = None
+    health: ServiceHealth | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +130,16 @@ class WorkloadQueries:
             notes = (*(() if node_problem is None else (node_problem,)), *self.idle.notes(workload))
             activity, state = self.idle.activity_of(workload), self.idle.state_of(workload)
             active_at = activity.active_at if activity is not None and state is not ActivityState.UNKNOWN else None
-            return StateDetails(workload.reason, notes=notes, progress=progress, activity=state, active_at=active_at)
+            is_service = workload.spec.kind is Kind.SERVICE and workload.state is State.RUNNING
+            attempt_id = "" if workload.attempt is None else workload.attempt.id
+            return StateDetails(
+                workload.reason,
+                notes=notes,
+                progress=progress,
+                activity=state,
+                active_at=active_at,
+                health=self.live_state.service_health.get(attempt_id, ServiceHealth.STARTING) if is_service else None,
+            )
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)

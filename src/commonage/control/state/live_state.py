@@ -16,6 +16,7 @@ from types import MappingProxyType
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
+from commonage.domain.services import ServiceHealth
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id, workload_of
@@ -53,6 +54,7 @@ class LiveState:
         self.nodes: Mapping[NodeKey, Node] = MappingProxyType(self._nodes)
         self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
         self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
+        self.service_health: dict[str, ServiceHealth] = {}  # by attempt; written by the loop of services
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.node_pools = tuple(node_pools)

@@ -76,6 +76,7 @@ class StartRequests:
             bundle_path=None if archive is None else str(archive),
             mounts=self._mounts(spec, attempt.allocation.site),
             cron_job=spec.cron_job or "",
+            port=spec.port,
         )
 
     def _mounts(self, spec: Spec, site: str) -> tuple[Mount, ...]:

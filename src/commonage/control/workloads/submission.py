@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import Access, access_of
@@ -26,6 +27,8 @@ from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec, name
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
+DEFAULT_HEALTH_INTERVAL_S = 10
+_HEALTH_PATH = re.compile(r"/[!-~]{0,255}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,9 @@ class Submission:
     gang: bool = False
     bundle: str | None = None
     volumes: tuple[VolumeRequest, ...] = ()
+    port: int | None = None
+    health_path: str = ""
+    health_interval_s: int | None = None
     near: str | None = None
     tenant: str | None = None
     key: str | None = None
@@ -71,6 +77,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
     environment = _environment(submission, tenant, catalogue, settings)
     _check_gpu(submission, environment)
     priority, preemptible = _priority(submission, principal, settings)
+    _check_service(submission)
     return Spec(
         kind=submission.kind,
         name=_name(submission, settings),
@@ -94,7 +101,36 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         requeue=submission.kind is not Kind.SESSION if submission.requeue is None else submission.requeue,
         volumes=allowed(submission.volumes, settings.volumes, tenant.name),
         near=volume_near(submission.near, settings.volumes, tenant.name) if submission.near else "",
+        port=submission.port,
+        health_path=submission.health_path,
+        health_interval_s=submission.health_interval_s or DEFAULT_HEALTH_INTERVAL_S,
     )
+
+
+def _check_service(submission: Submission) -> None:
+    """Raise InvalidInput for a port or health check that is out of bounds, or of something else than a service."""
+    port, path, interval_s = submission.port, submission.health_path, submission.health_interval_s
+    given = {"port": port, "health_path": path or None, "health_interval_s": interval_s}
+    field = next((name for name, value in given.items() if value is not None), None)
+    if submission.kind is not Kind.SERVICE:
+        if field is not None:
+            raise InvalidInput(
+                f"a {submission.kind} has no port and no health check; submit a service, as with "
+                "`commonage run --service`",
+                field=field,
+            )
+        return
+    if port is not None and not 1 <= port <= 65535:
+        raise InvalidInput(f"the port must be from 1 to 65535, not {port}", field="port")
+    if path and not _HEALTH_PATH.fullmatch(path):
+        raise InvalidInput(
+            f"{path[:60]!r} is not the path of a health check; write it like /health", field="health_path"
+        )
+    if interval_s is not None and not 1 <= interval_s <= 3600:
+        raise InvalidInput(
+            f"the interval of health checks must be from 1 second to 1 hour, not {interval_s} s",
+            field="health_interval_s",
+        )
 
 
 def _tenant(

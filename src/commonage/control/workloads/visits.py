@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from commonage.control.access import access_of
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.settings import ControlSettings
+from commonage.control.state.feed import event_of
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import Forbidden
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.reasons.notes import SessionOpened
+from commonage.domain.reasons.notes import ServiceOpened, SessionOpened
 from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.execs import NotRunning
@@ -63,6 +64,33 @@ class Visits:
             )
             await self.writer.write(events=[event])
             await self.identity.share_session(spec.owner, spec.name, principal.name)
+        return workload
+
+    async def enter_service(self, principal: Principal, workload_id: str) -> Workload:
+        """Check that the principal may use a running service. An audit event tells its owner of others first.
+
+        Raises NotFound, Forbidden, NotRunning.
+        """
+        workload = await self.check_service(principal, workload_id)
+        spec = workload.spec
+        if spec.owner != principal.name:
+            opened = ServiceOpened(by=principal.name, service=spec.name)
+            await self.writer.write(events=[event_of(workload, EventKind.AUDIT, self.clock.now(), opened)])
+        return workload
+
+    async def check_service(self, principal: Principal, workload_id: str) -> Workload:
+        """The same for each request, without an event."""
+        principal.need(Scope.SUBMIT)
+        workload = await self.queries.workload(principal, workload_id)
+        self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
+        if workload.spec.kind is not Kind.SERVICE or workload.state is not State.RUNNING:
+            raise NotRunning(f"{workload.id} is not a running service; only a running service can be opened")
+        if workload.spec.owner != principal.name and not self.settings.session_origin:
+            raise Forbidden(
+                "Services share the origin of the portal here, so that the page of this service could act as you. "
+                "An admin can give them host names of their own (`session_host`).",
+                code="sessions-share-origin",
+            )
         return workload
 
     async def may_stay(

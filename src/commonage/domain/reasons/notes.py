@@ -33,6 +33,26 @@ class SessionOpened(Reason):
     session: str
 
 
+class ServiceAnswers(Reason):
+    """A service answers its health check."""
+
+    path: str
+
+
+class ServiceNotAnswering(Reason):
+    """A service that answered before fails its health checks. `why` is the last failure."""
+
+    path: str
+    why: str
+
+
+class ServiceOpened(Reason):
+    """Somebody else opened a service in the browser."""
+
+    by: str
+    service: str
+
+
 class OverGpuShareFollows(StrEnum):
     """What happens to a workload over its GPU share, by the policy of the site."""
 

@@ -84,7 +84,7 @@ def url_of(request: StartRequest, found: Mapping[str, Any]) -> str | None:
         return None
     networks = found["NetworkSettings"]["Networks"] or {}
     address = next((one["IPAddress"] for one in networks.values() if one.get("IPAddress")), None)
-    return None if address is None else f"http://{address}:{PORT}"
+    return None if address is None else f"http://{address}:{request.port or PORT}"
 
 
 def may_be_oom_yet(state: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.containers.files.mounts import check_mount_sources, has_sizes
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
 from commonage.engines.containers.lifecycle import StartLimiter
-from commonage.engines.containers.program import ContainerNetwork, Program, program_of
+from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.translate import ContainerContext, container_config, container_name, network_config
@@ -131,7 +131,7 @@ class Launcher:
                 run.control_folder.decision() is StartDecision.FORBIDDEN
             ):  # it was stopped meanwhile, and its shares may have been released before
                 self.devices.release(run.id)
-        inside = ContainerNetwork(network.gateway, frozenset(self.settings.reaches))
+        inside = ContainerNetwork(network.gateway, frozenset(self.settings.reaches), run.request.port or PORT)
         return program_of(request, inside, self.defaults.shared, held)
 
     async def _create_container(self, run: Run, config: Json) -> str:

@@ -147,7 +147,7 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: starting -------------------------------------------------------------------------------
 
     def _accept(self, request: StartRequest) -> Run:
-        return self._note(request, self._ports.take() if request.wants_port else None)
+        return self._note(request, self._ports.take(request.port) if request.wants_port else None)
 
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)

@@ -52,8 +52,16 @@ class PortRange:
         self._next = start
         self._held: set[int] = set()
 
-    def take(self) -> int:
-        """Return a free port. Raises EngineFailure if none is free."""
+    def take(self, wanted: int | None = None) -> int:
+        """Return this port, or (None) any of the range. Raises EngineFailure if it is not free."""
+        if wanted is not None:
+            if wanted in self._held or not _is_free(wanted):
+                raise EngineFailure(
+                    f"port {wanted} of this node is in use; submit without a port, and have the program listen on "
+                    "{port} (or $COMMONAGE_PORT)"
+                )
+            self._held.add(wanted)
+            return wanted
         for _ in range(self._last - self._first + 1):
             port = self._next
             self._next = self._first if port == self._last else port + 1

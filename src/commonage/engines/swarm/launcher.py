@@ -177,7 +177,7 @@ class Launcher:
         network = await self.networks.of(run.request.tenant)
         held = await self._enforce(run.request, swarm_node)
         gateway = self.nodes.gateway_of(swarm_node.name) or network.gateway
-        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), run.port or PORT)
+        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), run.request.port or run.port or PORT)
         program = program_of(run.request, inside, self.defaults.shared, held)
         workspace = await self.in_thread(partial(self._prepare_folders, run, program))
         context = ContainerContext(

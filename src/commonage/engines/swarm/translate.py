@@ -99,7 +99,12 @@ def service_spec(
     request: StartRequest, program: Program, context: ContainerContext, settings: SwarmSettings
 ) -> dict[str, Any]:
     """The description to create a service with, except its name."""
-    port = {"Protocol": "tcp", "TargetPort": context.port, "PublishedPort": context.port, "PublishMode": "host"}
+    port = {
+        "Protocol": "tcp",
+        "TargetPort": request.port or context.port,
+        "PublishedPort": context.port,
+        "PublishMode": "host",
+    }
     return {
         "Labels": {
             f"{LABEL}.installation": context.installation,

@@ -34,12 +34,19 @@ FIELDS = (
     "kind", "name", "environment", "gpus", "cpus", "memory", "time", "command", "retries", "key", "tenant", "priority",
     "preemptible", "nodes", "on", "near", "requeue",
     "volumes", "array", "grace", "again", "keep",
+    "port", "health_path", "health_interval",
     "schedule", "time_zone", "overlap", "missed_runs", "starting_deadline",
 )  # fmt: skip
 KEPT = ("files", "variables", "secrets", "dependencies")
 """Values that the server copies from the repeated workload. The browser gets only their names."""
 # The field of each error of control that has another name there.
-_ALIASES = {"starting_deadline_s": "starting_deadline", "time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
+_ALIASES = {
+    "starting_deadline_s": "starting_deadline",
+    "time_limit_s": "time",
+    "health_interval_s": "health_interval",
+    "depends_on": "keep",
+    "secrets": "keep",
+}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
 _LONGEST = 200_000
 _MAX_RETRIES = 100
@@ -115,6 +122,9 @@ class LaunchForm:
                 "again": workload.id,
                 "keep": ",".join(KEPT),
                 "near": spec.near,
+                "port": str(spec.port) if spec.port else "",
+                "health_path": spec.health_path,
+                "health_interval": f"{spec.health_interval_s}s" if spec.kind is Kind.SERVICE else "",
                 "on": " ".join(f"{name}={value}" for name, value in spec.request.labels),
             }
         )
@@ -156,6 +166,7 @@ class LaunchForm:
                 return None
 
         is_job, has_command = self.kind is Kind.JOB, self.kind is not Kind.SESSION
+        is_service = self.kind is Kind.SERVICE
         command = (parsed("command", command_words) or ()) if has_command else ()
         if has_command and not command and considered:
             command = ("true",)
@@ -184,6 +195,11 @@ class LaunchForm:
             gang=is_job and bool(self.values["nodes"]),
             labels=parsed("on", _labels) or (),
             near=self.values["near"] or None,
+            port=parsed("port", _port) if is_service else None,
+            health_path=self.values["health_path"] if is_service else "",
+            health_interval_s=(
+                parsed("health_interval", partial(parse_duration, field="health_interval")) if is_service else None
+            ),
         )
         if earlier is not None:
             submission = replace(submission, **self._taken_over(earlier, submission))
@@ -295,4 +311,5 @@ def number(text: str, *, name: str, label: str, least: int = 1, most: int | None
 
 _nodes = partial(number, name="nodes", label="Nodes", most=MAX_TOGETHER)
 _array = partial(number, name="array", label="The array size")  # control checks the maximum
+_port = partial(number, name="port", label="The port", most=65535)
 _retries = partial(number, name="retries", label="Retries", least=0, most=_MAX_RETRIES)

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -127,12 +128,33 @@ async def gather(control: Control, principal: Principal, workload_id: str, numbe
         "number": number,
         "simulated": allocation is not None and any(share.simulated for share in allocation.shares),
         "openers": _openers(control, principal, workload),
+        "open_with": await _open_with(control, principal, workload),
         "usage_report": await control.usage_reports.of(workload),
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
         "now": control.clock.now(),
         "events": await _events(control, principal, workload_id),
     }
+
+
+async def _open_with(control: Control, principal: Principal, workload: Workload) -> Sequence[tuple[str, str]]:
+    """Titles and addresses of what opens a session, or the files of a job in a session of the same owner."""
+    if workload.spec.owner != principal.name or (workload.stop is not None and not workload.state.is_terminal):
+        return ()
+    if workload.spec.kind is Kind.SESSION:
+        address = session_url(control.settings.session_origin, workload.spec.owner, workload.spec.name)
+        return [(one.title, address + one.path) for one in await control.session_apps.of(workload)]
+    found = await control.session_apps.beside(workload) if workload.spec.kind is Kind.JOB else None
+    if found is None:
+        return ()
+    session, apps = found
+    address = session_url(control.settings.session_origin, session.spec.owner, session.spec.name)
+    folder = "" if workload.spec.bundle is None else f"jobs/{workload.id}"
+    shown = {
+        "tensorboard": f"?{urlencode({'runFilter': folder})}#timeseries" if folder else "#timeseries",
+    }
+    links = [(one.title, f"{address}{one.path}{shown[one.name]}") for one in apps if one.name in shown]
+    return [*([("JupyterLab", f"{address}lab/tree/{folder}")] if folder else []), *links]
 
 
 def _openers(control: Control, principal: Principal, workload: Workload) -> Sequence[str]:

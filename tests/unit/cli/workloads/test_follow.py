@@ -20,7 +20,7 @@ def workload_in(state: str, attempts: int) -> WorkloadOut:
     """A workload in this state, with the fields that `follow` reads."""
     make: Any = WorkloadOut.model_construct
     fields = {"id": "1m7ytqacd6d5a", "reason": reason("Because."), "notes": [], "position": None, "exit_code": None}
-    return cast(WorkloadOut, make(state=state, attempts=attempts, **fields))
+    return cast(WorkloadOut, make(kind="job", state=state, attempts=attempts, **fields))
 
 
 def followed(*answers: tuple[str, int]) -> int:

@@ -187,6 +187,9 @@ _FILES = {
         "commonage_session.py",
         "labextensions/@commonage/session/package.json",
         "labextensions/@commonage/session/static/remoteEntry.js",
+        "apps.json",
+        "start_app.py",
+        "desktop.sh",
     ),
 }
 

@@ -1,0 +1,1 @@
+"""Stands in for Visdom, whose package gets its scripts from the internet."""

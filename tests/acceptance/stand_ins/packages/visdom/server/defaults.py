@@ -1,0 +1,3 @@
+import os
+
+DEFAULT_ENV_PATH = os.path.expanduser("~/.visdom/")

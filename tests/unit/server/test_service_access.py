@@ -1,0 +1,38 @@
+"""The proxy's rules for services."""
+
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.services import ServiceRoute
+from commonage.server.service_access import TraefikServices
+
+ID = "0123456789abc"
+ROUTES = (ServiceRoute(ID, "http://10.0.0.2:8888"),)
+
+
+def rules(session_origin: str) -> Any:
+    access = TraefikServices(Path("/rules"), "http://127.0.0.1:1", ("http",), "https://hub.org", session_origin)
+    found = access.configuration(ROUTES)["http"]
+    return found
+
+
+def test_a_service_has_a_host_name_and_keeps_its_paths() -> None:
+    found = rules("https://*.hub.org")
+    router = found["routers"][f"service-{ID}"]
+    assert router["rule"] == f"Host(`service--{ID}.hub.org`)"
+    assert router["middlewares"] == [f"service-{ID}-access", "service-headers"]
+    assert found["middlewares"]["service-ended"]["redirectRegex"]["replacement"].startswith("https://hub.org/")
+
+
+def test_without_host_names_a_service_has_a_path_that_is_removed() -> None:
+    found = rules("")
+    router = found["routers"][f"service-{ID}"]
+    assert router["rule"] == f"PathPrefix(`/service/{ID}/`)"
+    assert found["middlewares"][f"service-{ID}-prefix"] == {"stripPrefix": {"prefixes": [f"/service/{ID}"]}}
+
+
+def test_the_question_names_the_service_itself_and_trusts_no_header_of_the_client() -> None:
+    asked = rules("https://*.hub.org")["middlewares"][f"service-{ID}-access"]["forwardAuth"]
+    assert asked["address"] == f"http://127.0.0.1:1/services/commonage/service-access/{ID}"
+    assert asked["trustForwardHeader"] is False
+    assert asked["authResponseHeaders"] == ["Cookie", "Authorization", "X-Commonage-User"]
