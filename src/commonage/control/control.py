@@ -11,6 +11,7 @@ from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.engines import Engines
+from commonage.control.files import UserFiles
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.retention import RetentionLoop
@@ -69,6 +70,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.cron_sites import CronSite, HasCronSite
 from commonage.ports.devices import Devices
+from commonage.ports.files import Files
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
@@ -109,6 +111,7 @@ class Adapters:
     joining: Mapping[str, Joining] = field(default_factory=dict)
     sites: Sites | None = None
     homes: Homes | None = None
+    files: Files | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
 
 
@@ -147,9 +150,10 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
-        self.execs, self.visits = (
+        self.execs, self.visits, self.files = (
             Execs(self.queries, live_state, writer, engines, clock),
             Visits(self.queries, writer, adapters.identity, clock, settings),
+            UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)

@@ -16,6 +16,7 @@ from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
+    data,
     launch,
     nodes,
     offboarding,
@@ -43,6 +44,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             workloads,
             workload,
             cron_jobs,
+            data,
             nodes,
             reservations,
             usage,
