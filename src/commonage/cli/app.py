@@ -37,6 +37,10 @@ COMMANDS: dict[str, Row] = {
     "logs": Row("commonage.cli.workloads.manage:logs", "Show the log of a workload.", WORKLOADS),
     "attach": Row("commonage.cli.workloads.manage:attach", "Follow a workload until it ends.", WORKLOADS),
     "exec": Row("commonage.cli.workloads.exec:exec_", "Run a command inside a running workload.", WORKLOADS),
+    "ssh": Row("commonage.cli.workloads.ssh:ssh", "Connect to a running workload by SSH.", WORKLOADS),
+    "port-forward": Row(
+        "commonage.cli.workloads.ssh:port_forward", "Forward local ports to a running workload.", WORKLOADS
+    ),
     "explain": Row(
         "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),

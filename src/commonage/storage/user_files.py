@@ -123,13 +123,10 @@ class FolderFiles(Files):
         await self._run(run, path)
 
     async def move(self, place: Place, path: Parts, to: Parts) -> None:
-        def run() -> None:
-            top = self._top(place)
-            source, target = _below(top, path), _below(top, to)
-            source.stat()
-            _rename(source, target)
-
-        await self._run(run, path)
+        top = self._top(place)
+        source, target = _below(top, path), _below(top, to)
+        await self._run(source.stat, path)
+        await self._run(lambda: _rename(source, target), to)
 
     async def remove(self, place: Place, path: Parts) -> None:
         def run() -> None:
@@ -326,7 +323,7 @@ def _error(error: OSError, path: str) -> CommonageError:
             return NotFound(f"there is no {path} here", code="file-not-found")
         case errno.EEXIST | errno.ENOTEMPTY:
             return Conflict(
-                f"{path}, or its new name, exists already; choose another name, or ask to replace it",
+                f"{path} exists already; choose another name, or replace it",
                 code="file-exists",
             )
         case errno.ENOSPC | errno.EDQUOT:
