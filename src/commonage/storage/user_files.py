@@ -74,7 +74,7 @@ class FolderFiles(Files):
             top = self._top(place)
             self._prepare(place, top)
             target = _below(top, upload.path)
-            return target, _begin(target, upload, offset)
+            return target, _begin(target, upload, offset, top.parent)
 
         target, descriptor = await self._run(begin, upload.path)
         try:
@@ -224,8 +224,8 @@ def _partial(target: SafePath, key: str) -> SafePath:
     return target.parent / f".upload-{key}.part"
 
 
-def _begin(target: SafePath, upload: Upload, offset: int) -> int:
-    """Open and lock the partial file; return its descriptor."""
+def _begin(target: SafePath, upload: Upload, offset: int, above: SafePath) -> int:
+    """Open and lock the partial file; return its descriptor. `above`: the folder above the place."""
     if not upload.replace and target.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if target.is_folder():
@@ -248,18 +248,29 @@ def _begin(target: SafePath, upload: Upload, offset: int) -> int:
                 f"the upload has {status.st_size} bytes here, not {offset}; ask for its offset, and go on from there",
                 code="upload-offset",
             )
-        _check_room(descriptor, upload.length - offset)
+        _check_room(descriptor, upload.length - offset, above)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _check_room(descriptor: int, size: int) -> None:
-    """A disk that is full stops the work of all its users, so it is not filled to the end."""
-    found = os.fstatvfs(descriptor)
-    if size and found.f_bavail * found.f_frsize < size + _RESERVE_BYTES:
+def _check_room(descriptor: int, size: int, above: SafePath) -> None:
+    """A disk that is full stops the work of all its users, so it is not filled to the end.
+
+    In a folder with a project quota the kernel reports what that leaves; the folder above has the whole disk.
+    """
+    room = _free(descriptor)
+    with above.open_path() as folder:
+        if os.fstat(folder).st_dev == os.fstat(descriptor).st_dev:
+            room = min(room, _free(folder) - _RESERVE_BYTES)
+    if size > max(0, room):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _free(descriptor: int) -> int:
+    found = os.fstatvfs(descriptor)
+    return found.f_bavail * found.f_frsize
 
 
 def _finish(target: SafePath, descriptor: int, upload: Upload) -> None:

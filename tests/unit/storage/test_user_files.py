@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.files import EntryKind
 from commonage.files.safe_path import SafePath
 from commonage.ports.files import Place, Upload
+from commonage.storage import user_files
 from commonage.storage.user_files import FolderFiles
 
 pytestmark = pytest.mark.anyio
@@ -181,6 +183,33 @@ async def test_new_files_get_owner_of_their_folder(files: FolderFiles, home: Pat
     for name in ("a", "folder"):
         status = (home / name).stat()
         assert (status.st_uid, status.st_gid) == (4321, 4322)
+
+
+@AS_ROOT
+async def test_files_are_written_within_quotas(files: FolderFiles, home: Path) -> None:
+    rights: list[int] = []
+
+    async def watching() -> AsyncIterator[bytes]:
+        status = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
+        rights.extend(int(text.partition("CapEff:")[2].split()[0], 16) >> 24 & 1 for text in status)
+        yield b"x"
+
+    await files.receive(ANN, Upload(("a",), KEY, 1), 0, watching())
+    assert 0 in rights, "the threads of transfers lack CAP_SYS_RESOURCE"
+
+
+async def test_full_disk_and_quota_are_reported(
+    files: FolderFiles, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT):
+
+        def full(descriptor: int, data: bytes, at: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(user_files, "_write_all", full)
+        assert await code_of(put(files, "a")) == "storage-full"
+    assert await code_of(files.receive(ANN, Upload(("b",), KEY, 2**50), 0, sent(b"x"))) == "storage-full"
+    assert not (home / "a").exists() and not (home / "b").exists()
 
 
 async def test_volume_folder_of_a_user_is_created(files: FolderFiles, tmp_path: Path) -> None:
