@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import click
 from commonage.cli import output
 from commonage.cli.connection import Server, calls_server, connect, prints
 from commonage.cli.errors import MISUSED, Failure
-from commonage.cli.workloads.follow import StatusLine
+from commonage.cli.workloads.follow import StatusLine, follow
 from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
@@ -247,6 +249,52 @@ def _files_to_get(client: Client, source: Place, target: Path, tenant: str | Non
                 yield place / each.name, folder / each.name
             else:
                 click.echo(f"left out: {(place / each.name).text} is a link or a special file", err=True)
+
+
+@data.command("import")
+@click.argument("source", metavar="s3://BUCKET/PREFIX")
+@click.argument("target", type=PLACE)
+@click.option("--endpoint", metavar="URL", envvar="AWS_ENDPOINT_URL", help="Address of the S3 server.  [default: AWS]")
+@click.option("--region", envvar="AWS_DEFAULT_REGION", default="us-east-1", show_default=True, help="Region.")
+@click.option("--environment", "-e", metavar="NAME", help="Environment of the job. It needs python3.")
+@click.option("--detach", "-d", is_flag=True, help="Print the id of the job, and do not follow it.")
+@_tenant
+@calls_server
+def import_s3(server: Server, source: str, target: Place, tenant: str | None, **options: Any) -> None:
+    """Copy the objects of an S3 bucket into your home or a volume, by a job. Ctrl-C leaves it running.
+
+    Keys are taken from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and are secrets of the job.
+    Objects that are there with the same size are not copied again.
+
+    \b
+    Example:
+      commonage data import s3://lab-data/train datasets:train
+    """
+    from commonage.sdk import s3_import
+    from commonage.sdk.calls import given
+    from commonage.wire.workloads import SubmitIn
+
+    bucket = source.removeprefix("s3://").partition("/")[0]
+    if not source.startswith("s3://") or not bucket:
+        raise Failure(f"{source!r} is no S3 address; write s3://BUCKET/PREFIX", MISUSED)
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    variable = f"COMMONAGE_VOLUME_{re.sub('[^A-Z0-9]', '_', target.volume.upper())}" if target.volume else "HOME"
+    program = Path(s3_import.__file__).read_text(encoding="utf-8")
+    ask: dict[str, Any] = {
+        "command": ["python3", "-c", program, source, variable, *([target.path] if target.path else [])],
+        "name": f"import-{bucket}"[:64],
+        "volumes": [f"{target.volume}:rw"] if target.volume else [],
+        "variables": {"AWS_DEFAULT_REGION": options["region"], **given(AWS_ENDPOINT_URL=options["endpoint"])},
+        "secrets": {name: os.environ[name] for name in keys if os.environ.get(name)},
+        **given(environment=options["environment"], tenant=tenant),
+    }
+    with connect(server, reconnect_timeout_s=60.0) as client:
+        made = client.submit(SubmitIn(**ask)).workload
+        if options["detach"]:
+            click.echo(made.id)
+            return
+        click.echo(f"commonage: {made.id}", err=True)
+        sys.exit(follow(client, made))
 
 
 @data.command("rm")
