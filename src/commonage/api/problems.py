@@ -160,7 +160,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "invalid-parameter": ("Invalid parameter", "A query parameter or header is invalid; `field` names it."),
         "invalid-path": ("Invalid path", "The path has `..`, is too long, or leads to a link or a special file."),
         "which-tenant": ("Tenant missing", "Each tenant has its own files in the volume; `detail` lists the tenants."),
-        "upload-mismatch": ("Upload does not match", "Offset, length and content do not fit; send the file anew."),
+        "upload-mismatch": (
+            "Upload does not match",
+            "Offset, length and content do not fit; send the file again from the start.",
+        ),
         "invalid-cursor": ("Invalid cursor", "The cursor does not come from this list."),
         "invalid-by": ("Invalid grouping", "Usage is summed by owner, tenant, workload or environment."),
         "invalid-memory": (

@@ -72,7 +72,7 @@ class Files(Protocol):
         """How many bytes of this upload were received; 0 if there is none."""
 
     async def receive(self, place: Place, upload: Upload, offset: int, chunks: AsyncIterator[bytes]) -> int:
-        """Append to an upload and return its bytes so far; offset 0 begins anew. At its length it becomes the file.
+        """Append to an upload, at offset 0 to an empty one; return its bytes so far. At its length it becomes the file.
 
         When `chunks` raises, what came before is kept. Only one call at a time for an upload, otherwise Conflict.
         """

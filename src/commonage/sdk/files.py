@@ -66,7 +66,7 @@ class Target:
         return whole | {"Range": f"bytes={self.received}-", "If-Range": f'"{self._etag}"'}
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Continue with 206; begin anew with 200, as the file has changed."""
+        """Continue with 206; begin again with 200, as the file has changed."""
         length, match = int(headers["Content-Length"]), _ETAG.fullmatch(headers.get("ETag", ""))
         if match is None:
             raise ApiError("not-commonage", "the response does not come from Commonage; is the address right?")

@@ -73,7 +73,7 @@ async def list_folder(request: Request, query: Annotated[WhereQuery, Query()]) -
 )
 @asks(Permission.SUBMIT)
 async def download(request: Request, query: Annotated[WhereQuery, Query()]) -> Response:
-    """With `Range: bytes=FIRST-` a broken download goes on; `If-Range` with the `ETag` starts anew if it changed."""
+    """With `Range: bytes=FIRST-` a broken download goes on. With `If-Range`, a changed file is sent whole."""
     api, principal = context(request), caller(request)
     headers = request.headers
     found = await api.control.files.download(principal, _where(query), headers.get("range"), headers.get("if-range"))
@@ -96,7 +96,7 @@ async def upload(
     """Append the body at `Upload-Offset`. With `Upload-Length` bytes it becomes the file at `path`, which is complete.
 
     Parts may have any size. After a broken connection get the offset from `/files/uploads`, and go on from there; what
-    was received is kept. Offset 0 begins anew.
+    was received is kept. Offset 0 discards it.
     """
     files, principal = context(request).control.files, caller(request)
     part = (query.key, upload_offset, upload_length)
