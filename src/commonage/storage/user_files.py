@@ -183,9 +183,16 @@ class _Opened(OpenFile):
         return await self._run(lambda: os.pread(self._descriptor, size, offset), self._path)
 
     async def close(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        """An answer that is refused, or broken off before its first byte, reads nothing and closes nothing."""
+        self._close()
 
 
 def _below(top: SafePath, path: Parts) -> SafePath:

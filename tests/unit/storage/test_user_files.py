@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -173,6 +174,15 @@ async def test_reads_ranges(files: FolderFiles, home: Path) -> None:
         10, b"3456", b"89", b""
     )  # fmt: skip
     await file.close()
+
+
+async def test_file_that_nobody_closed_does_not_stay_open(files: FolderFiles, home: Path) -> None:
+    (home / "a").write_bytes(b"0")
+    file = await files.open(ANN, ("a",))
+    before = len(os.listdir("/proc/self/fd"))
+    del file
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 @AS_ROOT
