@@ -25,6 +25,7 @@ REPLACEMENTS = {
     "AsyncGenerator": "Generator",
     "aclose": "close",
     "aclosing": "closing",
+    "aiter_raw": "iter_raw",
     "aread": "read",
     "async_content": "content",
     "async_execute": "execute",

@@ -101,6 +101,10 @@ MACHINERY = {
     ),
     "vnc": Machinery(lambda: shutil.which("vncserver") is not None, INSTALL_HINT),
     "haproxy": Machinery(lambda: shutil.which("haproxy") is not None, INSTALL_HINT),
+    "openssh": Machinery(
+        lambda: all(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in ("ssh", "sshd", "rsync")),
+        f"{INSTALL_HINT} (openssh-server and rsync)",
+    ),
     "debootstrap": Machinery(
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
     ),

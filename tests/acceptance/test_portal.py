@@ -3,9 +3,10 @@
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.acceptance.browser import (
     PHONE,
     Problems,
@@ -25,7 +26,7 @@ from commonage.server.processes.unavailable import answer_to
 from commonage.wire.workloads import SubmitIn
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]
-PAGES = ("", "launch", "launch?kind=job", "workloads", "nodes", "usage")
+PAGES = ("", "launch", "launch?kind=job", "workloads", "data", "nodes", "usage")
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,48 @@ def test_by_keyboard_and_in_the_chosen_colours(alice: tuple[Page, Problems]) -> 
     page.locator("#theme").click()
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert problems.found == []
+
+
+def test_an_upload_goes_on_after_a_broken_connection(
+    installation: Served, alice: tuple[Page, Problems], tmp_path: Path
+) -> None:
+    page, problems = alice
+    content = bytes(range(256)) * 40_000  # more than one piece
+    (tmp_path / "weights.bin").write_bytes(content)
+    broken: list[str] = []
+
+    def carry(route: Route) -> None:
+        if route.request.method == "PATCH" and len(broken) < 1:
+            broken.append(route.request.url)
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    problems.allowed += ("ERR_CONNECTION_RESET",)
+    page.route("**/data/content?*", carry)
+    go(page, "data")
+    page.get_by_label("Name of the new folder").fill("models")
+    page.get_by_role("button", name="Create").click()
+    page.get_by_role("link", name="models").click()
+    page.wait_for_url("**path=models")
+    page.wait_for_load_state()
+    page.locator("#upload-files").set_input_files(tmp_path / "weights.bin")
+    link = page.get_by_role("link", name="weights.bin")
+    expect(link).to_be_visible()  # the page loads again when all is there
+    assert broken
+    stored = installation.data / "workspaces" / "alice" / "models" / "weights.bin"
+    assert stored.read_bytes() == content
+    with page.expect_download() as download:
+        link.click()
+    assert download.value.path().read_bytes() == content
+    page.locator("#upload-files").set_input_files(tmp_path / "weights.bin")
+    problems.allowed += ("409 ",)
+    expect(page.locator("#uploads")).to_contain_text("exists already")
+    page.get_by_role("button", name="Delete weights.bin").click()
+    page.locator("#ask-yes").click()
+    expect(page.get_by_text("No files.")).to_be_visible()
+    assert not stored.exists()
     assert problems.found == []
 
 

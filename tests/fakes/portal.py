@@ -36,6 +36,7 @@ from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
+from commonage.ports.files import Files
 from commonage.ports.identity import IssuedToken
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics, Point, Sample
@@ -160,6 +161,7 @@ class Portal:
         settings: ControlSettings | None = None,
         sites: Sites | None = None,
         joining: Mapping[str, Joining] = MappingProxyType({}),
+        files: Files | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
@@ -171,7 +173,7 @@ class Portal:
         world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=Engines([self.engine]), environments=ENVIRONMENTS,
-            chance=random.Random(1).randrange, sites=sites, joining=joining,
+            chance=random.Random(1).randrange, sites=sites, joining=joining, files=files,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
         self.control = Control(world, settings or usual)

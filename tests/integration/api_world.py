@@ -40,6 +40,7 @@ from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
+from commonage.files.safe_path import SafePath
 from commonage.gpu.none import NoDevices
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
@@ -50,6 +51,7 @@ from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
+from commonage.storage.user_files import FolderFiles
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
@@ -177,6 +179,7 @@ def make_control(
     bundles: BundleLimits | None = None,
     platform_roles: tuple[RoleBinding, ...] = (),
     sites: Sites | None = None,
+    volumes: tuple[Volume, ...] = VOLUMES,
 ) -> tuple[Control, FakeEngine]:
     """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = SystemClock()
@@ -193,6 +196,7 @@ def make_control(
         environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
         sites=sites,
+        files=FolderFiles(SafePath(folder / "workspaces")),
     )
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
@@ -200,7 +204,7 @@ def make_control(
         sample_every_s=devices.sample_every_s if devices else 5.0,
         rules=rules or Rules(),
         bundles=bundles or BundleLimits(),
-        volumes=VOLUMES,
+        volumes=volumes,
         limits=limits,
         platform_roles=platform_roles,
     )
@@ -240,11 +244,14 @@ async def serving(
     identity: FakeIdentity | None = None,
     platform_roles: tuple[RoleBinding, ...] = (),
     sites: Sites | None = None,
+    volumes: tuple[Volume, ...] = VOLUMES,
 ) -> AsyncGenerator[Api]:
     """The API over a control that runs (or only stands, with its nodes known and its writer writing)."""
     identity = identity or FakeIdentity()
     other = engine() if engine is not None else None
-    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles, platform_roles, sites)
+    control, fake = make_control(
+        folder, store, identity, devices, rules, other, limits, bundles, platform_roles, sites, volumes
+    )
     identity.control = control
     await control.store.open()
     await control.open()

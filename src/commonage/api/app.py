@@ -23,6 +23,7 @@ from commonage.api.routes import (
     environments,
     events,
     execs,
+    files,
     images,
     installation,
     nodes,
@@ -42,7 +43,8 @@ from commonage.domain.errors import TooLarge
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.wire.activity import ActivityIn, ExtendIn
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
-from commonage.wire.hub import API_PATH
+from commonage.wire.files import FolderIn, MoveIn
+from commonage.wire.hub import API_PATH, UPLOAD_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
 from commonage.wire.nodes import JoinTokenIn
@@ -55,15 +57,16 @@ from commonage.wire.visits import VisitorsIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
-    workloads, activity, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry,
-    resources, tenants, offboarding, installation,
+    workloads, activity, cron_jobs, events, usage, execs, files, visits, nodes, sites, environments, images,
+    registry, resources, tenants, offboarding, installation,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
-    VisitorsIn, ActivityIn, ExtendIn,
+    VisitorsIn, ActivityIn, ExtendIn, FolderIn, MoveIn,
 )  # fmt: skip
+_UNLIMITED = frozenset({API_PATH + environments.BUNDLES_PATH, API_PATH + files.CONTENT_PATH, UPLOAD_PATH})
 _SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
@@ -85,7 +88,7 @@ def create_app(
     Call `end_streams(app)` before the server stops, because an open stream would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
-    app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
+    app.add_middleware(BodyLimit, unlimited=_UNLIMITED)
     app.state.context = Context(control, auth, services.images)
     api = _api()
     api.state.context = app.state.context

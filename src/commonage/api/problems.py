@@ -70,6 +70,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
+        "file-not-found": ("No such file", "The home or volume has no file or folder of this path."),
+        "volume-not-found": ("No such volume", "No volume has this name for you; `detail` lists those that do."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
         "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
         "kind-not-found": ("No such kind", "No kind of resource has this name; `detail` lists the kinds."),
@@ -94,6 +96,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Quota, maximum age or a reservation allow no more time, or the workload has no limit.",
         ),
         "no-gpu": ("No GPU to release", "The workload is no session, holds no GPU, or cannot run without one."),
+        "file-exists": ("File exists", "A file or folder of this name exists; choose another name, or replace it."),
+        "files-not-here": ("Files not here", "The volume's files are not on the control plane's machine."),
+        "storage-full": ("Storage full", "The disk, a quota or a limit is full; delete files that are not needed."),
+        "upload-busy": ("Upload in progress", "Another request sends to the same upload."),
+        "upload-offset": ("Wrong offset", "The upload has another size; get its offset, and go on from there."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped."),
         "cron-job-exists": (
             "Cron job exists",
@@ -143,6 +150,9 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     413: {
         "too-large": ("Too large", "The limit of a body is 1 MiB (of a bundle `max_bundle`), of a command 128 KiB."),
     },
+    416: {
+        "range-invalid": ("Range invalid", "The header `Range` names bytes behind the end of the file."),
+    },
     415: {
         "unsupported-media-type": (
             "Wrong content type",
@@ -153,6 +163,12 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "invalid-input": ("Invalid value", "A value is invalid, whatever the nodes have; `field` names it."),
         "unknown-field": ("Unknown field", "A field or parameter does not exist; check its spelling."),
         "invalid-parameter": ("Invalid parameter", "A query parameter or header is invalid; `field` names it."),
+        "invalid-path": ("Invalid path", "The path has `..`, is too long, or leads to a link or a special file."),
+        "which-tenant": ("Tenant missing", "Each tenant has its own files in the volume; `detail` lists the tenants."),
+        "upload-mismatch": (
+            "Upload does not match",
+            "Offset, length and content do not fit; send the file again from the start.",
+        ),
         "invalid-cursor": ("Invalid cursor", "The cursor does not come from this list."),
         "invalid-by": ("Invalid grouping", "Usage is summed by owner, tenant, workload or environment."),
         "invalid-memory": (

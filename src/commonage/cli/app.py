@@ -37,6 +37,10 @@ COMMANDS: dict[str, Row] = {
     "logs": Row("commonage.cli.workloads.manage:logs", "Show the log of a workload.", WORKLOADS),
     "attach": Row("commonage.cli.workloads.manage:attach", "Follow a workload until it ends.", WORKLOADS),
     "exec": Row("commonage.cli.workloads.exec:exec_", "Run a command inside a running workload.", WORKLOADS),
+    "ssh": Row("commonage.cli.workloads.ssh:ssh", "Connect to a running workload by SSH.", WORKLOADS),
+    "port-forward": Row(
+        "commonage.cli.workloads.ssh:port_forward", "Forward local ports to a running workload.", WORKLOADS
+    ),
     "explain": Row(
         "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
@@ -51,6 +55,7 @@ COMMANDS: dict[str, Row] = {
     "env": Row("commonage.cli.catalogue:env", "List environments.", CATALOGUE),
     "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
     "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),
+    "data": Row("commonage.cli.data:data", "List, upload, download and remove files of homes and volumes.", CATALOGUE),
     "top": Row("commonage.cli.workloads.ps:top", "Watch nodes, GPUs and workloads.", NODES),
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),

@@ -257,10 +257,11 @@ def volume() -> None:
 
 
 def _print_volumes(volumes: VolumeList) -> None:
-    table = output.table("NAME", "TITLE", "KIND", "MODE", "SIZE", "PATH", "NOTES", right=("SIZE",))
+    table = output.table("NAME", "TITLE", "KIND", "MODE", "SIZE", "USED", "PATH", "NOTES", right=("SIZE", "USED"))
     for each in volumes.items:
         notes = ["always mounted"] if each.always else []
         notes += ["counts as memory"] if each.in_memory else []
+        notes += ["managers write"] if each.writers == "managers" else []
         notes += [] if each.sites is None else [f"at {', '.join(each.sites)}" if each.sites else "at no site of yours"]
         table.add_row(
             output.text(each.name),
@@ -268,6 +269,7 @@ def _print_volumes(volumes: VolumeList) -> None:
             each.kind,
             "ro, rw" if each.writable and each.kind != "scratch" else "rw" if each.writable else "ro",
             "" if each.size_mib is None else output.memory(each.size_mib),
+            "" if each.used_mib is None else output.memory(each.used_mib),
             output.text(each.place),
             output.text("; ".join([*notes, *(note.message for note in each.notes)])),
         )

@@ -11,6 +11,7 @@ from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.engines import Engines
+from commonage.control.files import UserFiles
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.retention import RetentionLoop
@@ -75,6 +76,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.cron_sites import CronSite, HasCronSite
 from commonage.ports.devices import Devices
+from commonage.ports.files import Files
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
@@ -117,6 +119,7 @@ class Adapters:
     joining: Mapping[str, Joining] = field(default_factory=dict)
     sites: Sites | None = None
     homes: Homes | None = None
+    files: Files | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
     apps: Sequence[App] = ()
     services: ServiceAccess = field(default_factory=NoServiceAccess)
@@ -157,10 +160,11 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self._add_queries()
-        self.execs, self.visits, self.session_apps = (
+        self.execs, self.visits, self.session_apps, self.files = (
             Execs(self.queries, live_state, writer, engines, clock),
             Visits(self.queries, writer, adapters.identity, clock, settings),
             SessionApps(adapters.apps, live_state, engines, clock),
+            UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
         self.gangs, self.services = (
             Gangs(store, live_state, writer, clock),

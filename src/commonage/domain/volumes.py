@@ -56,6 +56,13 @@ class VolumeKind(StrEnum):
     SCRATCH = "scratch"
 
 
+class Writers(StrEnum):
+    """The users who may write to a writable volume: all who may use it, or those with `write-volumes` in a tenant."""
+
+    EVERYBODY = "everybody"
+    MANAGERS = "managers"
+
+
 class Extent(StrEnum):
     """The users who share the content of a Docker volume: all with access to it, each tenant, or each user alone."""
 
@@ -69,8 +76,9 @@ class Volume:
     """One entry of the settings.
 
     `source` is the path of a folder; `{user}` and `{tenant}` in it stand for the workload's. `writable`: it may be
-    requested as `rw`. `tenants`, if not empty, are those whose members may use it. `size_mib` bounds a Docker volume or
-    scratch space where that can be enforced. `memory`: scratch space in memory, which counts as the workload's.
+    requested as `rw`, by `writers`. `tenants`, if not empty, are those whose members may use it. `size_mib` bounds a
+    Docker volume or scratch space where that can be enforced. `memory`: scratch space in memory, which counts as the
+    workload's.
     `always`: every workload with access gets it without a request, at `target` if that is not the default place.
     `sites`, if not empty, are those where it is: workloads that use it run there.
     """
@@ -88,6 +96,7 @@ class Volume:
     always: bool = False
     target: str = ""
     sites: tuple[str, ...] = ()
+    writers: Writers = Writers.EVERYBODY
 
     def is_for(self, tenant: str) -> bool:
         return not self.tenants or tenant in self.tenants
@@ -163,8 +172,13 @@ def check_target(path: str, name: str) -> str:
     return plain
 
 
-def allowed(requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
-    """The requests with their modes filled in. Raises InvalidInput, or Forbidden with the available choices."""
+def allowed(
+    requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str, *, manages: bool
+) -> tuple[VolumeRequest, ...]:
+    """The requests with their modes filled in. Raises InvalidInput, or Forbidden with the available choices.
+
+    `manages`: the owner may write to volumes that only managers write to.
+    """
     if len(requested) > MAX:
         raise InvalidInput(f"{len(requested)} volumes were asked for; at most {MAX} are allowed", field="volumes")
     offered = {volume.name: volume for volume in volumes if volume.is_for(tenant)}
@@ -173,6 +187,12 @@ def allowed(requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenan
         name, volume = request.name, _offered(request.name, volumes, tenant, "volumes")
         if request.writable and not volume.writable:
             raise Forbidden(f"the volume {name} is read-only; ask for {name}:ro", code="volume-read-only")
+        if request.writable and volume.writers is Writers.MANAGERS and not manages:
+            raise Forbidden(
+                f"the volume {name} is read-only for members of {tenant}, and its managers write to it; ask for "
+                f"{name}:ro",
+                code="volume-read-only",
+            )
         # Read-only scratch space would be useless.
         writable = volume.kind is VolumeKind.SCRATCH if request.writable is None else request.writable
         granted.append(replace(request, writable=writable))
@@ -222,14 +242,17 @@ def mounts_of(
 
     With `site`, only `always` volumes of this site.
 
-    Access is checked again, as volumes may have changed since the request. Raises InvalidInput, Forbidden.
+    Access is checked again, as volumes may have changed since the request; the roles of the owner were checked at the
+    request. An `always` volume of managers is read-only for everybody who did not request it. Raises InvalidInput,
+    Forbidden.
     """
     known = {volume.name: volume for volume in volumes}
-    granted = list(allowed(requested, volumes, tenant))
+    granted = list(allowed(requested, volumes, tenant, manages=True))
     for volume in volumes:
         is_here = volume.is_for(tenant) and (site is None or volume.is_at(site))
         if volume.always and is_here and all(request.name != volume.name for request in granted):
-            granted.append(VolumeRequest(volume.name, volume.writable))
+            writable = volume.writable and volume.writers is Writers.EVERYBODY
+            granted.append(VolumeRequest(volume.name, writable))
     mounts: list[Mount] = []
     for request in granted:
         mount = _mount(known[request.name], request, owner, tenant)
@@ -242,7 +265,7 @@ def _mount(volume: Volume, request: VolumeRequest, owner: str, tenant: str) -> M
     return Mount(
         name=volume.name,
         kind=volume.kind,
-        source=_source(volume, owner, tenant),
+        source=source_of(volume, owner, tenant),
         target=request.target or volume.place,
         writable=bool(request.writable),
         size_mib=volume.size_mib,
@@ -251,7 +274,8 @@ def _mount(volume: Volume, request: VolumeRequest, owner: str, tenant: str) -> M
     )
 
 
-def _source(volume: Volume, owner: str, tenant: str) -> str:
+def source_of(volume: Volume, owner: str, tenant: str) -> str:
+    """The path of its folder, or the name of its Docker volume; empty for scratch."""
     if volume.kind is VolumeKind.FOLDER:
         return volume.source.replace("{user}", folder_name(owner)).replace("{tenant}", folder_name(tenant))
     if volume.kind is VolumeKind.SCRATCH:
@@ -284,6 +308,10 @@ def check_volume(volume: Volume) -> Volume:
         raise _wrong(volume.name, "can be in memory only as scratch, and with a size")
     if volume.per is not Extent.ALL and volume.kind is not VolumeKind.DOCKER:
         raise _wrong(volume.name, "has `per`, which is for Docker volumes; put {user} or {tenant} into a path instead")
+    if volume.writers is Writers.MANAGERS and not volume.writable:
+        raise _wrong(volume.name, "is read-only, so that managers cannot write to it; set mode: rw, or omit writers")
+    if volume.writers is Writers.MANAGERS and scratch:
+        raise _wrong(volume.name, "is scratch, of one attempt alone; omit writers")
     if volume.target:
         check_target(volume.target, volume.name)
     return volume

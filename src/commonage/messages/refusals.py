@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.reasons import refusals as r
 from commonage.domain.reasons.waiting import Resource
-from commonage.domain.requests import format_duration
+from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, moment
 from commonage.messages.waiting import amount, number, scoped
 
@@ -81,7 +81,30 @@ def _environment(reason: r.EnvironmentNotOffered, say: Say) -> str:
     return f"{why} Available for a {reason.kind}: {', '.join(reason.offered) or 'none'}."
 
 
+def _files(reason: r.FilesNotHere, _say: Say) -> str:
+    why = {
+        r.FilesGap.SCRATCH: "it is scratch, which belongs to one attempt and ends with it",
+        r.FilesGap.DOCKER: "each node's Docker keeps its own content of it",
+        r.FilesGap.ELSEWHERE: f"it is only at {', '.join(reason.sites) or 'sites elsewhere'}",
+    }[reason.gap]
+    return (
+        f"The files of the volume {reason.volume} cannot be shown here: {why}. Open a session that mounts it, and use "
+        "its file browser."
+    )
+
+
+def _upload(reason: r.UploadTooLarge, _say: Say) -> str:
+    where = f"the volume {reason.volume}" if reason.volume else "your home"
+    return (
+        f"No room: {format_memory(reason.requested_mib)} are to be stored in {where}, and the limits leave "
+        f"{format_memory(reason.left_mib) if reason.left_mib else 'nothing'}. Delete files that you do not need; the "
+        "space is counted again within ten minutes."
+    )
+
+
 TEXTS: Texts = {
+    r.FilesNotHere: _files,
+    r.UploadTooLarge: _upload,
     r.EnvironmentNotOffered: _environment,
     r.NoSuchAttempt: lambda reason, _: (
         f"{reason.workload_id} has no attempt{' yet' if reason.attempt is None else f' {reason.attempt}'}."

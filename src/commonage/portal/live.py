@@ -64,14 +64,15 @@ class LongResponse(StreamingResponse):
 
     def __init__(
         self,
-        chunks: AsyncIterator[str],
+        chunks: AsyncIterator[str] | AsyncIterator[bytes],
         hold: AbstractAsyncContextManager[None],
         refuse: Callable[[CommonageError], Response],
         *,
         media_type: str = "text/event-stream",
         headers: Mapping[str, str] = HEADERS,
+        status: int = 200,
     ) -> None:
-        super().__init__(chunks, media_type=media_type, headers=headers)
+        super().__init__(chunks, status, media_type=media_type, headers=headers)
         self._hold, self._refuse = hold, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

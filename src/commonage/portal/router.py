@@ -16,6 +16,7 @@ from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
+    data,
     launch,
     nodes,
     offboarding,
@@ -45,6 +46,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             workload,
             services,
             cron_jobs,
+            data,
             nodes,
             reservations,
             usage,

@@ -86,7 +86,9 @@ class Site:
                     self.auth.guard_reading(request, found)
                 else:
                     self.auth.check_origin(request)  # before any of the request's content is read
-                    self.auth.check_form(found, form_text(await _form(request), "csrf"))
+                    # A file is sent without a form.
+                    given = request.headers.get("x-csrf-token") or form_text(await _form(request), "csrf")
+                    self.auth.check_form(found, given)
                 visitor = found  # a page for a user who was refused above must not hold their token
                 response = await view(request, visitor)
             except SignInNeeded as needed:
@@ -185,7 +187,9 @@ class Site:
             Route(f"/live/{name}", self.page(live), methods=["GET"]),
         ]
 
-    def stream(self, request: Request, visitor: Visitor, chunks: AsyncIterator[str], **response: Any) -> Response:
+    def stream(
+        self, request: Request, visitor: Visitor, chunks: AsyncIterator[str] | AsyncIterator[bytes], **response: Any
+    ) -> Response:
         """A response that may take long, counted as one of the visitor's streams; `response` are arguments of
         LongResponse.
 

@@ -44,6 +44,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
     )
     environment.filters.update(
         memory=lambda mib: format_memory(mib) if mib else "0",
+        bytes=_bytes,
         cpus=format_cpus,
         duration=format_duration,
         ago=lambda at: instant(at, "ago"),
@@ -131,3 +132,13 @@ def money(value: float, currency: str) -> str:
     """`1.25 EUR`; amounts below one hundredth are marked as such."""
     shown = "< 0.01" if 0 < value < 0.01 else f"{value:,.2f}"
     return f"{shown} {currency}".strip()
+
+
+def _bytes(size: int) -> str:
+    """The size of a file: three digits are enough."""
+    amount, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"

@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field, model_validator
 from commonage.domain.images import Environment
 from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.domain.resources import NodePool
-from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
+from commonage.domain.volumes import Extent, Volume, VolumeKind, Writers, check_volume
 from commonage.domain.workloads import Kind
 from commonage.resources.fields import Form, Labels, Mib, MibOrZero, Milli, Seconds, SecondsOrZero, check_domain
 from commonage.resources.idle import MAX_AGE, IdleEntry, idle_rule
@@ -54,6 +54,10 @@ class VolumeEntry(Form):
     mode: Literal["ro", "rw"] | None = Field(
         None, description="Most that may be requested. Default: `ro` for folders, otherwise `rw`."
     )
+    writers: Writers = Field(
+        Writers.EVERYBODY,
+        description="Users who may write to it with mode rw: everybody who may use it, or managers of a tenant.",
+    )
     tenants: tuple[str, ...] = Field((), description="Tenants whose members may use it. Empty: all.")
     per: Extent = Field(Extent.ALL, description="Users who share the content of a Docker volume.")
     size: Mib | None = Field(None, description="Size of a Docker volume or of scratch space.")
@@ -82,6 +86,7 @@ class VolumeEntry(Form):
             always=self.always,
             target=self.path,
             sites=self.sites,
+            writers=self.writers,
         )
 
 

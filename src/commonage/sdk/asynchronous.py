@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import httpx2
 
 from commonage.sdk import bundles, transport
+from commonage.sdk import files as transfers
 from commonage.sdk.calls import (
     Answer,
     Backoff,
@@ -36,6 +38,15 @@ from commonage.wire.cron_jobs import CronJobIn, CronJobList, CronJobOut, Trigger
 from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, VolumeList
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.execs import TerminalIn
+from commonage.wire.files import (
+    FileChangedOut,
+    FileList,
+    FilePlaceList,
+    FilePlaceOut,
+    FolderIn,
+    MoveIn,
+    UploadOut,
+)
 from commonage.wire.images import (
     CollectedOut,
     ImageIn,
@@ -341,6 +352,117 @@ class AsyncClient:
     async def volumes(self) -> VolumeList:
         """The volumes that the user may mount, and the disk space that the user's home takes."""
         return await self._get("/volumes", VolumeList)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    async def file_places(self) -> Sequence[FilePlaceOut]:
+        """The user's home (`volume` is empty), and the volumes that the user may mount."""
+        return (await self._get("/files/places", FilePlaceList)).items
+
+    async def files(self, path: str = "", *, volume: str = "", tenant: str | None = None) -> FileList:
+        """List a folder of the home, or of a volume."""
+        return await self._call(Call("GET", "/files", FileList, given(path=path, volume=volume, tenant=tenant)))
+
+    async def upload(
+        self,
+        file: str | os.PathLike[str],
+        path: str,
+        *,
+        volume: str = "",
+        tenant: str | None = None,
+        replace: bool = False,
+        on_progress: Callable[[int, int], object] = lambda _sent, _size: None,
+    ) -> None:
+        """Upload a file to `path` in the home or a volume, in pieces. Goes on where an earlier run broke off.
+
+        `on_progress` gets the bytes sent and the size.
+        """
+        source = transfers.Source(file, path)
+        query = given(path=path, volume=volume, tenant=tenant, replace=replace or None, key=source.key)
+        backoff, is_new = Backoff(self._reconnect_timeout_s), True
+        offset = (await self._call(Call("GET", "/files/uploads", UploadOut, query))).offset
+        while True:
+            on_progress(offset, source.size_bytes)
+            headers, content = source.headers(offset), source.piece(offset)
+            try:
+                response = await self._http.patch("/files/content", params=query, headers=headers, content=content)
+                call = Call("PATCH", "/files/content", UploadOut)
+                found = call.parse(response.status_code, response.content, response.headers.get("Retry-After"))
+                if found.complete:
+                    on_progress(source.size_bytes, source.size_bytes)
+                    return
+                offset, is_new = found.offset, False
+                backoff.reset()
+                continue
+            except httpx2.TransportError as error:
+                problem, _ = transport.failure(error, self._http.base_url)
+            except ApiError as error:
+                problem = error
+                if error.code == "file-exists" and not is_new and offset + len(content) == source.size_bytes:
+                    return  # the answer to the last piece was lost, and it had arrived
+            if not may_repeat(True, problem, True) and problem.code not in ("upload-offset", "upload-busy"):
+                raise problem
+            await asyncio.sleep(backoff.pause_after(problem))
+            is_new = False
+            known = (await self._call(Call("GET", "/files/uploads", UploadOut, query))).offset
+            offset = known if known or offset + len(content) < source.size_bytes else offset
+
+    async def download(
+        self,
+        path: str,
+        file: str | os.PathLike[str],
+        *,
+        volume: str = "",
+        tenant: str | None = None,
+        on_progress: Callable[[int, int], object] = lambda _received, _size: None,
+    ) -> None:
+        """Download a file of the home or a volume. Goes on where an earlier run broke off, if it has not changed."""
+        target, backoff = transfers.Target(file), Backoff(self._reconnect_timeout_s)
+        query = given(path=path, volume=volume, tenant=tenant)
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET", "/files/content", params=query, headers=target.headers()
+                ) as response:
+                    if response.status_code == 416:
+                        target.discard()
+                        continue
+                    if not response.is_success:
+                        raise ApiError.of(
+                            response.status_code, await response.aread(), response.headers.get("Retry-After")
+                        )
+                    target.begin(response.status_code, response.headers)
+                    async for chunk in response.aiter_raw():
+                        target.write(chunk)
+                        backoff.reset()
+                        on_progress(target.received, target.size_bytes)
+                if target.is_complete:
+                    target.finish()
+                    return
+                problem: ApiError = Unreachable("the download broke off")
+            except httpx2.TransportError as error:
+                problem, _ = transport.failure(error, self._http.base_url)
+            except ApiError as error:
+                problem = error
+            if not may_repeat(True, problem, True):
+                raise problem
+            await asyncio.sleep(backoff.pause_after(problem))
+
+    async def make_folder(self, path: str, *, volume: str = "", tenant: str | None = None) -> None:
+        ask = FolderIn(path=path, volume=volume, tenant=tenant)
+        await self._call(Call("POST", "/files/folders", FileChangedOut, body=ask, repeatable=False))
+
+    async def move_file(self, path: str, to: str, *, volume: str = "", tenant: str | None = None) -> None:
+        """Rename a file or folder within the home or volume. Nothing is replaced."""
+        ask = MoveIn(path=path, volume=volume, tenant=tenant, to=to)
+        await self._call(Call("POST", "/files/move", FileChangedOut, body=ask, repeatable=False))
+
+    async def remove_file(self, path: str, *, volume: str = "", tenant: str | None = None) -> None:
+        """Delete a file, or a folder with its content, for good."""
+        query = given(path=path, volume=volume, tenant=tenant)
+        await self._call(Call("DELETE", "/files", FileChangedOut, query, repeatable=False))
+
+    # --- images ---------------------------------------------------------------------------------------------------
 
     async def images(self) -> Sequence[ImageOut]:
         """The images of the catalogue that the user may see."""

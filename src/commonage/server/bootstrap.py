@@ -65,6 +65,7 @@ from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
+from commonage.storage.user_files import FolderFiles
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
@@ -197,6 +198,7 @@ async def assemble(
         joining=joins,
         sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
+        files=FolderFiles(homes_dir(settings, data.path)),
         storage=storage,
         apps=known_apps(),
         services=TraefikServices(

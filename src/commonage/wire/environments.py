@@ -44,6 +44,12 @@ class VolumeOut(BaseModel):
         "attempt that uses it."
     )
     writable: bool = Field(description="It may be mounted read-write (`rw`).")
+    writers: Literal["everybody", "managers"] = Field(
+        "everybody", description="Users who may mount it read-write: all who may use it, or managers of a tenant."
+    )
+    used_mib: int | None = Field(
+        None, description="Disk usage of the caller's folders in it, if it has such; null before it is measured."
+    )
     always: bool = Field(description="It is mounted in every workload without a request.")
     size_mib: int | None = Field(description="Its size limit; null for no limit.")
     in_memory: bool = Field(description="Its content is in memory and counts as memory of the workload.")

@@ -13,6 +13,8 @@ SERVICE_NAME = "commonage"
 USER_NAME = r"^[a-z0-9][a-z0-9._@+-]{0,62}$"
 PORTAL_PATH = f"/services/{SERVICE_NAME}/"
 API_PATH = f"{PORTAL_PATH}api/v1"
+# Where the portal's own page sends files.
+UPLOAD_PATH = f"{PORTAL_PATH}data/content"
 # The page that the proxy shows instead of one that it refuses.
 REFUSED_PATH = f"{PORTAL_PATH}refused"
 # The path to which the hub redirects after sign-in, and the portal's OAuth client.

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
+from commonage.control.files import PlaceView
 from commonage.control.offboarding.offboardings import UserView
 from commonage.control.offboarding.plans import OffboardingPlan
 from commonage.control.queries.launch import GpuChoice, LaunchView, VolumeView
@@ -24,6 +25,7 @@ from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
+from commonage.domain.files import Entry
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
@@ -46,6 +48,7 @@ from commonage.wire import (
     cron_jobs,
     environments,
     events,
+    files,
     images,
     nodes,
     offboarding,
@@ -149,6 +152,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     environments.VolumeOut: Description(
         (VolumeView, Volume), own="in_memory", hidden="volume source per target memory"
     ),
+    files.FileOut: Description((Entry,)),
+    files.FilePlaceOut: Description((PlaceView,)),
     workloads.AttemptOut: Description(
         (Attempt,), own="site node shares allocated_at", hidden="workload_id allocation url"
     ),
@@ -172,6 +177,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
+    "FileChangedOut", "FolderIn", "MoveIn", "UploadOut",
     "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut", "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from commonage.domain.volumes import (
     Volume,
     VolumeKind,
     VolumeRequest,
+    Writers,
     allowed,
     check_volume,
     folder_name,
@@ -78,13 +81,15 @@ def requested(*texts: str) -> list[VolumeRequest]:
 
 
 def test_volumes_are_read_only_by_default_except_scratch() -> None:
-    assert [request.text for request in allowed(requested("datasets", "results"), ALL, "lab")] == [
+    assert [request.text for request in allowed(requested("datasets", "results"), ALL, "lab", manages=False)] == [
         "datasets:ro",
         "results:ro",
     ]
-    assert [request.text for request in allowed(requested("results:rw"), ALL, "lab")] == ["results:rw"]
+    assert [request.text for request in allowed(requested("results:rw"), ALL, "lab", manages=False)] == ["results:rw"]
     scratch = Volume("scratch", kind=VolumeKind.SCRATCH, writable=True)
-    assert [request.text for request in allowed(requested("scratch"), (scratch,), "lab")] == ["scratch:rw"]
+    assert [request.text for request in allowed(requested("scratch"), (scratch,), "lab", manages=False)] == [
+        "scratch:rw"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_volumes_are_read_only_by_default_except_scratch() -> None:
 )
 def test_refuses_volumes_that_are_not_allowed(texts: list[str], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
-        allowed(requested(*texts), ALL, "lab")
+        allowed(requested(*texts), ALL, "lab", manages=False)
 
 
 def test_mount_is_fully_resolved() -> None:
@@ -191,3 +196,17 @@ def test_refuses_folders_within_writable_folders(path: str, writable: bool, why:
 
 def test_variable_of_a_volume() -> None:
     assert variable_of("data-sets.v2") == "COMMONAGE_VOLUME_DATA_SETS_V2"
+
+
+def test_only_managers_write_to_a_volume_of_managers() -> None:
+    sets = Volume("sets", source="/srv/sets", writable=True, writers=Writers.MANAGERS, always=True)
+    [granted] = allowed(requested("sets:rw"), (sets,), "lab", manages=True)
+    assert granted.writable
+    with pytest.raises(Forbidden):
+        allowed(requested("sets:rw"), (sets,), "lab", manages=False)
+    [read] = allowed(requested("sets"), (sets,), "lab", manages=False)
+    assert not read.writable
+    assert [one.writable for one in mounts_of((granted,), (sets,), "ann", "lab")] == [True]
+    assert [one.writable for one in mounts_of((), (sets,), "ann", "lab")] == [False]
+    with pytest.raises(InvalidInput):
+        check_volume(replace(sets, writable=False))

@@ -21,7 +21,7 @@ from commonage.wire.hub import PORTAL_PATH
 pytestmark = pytest.mark.anyio
 
 PAGES = ("", "launch", "launch?kind=job", "workloads", "workloads?state=waiting", "nodes", "images", "reservations",
-         "usage", "usage?by=environment")  # fmt: skip
+         "data", "data?volume=scratch", "usage", "usage?by=environment")  # fmt: skip
 LIVE = ("live/overview", "live/workloads", "live/nodes", "live/images")
 AWKWARD = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}</textarea><hx-partial>&amp;"
 

@@ -70,10 +70,10 @@ async def _run(server: Server, workload: str, command: Sequence[str], with_termi
         client.exec(workload, command, terminal=terminal) as running,
     ):
         if not with_terminal:
-            return await _forward(running)
+            return await forward(running)
         with _raw():
             async with _resizing(running):
-                return await _forward(running)
+                return await forward(running)
 
 
 def _terminal() -> TerminalIn:
@@ -93,7 +93,7 @@ def _size() -> os.terminal_size:
     return shutil.get_terminal_size()
 
 
-async def _forward(running: Exec) -> int:
+async def forward(running: Exec) -> int:
     feeding = asyncio.create_task(_feed(running))
     try:
         while (chunk := await running.read()) is not None:

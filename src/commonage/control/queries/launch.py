@@ -38,7 +38,8 @@ class VolumeView:
     """A volume available to a user: through `tenants`, mounted at `place`; `notes` are its limitations here.
 
     If it has a size, the nodes on `bounded_on` enforce it, and those on `unbounded_on` do not. `sites` are those where
-    it is that the user may know; None: it is at all sites.
+    it is that the user may know; None: it is at all sites. `used_mib` is that of the user's folders in it, if it has
+    such and they were measured.
     """
 
     volume: Volume
@@ -48,6 +49,7 @@ class VolumeView:
     bounded_on: tuple[str, ...] = ()
     unbounded_on: tuple[str, ...] = ()
     sites: tuple[str, ...] | None = None
+    used_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,16 @@ class Volumes:
                     notes.append(StorageNotEnforced(gap=gap))
                 sites = tuple(one for one in volume.sites if access.sees_site(one)) if volume.sites else None
                 place = _place(volume, mounted)
-                found.append(VolumeView(volume, through, place, tuple(notes), bounded, unbounded, sites))
+                used = self._used_mib(volume, through, principal.name)
+                found.append(VolumeView(volume, through, place, tuple(notes), bounded, unbounded, sites, used))
         return found
+
+    def _used_mib(self, volume: Volume, through: Sequence[str], user: str) -> int | None:
+        if not volume.is_measured:
+            return None
+        of_tenants = through if "{tenant}" in volume.source.split("/") else through[:1]
+        known = [used for one in of_tenants if (used := self.homes.folder_mib(volume.name, one, user)) is not None]
+        return sum(known) if known else None
 
     def _storage_gap(self, volume: Volume) -> StorageGap | None:
         """Why a quota of storage that counts the volume is not enforced there; None if it is, or if there is none."""

@@ -25,7 +25,7 @@ from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
 from commonage.domain.tenants import Tenant
-from commonage.domain.volumes import folder_name
+from commonage.domain.volumes import Volume, folder_name
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Enforcement, FolderSize, Homes, Storage
 
@@ -199,6 +199,34 @@ class HomeWatch:
         return [
             stored for site, stored in self._sites.items() if site == LOCAL_SITE or any(site in one for one in usable)
         ]
+
+    def folder_mib(self, volume: str, tenant: str, user: str) -> int | None:
+        """MiB of a volume's folder of this tenant and user at the control plane's site; None before a measurement."""
+        found = [
+            one.used_mib
+            for one in self._stored_at(LOCAL_SITE).folders or ()
+            if one.volume == volume
+            and one.tenant in (None, folder_name(tenant))
+            and one.user in (None, folder_name(user))
+        ]
+        return sum(found) if found else None
+
+    def left_mib(self, user: str, volume: Volume | None = None, tenant: str = "") -> int | None:
+        """What the limits leave to a user's home, or to a folder of a volume; None without a limit."""
+        several = self._tenants_at(LOCAL_SITE)
+        if volume is None:
+            used, left = self.used_mib(user) or 0, self._left_to_user(several, folder_name(user))
+            return _least(left, None if self._quota_mib is None else max(0, self._quota_mib - used))
+        if not volume.is_measured:
+            return None
+        parts = volume.source.split("/")
+        one = FolderSize(
+            volume.name,
+            folder_name(tenant) if "{tenant}" in parts else None,
+            folder_name(user) if "{user}" in parts else None,
+            0,
+        )
+        return self._folder_limit(LOCAL_SITE, one)
 
     def users(self, tenant: str) -> set[str]:
         """The users with a folder of this tenant; of the default tenant, which has all as members, those with a home.

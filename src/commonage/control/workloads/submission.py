@@ -99,7 +99,12 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         preemptible=preemptible if submission.preemptible is None else submission.preemptible,
         gang=submission.gang,
         requeue=submission.kind is not Kind.SESSION if submission.requeue is None else submission.requeue,
-        volumes=allowed(submission.volumes, settings.volumes, tenant.name),
+        volumes=allowed(
+            submission.volumes,
+            settings.volumes,
+            tenant.name,
+            manages=_writes_volumes(submission, principal, owner, tenant, settings),
+        ),
         near=volume_near(submission.near, settings.volumes, tenant.name) if submission.near else "",
         port=submission.port,
         health_path=submission.health_path,
@@ -142,11 +147,7 @@ def _tenant(
     permissions do not count then.
     """
     access = access_of(principal, settings)
-    groups = principal.groups if owner == principal.name else ()
-    if submission.groups is not None and access.may(Permission.SUBMIT_FOR_OTHERS):
-        groups = submission.groups
-    owners = replace(principal, name=owner, groups=groups, scopes=principal.scopes - {Scope.ADMIN})
-    of_owner = access_of(owners, settings)
+    of_owner = _access_of_owner(submission, principal, owner, settings)
     caller = access if submission.groups is None else of_owner
     name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
@@ -158,6 +159,23 @@ def _tenant(
     ):
         return tenant_of(own, of_owner, caller)
     return tenant_of(submission.tenant, of_owner, caller)
+
+
+def _access_of_owner(submission: Submission, principal: Principal, owner: str, settings: ControlSettings) -> Access:
+    groups = principal.groups if owner == principal.name else ()
+    if submission.groups is not None and access_of(principal, settings).may(Permission.SUBMIT_FOR_OTHERS):
+        groups = submission.groups
+    owners = replace(principal, name=owner, groups=groups, scopes=principal.scopes - {Scope.ADMIN})
+    return access_of(owners, settings)
+
+
+def _writes_volumes(
+    submission: Submission, principal: Principal, owner: str, tenant: Tenant, settings: ControlSettings
+) -> bool:
+    """Whether the owner may write to volumes of managers; the caller's own roles count only for the caller."""
+    access = _access_of_owner(submission, principal, owner, settings)
+    own = access_of(principal, settings) if owner == principal.name else access
+    return own.may(Permission.WRITE_VOLUMES, tenant.name)
 
 
 def _request(submission: Submission, settings: ControlSettings) -> Request:

@@ -207,6 +207,36 @@ class EnvironmentNotOffered(Reason):
     offered: tuple[str, ...]
 
 
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+class FilesGap(StrEnum):
+    """Why the files of a volume cannot be seen outside of workloads."""
+
+    SCRATCH = "scratch"
+    """It belongs to one attempt, and ends with it."""
+    DOCKER = "docker"
+    """The Docker daemon of each node keeps its own content."""
+    ELSEWHERE = "elsewhere"
+    """It is only at sites elsewhere."""
+
+
+class FilesNotHere(Reason):
+    """The files of this volume are not on the control plane's machine. `sites` are those where it is."""
+
+    volume: str
+    gap: FilesGap
+    sites: tuple[str, ...] = ()
+
+
+class UploadTooLarge(Reason):
+    """The upload is larger than what a limit on storage leaves. `volume` is empty for the home."""
+
+    volume: str
+    requested_mib: int
+    left_mib: int
+
+
 # --- keeping and giving back --------------------------------------------------------------------------------------
 
 

@@ -80,15 +80,28 @@
 
   const dialog = document.getElementById("ask");
 
+  function ask(question, yes, onYes, onNo) {
+    document.getElementById("ask-text").textContent = question;
+    document.getElementById("ask-yes").textContent = yes || "Stop";
+    dialog.returnValue = "";
+    dialog.addEventListener("close", () => (dialog.returnValue === "yes" ? onYes() : onNo()), { once: true });
+    dialog.showModal();
+  }
+
   document.addEventListener("htmx:confirm", (event) => {
     const { ctx, issueRequest, dropRequest } = event.detail;
     if (!ctx.confirm || !dialog.showModal) return;
     event.preventDefault();
-    document.getElementById("ask-text").textContent = ctx.confirm;
-    document.getElementById("ask-yes").textContent = ctx.sourceElement.dataset.yes || "Stop";
-    dialog.returnValue = "";
-    dialog.addEventListener("close", () => (dialog.returnValue === "yes" ? issueRequest() : dropRequest()), { once: true });
-    dialog.showModal();
+    ask(ctx.confirm, ctx.sourceElement.dataset.yes, issueRequest, dropRequest);
+  });
+
+  // Forms whose answer is a page are not htmx's.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    const question = form.getAttribute("hx-confirm");
+    if (!question || form.hasAttribute("hx-post") || !dialog.showModal) return;
+    event.preventDefault();
+    ask(question, form.dataset.yes, () => form.submit(), () => {});
   });
 
   document.addEventListener("htmx:error", () => notice("The server did not answer. Nothing was changed. Try again.", "bad"));

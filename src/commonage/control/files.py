@@ -1,0 +1,273 @@
+"""Files of homes and volumes outside of workloads: who may see and change them, and how much may be stored.
+
+Used by API and portal. Users reach exactly what their workloads could mount; the adapter treats the folders as hostile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from commonage.control.access import Access, access_of
+from commonage.control.downloads import Download, download_of
+from commonage.control.queries.launch import Volumes
+from commonage.control.settings import ControlSettings
+from commonage.control.usage.homes import HomeWatch
+from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unavailable
+from commonage.domain.files import Listing, check_key, need_name, parse_path
+from commonage.domain.nodes import LOCAL_SITE
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import OPERATOR, Principal, Scope
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.refusals import FilesGap, FilesNotHere, UploadTooLarge
+from commonage.domain.volumes import Volume, VolumeKind, Writers, source_of
+from commonage.ports.files import Files, OpenFile, Place, Upload
+
+UPLOADS_PER_USER = 8  # at the same time
+UPLOAD_WITHIN_S = 900  # of one part: a slow sender occupies one of those places
+MAX_UPLOAD_BYTES = 2**50
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A file or folder as a request names it: in the home, or in `volume`, of this tenant if the volume differs."""
+
+    path: str = ""
+    volume: str = ""
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """The home (`volume` empty), or a volume for one of the caller's tenants, in MiB.
+
+    `gap`: why its files cannot be seen here. `used_mib` is None if it is not measured, or not yet.
+    """
+
+    volume: str
+    tenant: str
+    title: str
+    writable: bool
+    gap: Reason | None = None
+    used_mib: int | None = None
+    left_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    place: Place
+    view: PlaceView
+
+
+class UserFiles:
+    """`files` None: this installation does not see homes and volumes."""
+
+    def __init__(self, files: Files | None, volumes: Volumes, homes: HomeWatch, settings: ControlSettings) -> None:
+        self._files, self._volumes, self._homes, self._settings = files, volumes, homes, settings
+        self._receiving: Counter[str] = Counter()
+        self._stored: Counter[tuple[str, str, str]] = Counter()  # bytes since the last measurement
+        self._stored_since = 0.0
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def places(self, principal: Principal) -> Sequence[PlaceView]:
+        """The home, and each volume that the caller's workloads may mount, once for each tenant that has its own."""
+        principal.need(Scope.SUBMIT)
+        access = access_of(principal, self._settings)
+        found = [] if principal.name == OPERATOR else [self._home(principal).view]
+        for view in self._volumes.offered(principal):
+            tenants = [one for one in view.tenants if access.may(Permission.SUBMIT, one)]
+            if "{tenant}" not in view.volume.source.split("/"):
+                tenants = sorted(tenants, key=lambda one: not _may_write(access, view.volume, one))[:1]
+            found += [self._view(access, view.volume, one) for one in tenants]
+        return found
+
+    async def list(self, principal: Principal, where: Where) -> tuple[PlaceView, Listing]:
+        """Raises NotFound, InvalidInput, Forbidden, Conflict, Unavailable, likewise all methods below."""
+        found = self._find(principal, where)
+        return found.view, await self._adapter().list(found.place, parse_path(where.path))
+
+    async def open(self, principal: Principal, where: Where) -> OpenFile:
+        """A plain file, which the caller closes."""
+        found = self._find(principal, where)
+        return await self._adapter().open(found.place, need_name(parse_path(where.path)))
+
+    async def download(
+        self, principal: Principal, where: Where, byte_range: str | None, if_range: str | None
+    ) -> Download:
+        """A file as the answer to a request with these headers `Range` and `If-Range`. Raises RangeInvalid, too."""
+        file = await self.open(principal, where)
+        return await download_of(file, parse_path(where.path)[-1], byte_range, if_range)
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    async def uploaded(self, principal: Principal, where: Where, key: str) -> int:
+        """How many bytes of this upload were received."""
+        found = self._find_writable(principal, where)
+        return await self._adapter().uploaded(found.place, need_name(parse_path(where.path)), check_key(key))
+
+    async def receive(
+        self,
+        principal: Principal,
+        where: Where,
+        part: tuple[str, int, int],
+        chunks: AsyncIterator[bytes],
+        *,
+        replace: bool,
+    ) -> int:
+        """Append a part (key, offset, length of the whole file) to an upload; return its bytes so far."""
+        key, offset, length = part
+        if not 0 <= offset <= length <= MAX_UPLOAD_BYTES:
+            raise InvalidInput(
+                f"the offset {offset} must be at most the length {length}, and that at most 1 PiB",
+                field="Upload-Offset",
+                code="upload-mismatch",
+            )
+        found = self._find_writable(principal, where)
+        upload = Upload(need_name(parse_path(where.path)), check_key(key), length, replace)
+        self._check_room(principal, found, length - offset)
+        if self._receiving[principal.name] >= UPLOADS_PER_USER:
+            raise TooMany(
+                f"{principal.name} has {UPLOADS_PER_USER} uploads open, the most that are allowed; wait for one to end",
+                code="too-many-uploads",
+                retry_after_s=5.0,
+            )
+        self._receiving[principal.name] += 1
+        try:
+            async with asyncio.timeout(UPLOAD_WITHIN_S):
+                counted = self._counted(principal, found, chunks)
+                return await self._adapter().receive(found.place, upload, offset, counted)
+        except TimeoutError:
+            raise Unavailable(
+                "the part took longer than 15 minutes; what came is kept, so go on from its end"
+            ) from None
+        finally:
+            self._receiving[principal.name] -= 1
+            if not self._receiving[principal.name]:
+                del self._receiving[principal.name]
+
+    async def make_folder(self, principal: Principal, where: Where) -> None:
+        found = self._find_writable(principal, where)
+        await self._adapter().make_folder(found.place, need_name(parse_path(where.path)))
+
+    async def move(self, principal: Principal, where: Where, to: str) -> None:
+        """Rename within the home or volume; `to` is the whole new path."""
+        found = self._find_writable(principal, where)
+        before, after = need_name(parse_path(where.path)), need_name(parse_path(to, field="to"), field="to")
+        if before == after:
+            raise Conflict("the new name is the old one; choose another", code="file-exists")
+        if after[: len(before)] == before:
+            raise InvalidInput(
+                "a folder cannot be moved into itself; choose another one", field="to", code="invalid-path"
+            )
+        await self._adapter().move(found.place, before, after)
+
+    async def remove(self, principal: Principal, where: Where) -> None:
+        """Delete a file, or a folder with its content."""
+        found = self._find_writable(principal, where)
+        await self._adapter().remove(found.place, need_name(parse_path(where.path)))
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def _adapter(self) -> Files:
+        if self._files is None:
+            raise NotFound("this installation does not see the files of homes and volumes", code="file-not-found")
+        return self._files
+
+    def _find_writable(self, principal: Principal, where: Where) -> _Found:
+        found = self._find(principal, where)
+        if not found.view.writable:
+            raise Forbidden(
+                f"you may only read the volume {where.volume}; ask one of its managers, or an admin, for changes",
+                code="volume-read-only",
+            )
+        return found
+
+    def _find(self, principal: Principal, where: Where) -> _Found:
+        principal.need(Scope.SUBMIT)
+        if not where.volume:
+            return self._home(principal)
+        views = [one for one in self.places(principal) if one.volume == where.volume]
+        if where.tenant is not None:
+            is_shared = len(views) == 1 and not self._is_of_tenant(where.volume)
+            views = [one for one in views if is_shared or one.tenant == where.tenant]
+        if not views:
+            names = ", ".join(sorted({one.volume for one in self.places(principal) if one.volume})) or "none"
+            raise NotFound(
+                f"there is no volume {where.volume[:80]!r} for you; there are: {names}", code="volume-not-found"
+            )
+        if len(views) > 1:
+            names = ", ".join(one.tenant for one in views)
+            raise InvalidInput(
+                f"each tenant has its own files in {where.volume}; name one of {names}",
+                field="tenant",
+                code="which-tenant",
+            )
+        [view] = views
+        if view.gap is not None:
+            raise Conflict(view.gap, code="files-not-here")
+        volume = next(one for one in self._settings.volumes if one.name == where.volume)
+        source = source_of(volume, principal.name, view.tenant)
+        return _Found(Place(source=source, is_made="{" in volume.source), view)
+
+    def _is_of_tenant(self, name: str) -> bool:
+        return any("{tenant}" in one.source.split("/") for one in self._settings.volumes if one.name == name)
+
+    def _home(self, principal: Principal) -> _Found:
+        if principal.name == OPERATOR:
+            raise NotFound("the operator has no home; use the token of a user", code="file-not-found")
+        used, left = self._homes.used_mib(principal.name), self._homes.left_mib(principal.name)
+        return _Found(Place(home=principal.name), PlaceView("", "", "Home", True, None, used, left))
+
+    def _view(self, access: Access, volume: Volume, tenant: str) -> PlaceView:
+        user = access.principal.name
+        return PlaceView(
+            volume.name,
+            tenant,
+            volume.title or volume.name,
+            _may_write(access, volume, tenant),
+            _gap(volume),
+            self._homes.folder_mib(volume.name, tenant, user) if volume.is_measured else None,
+            self._homes.left_mib(user, volume, tenant),
+        )
+
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    def _check_room(self, principal: Principal, found: _Found, size: int) -> None:
+        """Limits as last measured, and what was uploaded since; file systems with project quotas count exactly."""
+        left = found.view.left_mib
+        if left is None or not size:
+            return
+        if self._stored_since != self._homes.measured_at:
+            self._stored_since = self._homes.measured_at
+            self._stored.clear()
+        left = max(0, left - self._stored[_key(principal, found)] // _MIB)
+        if -(-size // _MIB) > left:
+            reason = UploadTooLarge(volume=found.view.volume, requested_mib=-(-size // _MIB), left_mib=left)
+            raise Conflict(reason, code="storage-full")
+
+    async def _counted(self, principal: Principal, found: _Found, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            self._stored[_key(principal, found)] += len(chunk)
+            yield chunk
+
+
+def _key(principal: Principal, found: _Found) -> tuple[str, str, str]:
+    return principal.name, found.view.volume, found.view.tenant
+
+
+def _may_write(access: Access, volume: Volume, tenant: str) -> bool:
+    return volume.writable and (volume.writers is Writers.EVERYBODY or access.may(Permission.WRITE_VOLUMES, tenant))
+
+
+def _gap(volume: Volume) -> Reason | None:
+    if volume.kind is VolumeKind.SCRATCH:
+        return FilesNotHere(volume=volume.name, gap=FilesGap.SCRATCH)
+    if volume.kind is VolumeKind.DOCKER:
+        return FilesNotHere(volume=volume.name, gap=FilesGap.DOCKER)
+    if not volume.is_at(LOCAL_SITE):
+        return FilesNotHere(volume=volume.name, gap=FilesGap.ELSEWHERE, sites=volume.sites)
+    return None
