@@ -69,6 +69,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
         "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
+        "environment-not-found": (
+            "No such environment",
+            "The catalogue has no environment of this name that you may see; `detail` lists some.",
+        ),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
         "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
@@ -88,6 +92,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     409: {
         "conflict": ("Conflict", "The request conflicts with the current state of the resource."),
+        "no-builder": ("No builder", "The site's engine has no environment in which environments are built."),
         "not-running": ("Not running", "Commands can only run in a running workload."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped."),
         "cron-job-exists": (
@@ -177,6 +182,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "unknown-environment": (
             "No such environment",
             "The catalogue has no such entry, or it is not available for this kind of workload or tenant.",
+        ),
+        "invalid-build": (
+            "Invalid build",
+            "The environment cannot be built from this: `detail` names what is wrong with its name or its source.",
         ),
         "invalid-image": (
             "Invalid image",

@@ -23,6 +23,7 @@ class Permission(StrEnum):
     STOP_WORKLOADS = "stop-workloads"
     ENTER_WORKLOADS = "enter-workloads"
     MANAGE_IMAGES = "manage-images"
+    MANAGE_ENVIRONMENTS = "manage-environments"
     SEE_PLATFORM = "see-platform"
     DRAIN_NODES = "drain-nodes"
     SUBMIT_FOR_OTHERS = "submit-for-others"
@@ -101,7 +102,7 @@ PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,
     Role.MEMBER: _MEMBER,
     Role.TEACHER: _TEACHER,
-    Role.MANAGER: _TEACHER | {_P.MANAGE_IMAGES},
+    Role.MANAGER: _TEACHER | {_P.MANAGE_IMAGES, _P.MANAGE_ENVIRONMENTS},
     Role.OPERATOR: _VIEWER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.SEE_PLATFORM, _P.DRAIN_NODES},
     Role.ADMIN: frozenset(Permission),
 }

@@ -94,7 +94,7 @@ class Tenant:
     `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
     members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
     may be used. `site_policy` None: the general one. `max_workloads` replaces the general limit on live jobs and
-    services.
+    services. `own_packages`: packages that its members install in sessions are kept in their homes.
     """
 
     name: str
@@ -106,6 +106,7 @@ class Tenant:
     max_workloads: int | None = None
     members: tuple[RoleBinding, ...] = ()
     site_policy: SitePolicy | None = None
+    own_packages: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,9 @@ class TenantEntry(Form):
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most live jobs and services. Missing: the general limit."
     )
+    own_packages: bool = Field(
+        True, description="Whether packages that members install in a session are kept in their homes, and come back."
+    )
     members: tuple[MemberEntry, ...] = Field((), description="Roles in the tenant, each with `user` or `group`.")
 
     @model_validator(mode="after")
@@ -143,6 +146,7 @@ class TenantEntry(Form):
             self.max_workloads,
             members,
             self.site_policy,
+            self.own_packages,
         )
 
 
