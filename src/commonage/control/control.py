@@ -75,6 +75,7 @@ from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.registry import Registry
 from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 
@@ -111,6 +112,7 @@ class Adapters:
     sites: Sites | None = None
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    registry: Registry | None = None
 
 
 class Control:
@@ -202,7 +204,7 @@ class Control:
         self._settings_file = adapters.declared
         self.builds = EnvironmentBuilds(
             self.store, self.writer, self.catalogue, self.images, self.resources, self.workloads, self.engines,
-            self.clock, self.settings,
+            self.clock, self.settings, adapters.registry,
         )  # fmt: skip
         self.git_sources = GitSources(self.writer, self.clock, self.settings)
         self.offboardings = self._offboardings(adapters)

@@ -14,6 +14,8 @@ VARIABLE = "COMMONAGE_PACKAGES"
 """The folder, below the home, of the packages that the user adds. Each kernel has a folder in it."""
 KERNEL_PACKAGES = ("ipykernel", "pip")
 """What each kernel needs besides its own packages."""
+BUILD_CONSTRAINTS = "setuptools<81\n"
+"""For packages without a wheel: some, like visdom, still build with `pkg_resources`, which newer setuptools lack."""
 DEFAULT_KERNEL = "python3"
 """Notebooks that name no kernel use this name, so they open in this kernel at once."""
 START, ADDED = "bin/commonage-kernel", "bin/commonage-packages"

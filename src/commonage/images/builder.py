@@ -15,7 +15,7 @@ from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
 from commonage.domain.images import ImageName, SourceFile, left_out
-from commonage.files.kernels import kernel_spec, packages_script, server_settings, start_script
+from commonage.files.kernels import BUILD_CONSTRAINTS, kernel_spec, packages_script, server_settings, start_script
 from commonage.images import buildah, recipe
 from commonage.images.buildah import BuildahFailed, BuildRequest, ImageError, Line, failure_message
 from commonage.images.contents import commit_of, context_files, digest_of, labels, source_file
@@ -63,6 +63,7 @@ def build_lists(name: ImageName, wanted: ListBuild, tools: BuildTools, line: Lin
     with tempfile.TemporaryDirectory(prefix="commonage-build-") as made:
         folder = Path(made)
         _put_uv(folder)
+        (folder / "building.txt").write_text(BUILD_CONSTRAINTS, encoding="utf-8")
         (folder / "packages.py").write_text(packages_script(), encoding="utf-8")
         files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
         kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())

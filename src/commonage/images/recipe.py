@@ -157,7 +157,8 @@ def _installed(recipe: Recipe, prefix: str, what: str) -> str:
     alone = "--no-index " if recipe.offline else ""
     return (
         f". {UV_SETTINGS} && {WORK}/uv venv --quiet --python python3 {prefix}"
-        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {alone}{what}"
+        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode"
+        f" --build-constraints {WORK}/building.txt {alone}{what}"
     )
 
 

@@ -16,6 +16,7 @@ from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
+    environments,
     launch,
     nodes,
     offboarding,
@@ -44,6 +45,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             workload,
             cron_jobs,
             nodes,
+            environments,
             reservations,
             usage,
             platform,

@@ -194,6 +194,7 @@ async def assemble(
         sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
         storage=storage,
+        registry=registry,
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -23,7 +23,7 @@ from commonage.api.routing import (
     problems,
     read_json,
 )
-from commonage.control.catalogue.builds import BuildPush, NewBuild
+from commonage.control.catalogue.builds import NewBuild
 from commonage.control.catalogue.catalogue import EnvironmentView
 from commonage.control.queries.launch import VolumeView
 from commonage.control.queries.workloads import notices
@@ -132,14 +132,7 @@ async def build(request: Request) -> WorkloadOut:
     """
     api, principal = context(request), caller(request)
     body = await read_json(request, EnvironmentBuildIn)
-
-    async def get_push(repository: str) -> BuildPush | None:
-        if api.registry is None:
-            return None
-        token = api.registry.push_token(principal.name, repository)
-        return BuildPush(api.registry.about.address, api.registry.about.certificate, token.text)
-
-    made = await api.control.builds.submit(principal, parse_build(body), get_push)
+    made = await api.control.builds.submit(principal, parse_build(body))
     return workload_for(api, principal, made)
 
 

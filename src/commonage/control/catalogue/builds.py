@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import access_of
@@ -45,6 +44,7 @@ from commonage.domain.reasons.notes import EnvironmentBuilt, EnvironmentNotRegis
 from commonage.domain.resources import Document
 from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
 from commonage.ports.clock import Clock
+from commonage.ports.registry import Registry
 from commonage.ports.store import Filter, Store
 
 log = logging.getLogger(__name__)
@@ -59,22 +59,6 @@ _LEAST_MEMORY_MIB = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class BuildPush:
-    """Access of a build to the registry: its address, its certificate (PEM), and a token for one repository."""
-
-    address: str
-    certificate: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"BuildPush({self.address})"  # the token is secret
-
-
-GetPush = Callable[[str], Awaitable[BuildPush | None]]
-"""Access to push images of this repository; None without a registry."""
-
-
-@dataclass(frozen=True, slots=True)
 class NewBuild:
     """`bundle` is the digest of the files for a Containerfile. Without a size, the usual ones hold."""
 
@@ -86,7 +70,7 @@ class NewBuild:
 
 @dataclass(slots=True)
 class EnvironmentBuilds:
-    """A loop: registers each build that has succeeded. `engines` have their logs."""
+    """A loop: registers each build that has succeeded. `engines` have their logs; `registry` is that of the site."""
 
     store: Store
     writer: Writer
@@ -97,6 +81,7 @@ class EnvironmentBuilds:
     engines: Engines
     clock: Clock
     settings: ControlSettings
+    registry: Registry | None = None
     iterations: Iterations = field(init=False)
     _ended: asyncio.Queue[Workload] = field(default_factory=asyncio.Queue)
     _preparing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -134,7 +119,7 @@ class EnvironmentBuilds:
         access.need(Permission.MANAGE_ENVIRONMENTS, found)
         return found
 
-    async def submit(self, principal: Principal, wanted: NewBuild, get_push: GetPush) -> Workload:
+    async def submit(self, principal: Principal, wanted: NewBuild) -> Workload:
         """Queue a build. Raises InvalidInput, TooLarge, Forbidden, Conflict, and the errors of a submission."""
         order = wanted.order
         tenant = self.check_name(principal, order.name)
@@ -150,8 +135,12 @@ class EnvironmentBuilds:
                 f"{BUILDER!r}. Build on your own machine with `commonage image build`.",
                 code="no-builder",
             )
-        push = await get_push(parse_image_name(order.name).repository)
-        order = replace(order, registry=push.address if push else "", has_files=wanted.bundle is not None)
+        registry, access = self.registry, dict[str, str]()
+        if registry is not None:
+            token = registry.push_token(principal.name, parse_image_name(order.name).repository)
+            access = {CERTIFICATE: registry.about.certificate, TOKEN: token.text}
+        address = "" if registry is None else registry.about.address
+        order = replace(order, registry=address, has_files=wanted.bundle is not None)
         submission = Submission(
             kind=Kind.JOB,
             command=COMMAND,
@@ -159,8 +148,8 @@ class EnvironmentBuilds:
             tenant=tenant,
             cpus_milli=wanted.cpus_milli,
             memory_mib=wanted.memory_mib or max(self.settings.default_memory_mib, _LEAST_MEMORY_MIB),
-            variables=((ORDER, order_text(order)), *(((CERTIFICATE, push.certificate),) if push else ())),
-            secrets=((TOKEN, push.token),) if push else (),
+            variables=((ORDER, order_text(order)),),
+            secrets=tuple(access.items()),
             # Its Python is this server's own.
             labels=(("site", LOCAL_SITE),) if builder.python else (),
             time_limit_s=TIME_LIMIT_S,

@@ -23,6 +23,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment, left_out
 from commonage.files.kernels import (
     ADDED,
+    BUILD_CONSTRAINTS,
     KERNEL_PACKAGES,
     START,
     kernel_spec,
@@ -183,12 +184,13 @@ async def _install(
     await _run_uv(base, variables, held, lambda _: None)
     if not requirements:
         return
-    listed, overrides = folder / "requirements.txt", folder / "left-out.txt"
+    listed, overrides, building = (folder / name for name in ("requirements.txt", "left-out.txt", "building.txt"))
+    building.write_text(BUILD_CONSTRAINTS, encoding="utf-8")
     listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     overrides.write_text(left_out(requirements), encoding="utf-8")
     told("looking up packages", 0.05)
     python = str(folder / "bin" / "python")
-    asked = ("--override", str(overrides), "--requirements", str(listed))
+    asked = ("--build-constraints", str(building), "--override", str(overrides), "--requirements", str(listed))
     # Compiling starts the environment's Python, which may run code of its packages: not for those of a tenant.
     how = ("--only-binary", ":all:") if wheels_only else ("--compile-bytecode",)
     await _run_uv(("pip", "install", "--python", python, *how, *asked), variables, held, Progress(told).line)
