@@ -202,7 +202,7 @@ def parse(output: str) -> tuple[tuple[Kernel, ...], str | None, tuple[str, ...]]
 
 
 def _packages(content: str) -> list[Package]:
-    found = (line.removesuffix(".dist-info").rpartition("-") for line in content.splitlines())
+    found = (line.removesuffix(".dist-info").partition("-") for line in content.splitlines())
     return [Package(name.replace("_", "-")[:128], version[:64]) for name, _, version in found if name][:_MAX_PACKAGES]
 
 

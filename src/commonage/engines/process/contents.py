@@ -26,7 +26,7 @@ def read_contents(folder: Path, kernels: Sequence[str]) -> Contents:
 def packages(place: Path) -> tuple[Package, ...]:
     """The installed distributions of a virtual environment, by name."""
     metadata = (path.name.removesuffix(".dist-info") for path in place.glob("lib/python*/site-packages/*.dist-info"))
-    found = (name.rpartition("-") for name in metadata)
+    found = (name.partition("-") for name in metadata)
     return tuple(sorted((Package(name.replace("_", "-"), version) for name, _, version in found), key=_by_name))
 
 

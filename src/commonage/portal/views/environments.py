@@ -1,4 +1,4 @@
-"""The page "Environments": what workloads can run in, and its contents. Managers of a tenant build and remove theirs."""
+"""The page "Environments": their contents, and their builds. Managers of a tenant build and remove theirs."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _SAMPLE_S = 3.0
 
 
 def routes(site: Site) -> list[Route]:
-    """GET workloads/ID, its live stream and plain log; POST its stop, the reset of its packages, and its opening by others."""
+    """GET workloads/ID, its live stream and plain log; POST its stop, its reset-packages, and its opening by others."""
     view = _Workload(site)
     return [
         Route("/workloads/{id}", site.page(view.page), methods=["GET"]),
