@@ -24,7 +24,16 @@ from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
-from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
+from commonage.domain.images import (
+    Contents,
+    Environment,
+    EnvironmentStatus,
+    Image,
+    Kernel,
+    Package,
+    Provenance,
+    SourceFile,
+)
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.offboarding import Offboarding, Wanted
@@ -79,12 +88,16 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
-        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib site"
+        (Environment, Contents, EnvironmentStatus),
+        own="vram_mib",
+        hidden="python variables min_vram_mib site contents",
     ),
+    environments.KernelContentsOut: Description((Kernel,), hidden="prefix"),
+    environments.PackageOut: Description((Package,)),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
     environments.TenantChoice: Description(
-        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy"
+        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy own_packages"
     ),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
@@ -96,7 +109,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         own="environments vram_mib",
         hidden="image server_prefix path variables min_vram_mib removed",
     ),
-    images.KernelOut: Description((Kernel,), own="environment"),
+    images.KernelOut: Description((Kernel,), own="environment", hidden="packages"),
     images.ProvenanceOut: Description((Provenance,)),
     images.RegistryOut: Description((RegistryAbout,)),
     images.SourceFileOut: Description((SourceFile,)),
@@ -135,7 +148,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
     tenants.TenantOut: Description(
-        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members"
+        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members own_packages"
     ),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
@@ -172,6 +185,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
+    "EnvironmentBuildIn", "EnvironmentDetailsOut", "PackageIn",
     "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
