@@ -113,7 +113,7 @@ async def test_a_second_build_replaces_the_first(site: Site, control: Control) -
         ("commonage-build-result 1/2 {",),
         ("commonage-build-result 1/1 {}}",),
         tuple(result_lines(BuildResult(("numpy @ https://evil.example/numpy.whl",)))),
-        tuple(result_lines(BuildResult(("--index-url=https://evil.example",)))),
+        tuple(result_lines(BuildResult(("--index-url=elsewhere",)))),
     ],
 )
 async def test_a_result_that_is_no_list_of_versions_registers_nothing(
