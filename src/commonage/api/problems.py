@@ -69,6 +69,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
         "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
+        "environment-not-found": (
+            "No such environment",
+            "The catalogue has no environment of this name that you may see; `detail` lists some.",
+        ),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "file-not-found": ("No such file", "The home or volume has no file or folder of this path."),
         "volume-not-found": ("No such volume", "No volume has this name for you; `detail` lists those that do."),
@@ -90,6 +94,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     409: {
         "conflict": ("Conflict", "The request conflicts with the current state of the resource."),
+        "no-builder": ("No builder", "The site's engine has no environment in which environments are built."),
         "not-running": ("Not running", "This is only possible with a running workload."),
         "extension-refused": (
             "Cannot be extended",
@@ -198,6 +203,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "unknown-environment": (
             "No such environment",
             "The catalogue has no such entry, or it is not available for this kind of workload or tenant.",
+        ),
+        "invalid-build": (
+            "Invalid build",
+            "The environment cannot be built from this: `detail` names what is wrong with its name or its source.",
         ),
         "invalid-image": (
             "Invalid image",

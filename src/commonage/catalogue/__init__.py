@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from commonage.domain.builds import BUILDER
 from commonage.domain.images import Environment
 from commonage.domain.workloads import Kind
 
@@ -32,6 +33,11 @@ def builtin_environments() -> tuple[Environment, ...]:
             kinds=(Kind.SESSION, Kind.JOB, Kind.SERVICE),
         ),
     )
+
+
+def builder_environment(python: str) -> Environment:
+    """The environment of builds, which has this server's own Python. It is offered for no other work."""
+    return Environment(BUILDER, "Builds environments", python=python, kinds=())
 
 
 def read_requirements(text: str) -> tuple[str, ...]:

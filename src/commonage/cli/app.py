@@ -52,7 +52,9 @@ COMMANDS: dict[str, Row] = {
     "cron-job": Row(
         "commonage.cli.workloads.cron_job:cron_job", "List, suspend, trigger and remove jobs that repeat.", WORKLOADS
     ),
-    "env": Row("commonage.cli.catalogue:env", "List environments.", CATALOGUE),
+    "environment": Row(
+        "commonage.cli.environment:environment", "List, show, build and remove environments.", CATALOGUE
+    ),
     "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
     "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),
     "data": Row("commonage.cli.data:data", "List, upload, download and remove files of homes and volumes.", CATALOGUE),
@@ -108,7 +110,14 @@ class LazyGroup(click.Group):
         return command
 
 
+SHORT = {"env": "environment"}
+"""Short names of commands. They are not listed."""
+
+
 class MainGroup(LazyGroup):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, SHORT.get(cmd_name, cmd_name))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(row.section for row in COMMANDS.values()):
             with formatter.section(section):

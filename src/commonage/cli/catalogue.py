@@ -1,11 +1,10 @@
-"""`commonage env`, `image` and `volume`: what workloads can run in and mount.
+"""`commonage image` and `volume`: images that workloads can run in, and volumes that they can mount.
 
 `image build` and `push` are in `server.commands`: they need more packages.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -18,68 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commonage.sdk import Client
-    from commonage.wire.environments import EnvironmentOut, VolumeList
+    from commonage.wire.environments import VolumeList
     from commonage.wire.images import CollectedOut, ImageOut, RemovedOut
-
-_MAX_LISTED = 6
-_NAME_END = re.compile(r"[^A-Za-z0-9._-]")
-
-
-@click.group
-def env() -> None:
-    """List the environments that workloads can run in.
-
-    \b
-    Example:
-      commonage env ls
-    """
-
-
-def _print_environments(environments: Sequence[EnvironmentOut]) -> None:
-    table = output.table("NAME", "TITLE", "TENANT", "KINDS", "STATE", "DESCRIPTION")
-    for each in environments:
-        progress = "" if each.progress is None else f" {each.progress:.0%}"
-        reason = f" [dim]{output.text(each.reason.message)}[/]" if each.reason else ""
-        table.add_row(
-            output.text(each.name),
-            output.text(each.title),
-            output.text(each.tenant or "all"),
-            ", ".join(each.kinds),
-            f"{output.state(each.state)}{progress}{reason}",
-            output.text(each.description or _packages(each.requirements) or _pinned(each.image)) + _needs(each),
-        )
-    output.console().print(table)
-
-
-@env.command("ls")
-@prints(_print_environments)
-def list_environments(client: Client) -> Sequence[EnvironmentOut]:
-    """List the environments with their state.
-
-    \b
-    Example:
-      commonage env ls --json
-    """
-    return client.environments()
-
-
-def _pinned(image: str | None) -> str:
-    """The start of an image's digest, or its name."""
-    name, _, digest = (image or "").rpartition("sha256:")
-    return f"sha256:{digest[:12]}" if digest and (name.endswith("@") or not name) else image or ""
-
-
-def _needs(environment: EnvironmentOut) -> str:
-    if environment.vram_mib:
-        return f" [dim](needs {output.memory(environment.vram_mib)} of VRAM)[/]"
-    return " [dim](needs a GPU)[/]" if environment.needs_gpu else ""
-
-
-def _packages(requirements: list[str]) -> str:
-    """The first few packages, without versions and hashes. --json has the complete list."""
-    names = [_NAME_END.split(requirement.strip(), maxsplit=1)[0] for requirement in requirements]
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 @click.group(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import access_of
+from commonage.control.catalogue.builds import EnvironmentBuilds
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
@@ -82,6 +83,7 @@ from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
+from commonage.ports.registry import Registry
 from commonage.ports.services import NoServiceAccess, ServiceAccess
 from commonage.ports.sites import Sites
 from commonage.ports.store import Store
@@ -123,6 +125,7 @@ class Adapters:
     storage: Mapping[str, Storage] = field(default_factory=dict)
     apps: Sequence[App] = ()
     services: ServiceAccess = field(default_factory=NoServiceAccess)
+    registry: Registry | None = None
 
 
 class Control:
@@ -227,9 +230,13 @@ class Control:
             lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
         )  # fmt: skip
         self._settings_file = adapters.declared
+        self.builds = EnvironmentBuilds(
+            self.store, self.writer, self.catalogue, self.images, self.resources, self.workloads, self.engines,
+            self.clock, self.settings, adapters.registry,
+        )  # fmt: skip
         self.git_sources = GitSources(self.writer, self.clock, self.settings)
         self.offboardings = self._offboardings(adapters)
-        self._loops.append(self.offboardings)
+        self._loops += [self.offboardings, self.builds]
 
     def _offboardings(self, adapters: Adapters) -> Offboardings:
         planner = Planner(
@@ -264,6 +271,7 @@ class Control:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self.services.changed,
+            self.builds.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.writer.effects.follow(self.reconcile.effect)
@@ -291,6 +299,7 @@ class Control:
         await self.bundles.open()
         await self.usage_reports.open()
         await self.images.open()
+        await self.builds.open()
         await self.reservations.open()
         await self.quota_notices.open()
         await self.gangs.open()

@@ -23,13 +23,24 @@ _LEFT_OUT = 'rfc3987-syntax ; python_version < "3"\n'
 
 
 @dataclass(frozen=True, slots=True)
+class PythonKernel:
+    """A Jupyter kernel with packages of its own, in pip's syntax. `wheels_only`: nothing is built to install it."""
+
+    name: str
+    requirements: tuple[str, ...] = ()
+    wheels_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """One entry of the catalogue.
 
     On a process site it is a Python environment: made by uv from `requirements` (a list in pip's syntax), or an
-    existing one (`python`, the path of its interpreter). Elsewhere it is an `image`. `variables` are set for every
+    existing one (`python`, the path of its interpreter). With `kernels`, `requirements` are those of the server of
+    sessions, and jobs run with the first kernel's Python. Elsewhere it is an `image`. `variables` are set for every
     workload in it. `kinds` are the kinds of workloads that may use it. `tenant`: only its members may use it (None:
     everyone). `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires. `idle` is about its sessions.
+    `built_by` is the id of the workload that built it.
     """
 
     name: str
@@ -44,6 +55,47 @@ class Environment:
     needs_gpu: bool = False
     min_vram_mib: int = 0
     idle: IdleRule = NO_RULE
+    kernels: tuple[PythonKernel, ...] = ()
+    built_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A Jupyter kernel that was found. `prefix` is the folder of its virtual environment, `packages` what is in it.
+
+    If the prefix is empty, the kernel belongs to the Python on an image's own path.
+    """
+
+    name: str
+    title: str
+    prefix: str = ""
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The contents of an environment. `apps` are names of `APPS`; `built_at` in unix seconds, None if unknown."""
+
+    kernels: tuple[Kernel, ...] = ()
+    apps: tuple[str, ...] = ()
+    size_bytes: int | None = None
+    built_at: float | None = None
+
+
+APPS = {
+    "tensorboard": "tensorboard",
+    "visdom": "visdom",
+    "code-server": "code-server",
+    "rstudio": "rserver",
+    "desktop": "Xtigervnc",
+}
+"""Apps that an environment may have, and the program by which each is recognized."""
 
 
 class EnvironmentState(StrEnum):
@@ -55,13 +107,17 @@ class EnvironmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatus:
-    """On one site. `progress` is 0..1, or None if unknown; `reason` the current step, or the failure."""
+    """On one site. `progress` is 0..1, or None if unknown; `reason` the current step, or the failure.
+
+    `contents` are those of a ready Python environment.
+    """
 
     name: str
     site: str
     state: EnvironmentState
     reason: Reason | None = None
     progress: float | None = None
+    contents: Contents | None = None
 
 
 def left_out(requirements: Sequence[str]) -> str:
@@ -113,18 +169,6 @@ class ImageName:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A Jupyter kernel of an image. `prefix` is the folder of its virtual environment in the image.
-
-    If it is empty, the kernel belongs to the Python on the image's own path.
-    """
-
-    name: str
-    title: str
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SourceFile:
     path: str
     digest: str
@@ -160,7 +204,8 @@ class Image:
 
     `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for an image that was loaded by hand its id.
     `server_prefix` is the folder of the virtual environment that has `jupyterhub-singleuser`; `path` the image's own
-    search path. `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires.
+    search path. `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires. `apps` are names of
+    `APPS`.
     """
 
     name: str
@@ -180,6 +225,7 @@ class Image:
     min_vram_mib: int = 0
     provenance: Provenance = Provenance()
     removed: Removal | None = None
+    apps: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -245,6 +291,10 @@ def check(image: Image) -> None:
         raise _wrong("kernels", f"two kernels have the same name: {', '.join(sorted(names))}")
     if not image.kinds:
         raise _wrong("kinds", "it is for no kind of work; name at least one of session, job, service")
+
+
+def contents_of(image: Image) -> Contents:
+    return Contents(image.kernels, image.apps, image.size_bytes, image.provenance.at)
 
 
 def _wrong(field: str, why: str) -> InvalidInput:

@@ -24,6 +24,7 @@ class Permission(StrEnum):
     ENTER_WORKLOADS = "enter-workloads"
     MANAGE_IMAGES = "manage-images"
     WRITE_VOLUMES = "write-volumes"
+    MANAGE_ENVIRONMENTS = "manage-environments"
     SEE_PLATFORM = "see-platform"
     DRAIN_NODES = "drain-nodes"
     SUBMIT_FOR_OTHERS = "submit-for-others"
@@ -103,7 +104,7 @@ PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,
     Role.MEMBER: _MEMBER,
     Role.TEACHER: _TEACHER,
-    Role.MANAGER: _TEACHER | {_P.MANAGE_IMAGES, _P.WRITE_VOLUMES},
+    Role.MANAGER: _TEACHER | {_P.MANAGE_IMAGES, _P.MANAGE_ENVIRONMENTS, _P.WRITE_VOLUMES},
     Role.OPERATOR: _VIEWER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.SEE_PLATFORM, _P.DRAIN_NODES},
     Role.ADMIN: frozenset(Permission),
 }

@@ -95,7 +95,8 @@ class Tenant:
     `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
     members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
     may be used. `site_policy` None: the general one. `idle` is about its sessions. `max_workloads` replaces the general
-    limit on live jobs and services.
+    limit on live jobs and services. `own_packages`: packages that its members install in sessions are kept in their
+    homes.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Tenant:
     members: tuple[RoleBinding, ...] = ()
     site_policy: SitePolicy | None = None
     idle: IdleRule = NO_RULE
+    own_packages: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
 from commonage.domain.images import ImageName, SourceFile, left_out
+from commonage.files.kernels import BUILD_CONSTRAINTS, kernel_spec, packages_script, server_settings, start_script
 from commonage.images import buildah, recipe
 from commonage.images.buildah import BuildahFailed, BuildRequest, ImageError, Line, failure_message
 from commonage.images.contents import commit_of, context_files, digest_of, labels, source_file
@@ -40,13 +40,18 @@ class BuildTools:
 
 @dataclass(frozen=True, slots=True)
 class ListBuild:
-    """A build from lists: the requirements files of each kernel, and whether sessions run in the image."""
+    """A build from lists: the requirements files of each kernel, and whether sessions run in the image.
+
+    `server_packages` are added to the server of sessions; `files` are texts by their path in the image.
+    """
 
     base: str
     kernels: Mapping[str, Sequence[Path]]
     server: bool = True
     packages: tuple[str, ...] = ()
     offline: bool = field(default=False)
+    server_packages: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def local_name(name: ImageName) -> str:
@@ -58,10 +63,16 @@ def build_lists(name: ImageName, wanted: ListBuild, tools: BuildTools, line: Lin
     with tempfile.TemporaryDirectory(prefix="commonage-build-") as made:
         folder = Path(made)
         _put_uv(folder)
+        (folder / "building.txt").write_text(BUILD_CONSTRAINTS, encoding="utf-8")
+        (folder / "packages.py").write_text(packages_script(), encoding="utf-8")
         files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
         kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())
-        server = _put_server(folder, wanted.offline, kernels) if wanted.server else ""
-        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.sources.places, wanted.offline)
+        server = _put_server(folder, wanted, kernels) if wanted.server else ""
+        texts = _put_files(folder / "files", wanted.files)
+        steps = Recipe(
+            wanted.base, kernels, server, wanted.packages, tools.sources.places, wanted.offline,
+            tuple(wanted.files), texts,
+        )  # fmt: skip
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
         with _with_advice():
@@ -146,31 +157,40 @@ def _checked(path: Path) -> list[SourceFile]:
 
 def _put_kernel(folder: Path, name: str, paths: Sequence[Path]) -> Kernel:
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths) + "\n"
-    kernel = Kernel(recipe.check_kernel(name), digest_of(text.encode()))
-    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
-    (folder / f"{name}.json").write_text(recipe.kernel_spec(kernel), encoding="utf-8")
+    prefix = f"{recipe.KERNELS}/{recipe.check_kernel(name)}"
+    ours = kernel_spec(name, prefix) + start_script(name, prefix) + packages_script()
+    kernel = Kernel(name, digest_of((text + ours).encode()))
+    files = {"txt": text, "json": kernel_spec(name, prefix), "sh": start_script(name, prefix)}
+    for ending, content in files.items():
+        (folder / f"{name}.{ending}").write_text(content, encoding="utf-8")
     return kernel
 
 
-def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
+def _put_files(folder: Path, files: Mapping[str, str]) -> str:
+    """Put the texts into the folder by their number; return their digest."""
+    folder.mkdir()
+    for number, text in enumerate(files.values()):
+        (folder / str(number)).write_text(text, encoding="utf-8")
+    return digest_of("\0".join((*files, *files.values())).encode())
+
+
+def _put_server(folder: Path, wanted: ListBuild, kernels: Sequence[Kernel]) -> str:
     """The requirements of a session's server: pinned as in the built-in catalogue, or from a folder of wheels."""
     pinned = next(one.requirements for one in builtin_environments() if one.name == "notebook")
     place = folder / "server"
     place.mkdir()
     # The hub and the server must be compatible, so a folder of wheels may not choose the server's version.
     hub = next(one for one in pinned if one.startswith("jupyterhub==")).split()[0]
-    requested = "\n".join([hub if name == "jupyterhub" else name for name in _SERVER_PACKAGES]) + "\n"
-    constraints = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
+    requested = "\n".join(
+        [hub if name == "jupyterhub" else name for name in (*_SERVER_PACKAGES, *wanted.server_packages)]
+    )
+    requested += "\n"
+    constraints = "" if wanted.offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
     (place / "requirements.txt").write_text(requested, encoding="utf-8")
     (place / "constraints.txt").write_text(constraints, encoding="utf-8")
     within = f"{recipe.WORK}/server"
     (place / "left-out.txt").write_text(left_out(_SERVER_PACKAGES), encoding="utf-8")
     (place / "arguments").write_text(f"-c {within}/constraints.txt --override {within}/left-out.txt", encoding="utf-8")
-    settings = json.dumps(
-        {
-            "KernelSpecManager": {"ensure_native_kernel": False},
-            "MultiKernelManager": {"default_kernel_name": kernels[0].name} if kernels else {},
-        }
-    )
+    settings = server_settings([one.name for one in kernels])
     (place / "settings.json").write_text(settings, encoding="utf-8")
     return digest_of((requested + constraints + left_out(_SERVER_PACKAGES) + settings).encode())

@@ -16,17 +16,18 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.images import USUAL_PATH, Kernel, Provenance, SourceFile
+from commonage.domain.images import APPS, USUAL_PATH, Kernel, Package, Provenance, SourceFile
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
-from commonage.images.recipe import SERVER, SPECS
+from commonage.images.recipe import KERNELS, SERVER, SPECS
 
 _OCI, _OURS = "org.opencontainers.image", "org.commonage.image"
 _MAX_FILES = 100
+_MAX_PACKAGES = 2000
 # A line break in a name would be read as the end of it; Jupyter accepts no such name.
 _SCRIPT = f"""
 for folder in {SPECS} /usr/share/jupyter/kernels /opt/*/share/jupyter/kernels; do
@@ -34,9 +35,25 @@ for folder in {SPECS} /usr/share/jupyter/kernels /opt/*/share/jupyter/kernels; d
     [ -f "$file" ] && printf '\\036%s\\037' "$file" && cat "$file"
   done
 done
+for prefix in {KERNELS}/* /opt/conda /usr /usr/local; do
+  printf '\\036packages %s\\037' "$prefix"
+  for folder in "$prefix"/lib/python3*/site-packages/*.dist-info "$prefix"/lib/python3*/dist-packages/*.dist-info; do
+    [ -d "$folder" ] && printf '%s\\n' "${{folder##*/}}"
+  done
+done
+printf '\\036R\\037'
+for file in /usr/lib/R/library/*/DESCRIPTION /usr/lib/R/site-library/*/DESCRIPTION \\
+  /usr/local/lib/R/site-library/*/DESCRIPTION; do
+  [ -f "$file" ] && name=${{file%/*}} && printf '%s-%s\\n' "${{name##*/}}" "$(sed -n 's/^Version: *//p' "$file")"
+done
 PATH="$PATH:{SERVER}/bin:/opt/conda/bin"
 printf '\\036server\\037'
 command -v jupyterhub-singleuser || true
+for folder in {KERNELS}/*/bin; do PATH="$PATH:$folder"; done
+printf '\\036apps\\037'
+for program in {" ".join(APPS.values())}; do
+  if command -v "$program" >/dev/null; then printf '%s\\n' "$program"; fi
+done
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
 
@@ -132,13 +149,17 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
-    """`server_prefix` is None if no session can run in the image; empty: the server is on the image's own path."""
+    """`server_prefix` is None if no session can run in the image; empty: the server is on the image's own path.
+
+    `apps` are names of `domain.images.APPS`.
+    """
 
     kernels: tuple[Kernel, ...]
     server_prefix: str | None
     path: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    apps: tuple[str, ...] = ()
 
 
 def inspect_image(image: str, isolation: str) -> ImageContents:
@@ -152,26 +173,50 @@ def inspect_image(image: str, isolation: str) -> ImageContents:
         raise ImageError(f"Cannot inspect {image}: workloads need /bin/sh in the image. {error}") from error
     finally:
         buildah.call("rm", container)
-    kernels, server = parse(output)
-    return ImageContents(kernels, server, path, config.get("Labels") or {}, described.get("ImageAnnotations") or {})
+    kernels, server, apps = parse(output)
+    known = config.get("Labels") or {}
+    return ImageContents(kernels, server, path, known, described.get("ImageAnnotations") or {}, apps)
 
 
-def parse(output: str) -> tuple[tuple[Kernel, ...], str | None]:
-    """The kernels, and the folder of the server's environment, from the script's output."""
-    kernels: dict[str, Kernel] = {}
+def parse(output: str) -> tuple[tuple[Kernel, ...], str | None, tuple[str, ...]]:
+    """The kernels, the folder of the server's environment, and the apps, from the script's output."""
+    kernels: dict[str, tuple[Kernel, bool]] = {}
     server: str | None = None
+    programs: list[str] = []
+    packages: dict[str, list[Package]] = {}
     for part in output.split("\x1e")[1:]:
         name, _, content = part.partition("\x1f")
+        kind, _, prefix = name.partition(" ")
         if name == "server":
             server = _prefix(content.strip()) if content.strip() else None
-            continue
-        kernel = _kernel(posixpath.basename(posixpath.dirname(name)), content)
-        if kernel is not None:
-            kernels.setdefault(kernel.name, kernel)
-    return tuple(kernels.values()), server
+        elif name == "apps":
+            programs = content.split()
+        elif kind in ("packages", "R"):
+            packages[prefix or kind] = _packages(content)
+        else:
+            found = _kernel(posixpath.basename(posixpath.dirname(name)), content)
+            if found is not None:
+                kernels.setdefault(found[0].name, found)
+    apps = tuple(app for app, program in APPS.items() if program in programs)
+    return tuple(_with_packages(*one, packages) for one in kernels.values()), server, apps
 
 
-def _kernel(name: str, content: str) -> Kernel | None:
+def _packages(content: str) -> list[Package]:
+    found = (line.removesuffix(".dist-info").partition("-") for line in content.splitlines())
+    return [Package(name.replace("_", "-")[:128], version[:64]) for name, _, version in found if name][:_MAX_PACKAGES]
+
+
+def _with_packages(kernel: Kernel, is_r: bool, packages: Mapping[str, Sequence[Package]]) -> Kernel:
+    """With the packages of its prefix; one without a prefix has those of the image's own Python, or of R."""
+    if kernel.prefix or is_r:
+        own = packages.get("R" if is_r else kernel.prefix, ())
+    else:
+        own = [*packages.get("/usr/local", ()), *packages.get("/usr", ())]
+    return replace(kernel, packages=tuple(sorted(own, key=lambda one: one.name.lower())[:_MAX_PACKAGES]))
+
+
+def _kernel(name: str, content: str) -> tuple[Kernel, bool] | None:
+    """A kernel from its description, and whether it is R's; None if it is damaged."""
     try:
         spec: dict[str, Any] = json.loads(content)
         program, title = str(spec["argv"][0]), str(spec.get("display_name") or name)
@@ -179,7 +224,7 @@ def _kernel(name: str, content: str) -> Kernel | None:
         return None
     if not _NAME.fullmatch(name):
         return None
-    return Kernel(name, title[:128], _prefix(program))
+    return Kernel(name, title[:128], _prefix(program)), str(spec.get("language", "")).upper() == "R"
 
 
 def _prefix(program: str) -> str:

@@ -7,11 +7,13 @@ others, and in /opt/commonage/server the server of a session. During the build, 
 
 from __future__ import annotations
 
-import json
+import posixpath
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from commonage.files.kernels import ADDED, DEFAULT_KERNEL, KERNEL_PACKAGES, START
 
 KERNELS = "/opt/commonage/kernels"
 SERVER = "/opt/commonage/server"
@@ -20,8 +22,6 @@ WORK = "/run/commonage"
 UV_SETTINGS = "/run/commonage-uv.sh"
 CERTIFICATES = "/run/commonage-ca.crt"
 _CACHE = "/run/commonage-cache"
-# Notebooks that name no kernel use this name, so they open in this kernel at once.
-DEFAULT_KERNEL = "python3"
 # Jupyter uses a kernel of this name for the Python that its own server runs on.
 _NOT_A_KERNEL = "python"
 _KERNEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,30}", re.ASCII)
@@ -40,10 +40,6 @@ class Kernel:
     digest: str
 
     @property
-    def title(self) -> str:
-        return "Python" if self.name == DEFAULT_KERNEL else f"Python ({self.name})"
-
-    @property
     def prefix(self) -> str:
         """The folder of its virtual environment."""
         return f"{KERNELS}/{self.name}"
@@ -53,7 +49,8 @@ class Kernel:
 class Recipe:
     """An image to build on `base`. `server` is the digest of the server's list; empty: the image is for jobs only.
 
-    `packages` are Debian's, installed first. `places` are folders of this machine with packages; `offline`: use no
+    `packages` are Debian's, installed first, then `files`: paths, of which `WORK/files` has the texts by number, and
+    `files_digest` their digest. `places` are folders of this machine with packages; `offline`: use no
     other source.
     """
 
@@ -63,6 +60,8 @@ class Recipe:
     packages: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     offline: bool = False
+    files: tuple[str, ...] = ()
+    files_digest: str = ""
 
 
 def check_kernel(name: str) -> str:
@@ -90,6 +89,8 @@ def containerfile(recipe: Recipe) -> str:
     steps = [f"FROM {recipe.base}", "ENV LANG=C.UTF-8"]
     if recipe.packages:
         steps.append(_packages(recipe.packages))
+    if recipe.files:
+        steps.append(_files(recipe))
     steps += [_kernel(recipe, one) for one in recipe.kernels]
     if recipe.server:
         steps.append(_server(recipe))
@@ -99,27 +100,13 @@ def containerfile(recipe: Recipe) -> str:
     return "\n".join(steps) + "\n"
 
 
-def kernel_spec(kernel: Kernel) -> str:
-    """Jupyter's description of a kernel: kernel.json. Programs started in it are those of its environment."""
-    return json.dumps(
-        {
-            "argv": [f"{kernel.prefix}/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-            "display_name": kernel.title,
-            "language": "python",
-            "env": {"PATH": f"{kernel.prefix}/bin:${{PATH}}", "VIRTUAL_ENV": kernel.prefix},
-            "metadata": {"debugger": True},
-        },
-        indent=1,
-    )
-
-
 def step_title(line: str) -> str | None:
     """The step that a line of buildah (`[1/2] STEP 3/5: RUN …`) begins, in words; None for any other line."""
     found = re.match(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (\w+) ?(.*)", line)
     if found is None:
         return None
     word, rest = found[1], found[2]
-    named = re.search(r" # (kernel \S+|server|packages)\b", rest)
+    named = re.search(r" # (kernel \S+|server|packages|files)\b", rest)
     if named is not None:
         return named[1]
     return {
@@ -137,10 +124,24 @@ def _packages(names: Sequence[str]) -> str:
     )
 
 
+def _files(recipe: Recipe) -> str:
+    put = " && ".join(
+        f"mkdir -p {shlex.quote(posixpath.dirname(path))} && cat {WORK}/files/{number} > {shlex.quote(path)}"
+        for number, path in enumerate(recipe.files)
+    )
+    return f"RUN {_mounts(recipe)} {put} # files {recipe.files_digest}"
+
+
 def _kernel(recipe: Recipe, kernel: Kernel) -> str:
-    install = _installed(recipe, kernel.prefix, f"-r {WORK}/{kernel.name}.txt ipykernel")
-    spec = f"{SPECS}/{kernel.name}"
-    put = f"mkdir -p {spec} && cat {WORK}/{kernel.name}.json > {spec}/kernel.json"
+    # A folder of wheels need not have pip: users of such an image add no packages.
+    ours = KERNEL_PACKAGES[:1] if recipe.offline else KERNEL_PACKAGES
+    install = _installed(recipe, kernel.prefix, f"-r {WORK}/{kernel.name}.txt {' '.join(ours)}")
+    spec, start = f"{SPECS}/{kernel.name}", f"{kernel.prefix}/{START}"
+    put = (
+        f"mkdir -p {spec} && cat {WORK}/{kernel.name}.json > {spec}/kernel.json"
+        f" && cat {WORK}/{kernel.name}.sh > {start} && chmod 755 {start}"
+        f" && cat {WORK}/packages.py > {kernel.prefix}/{ADDED}"
+    )
     return f"RUN {_mounts(recipe)} {install} && {put} # kernel {kernel.name} {kernel.digest}"
 
 
@@ -156,7 +157,8 @@ def _installed(recipe: Recipe, prefix: str, what: str) -> str:
     alone = "--no-index " if recipe.offline else ""
     return (
         f". {UV_SETTINGS} && {WORK}/uv venv --quiet --python python3 {prefix}"
-        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {alone}{what}"
+        f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode"
+        f" --build-constraints {WORK}/building.txt {alone}{what}"
     )
 
 

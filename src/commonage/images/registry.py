@@ -38,7 +38,7 @@ _Place = tuple[str, str]  # repository and digest
 _MANIFEST_MAX = 4 * 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 ISSUER = "commonage"
-LASTS_S, SITE_LASTS_S = 300, 3600
+LASTS_S, SITE_LASTS_S, BUILD_LASTS_S = 300, 3600, 48 * 3600
 """How long a token is valid; a site elsewhere cannot get the next one while it pulls a large image."""
 _CLOCKS_MAY_DIFFER_S = 60
 

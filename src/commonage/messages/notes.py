@@ -237,6 +237,11 @@ TEXTS: Texts = {
     r.ReservationOver: lambda reason, _: (
         f"Reservation {reason.reservation.id} is over: {_reservation(reason.reservation)}."
     ),
+    r.EnvironmentBuilt: lambda reason, _: f"Environment {reason.environment} was built for {reason.by}.",
+    r.EnvironmentNotRegistered: lambda reason, _: (
+        f"Environment {reason.environment} was built, but cannot be registered: {reason.error.rstrip('.')}. "
+        "Build it again when this is solved."
+    ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."
     ),

@@ -88,6 +88,8 @@ TEXTS: Texts = {
     r.VolumesDeleted: lambda reason, _: (
         f"Delete the volumes {_some(reason.volumes)}, which nobody else may use. Their folders stay."
     ),
+    r.EnvironmentsFollow: lambda reason, _: f"Give the environments {_some(reason.environments)} to {reason.receiver}.",
+    r.EnvironmentsDeleted: lambda reason, _: f"Delete the environments {_some(reason.environments)}.",
     r.SitesFollow: lambda reason, _: f"Give the sites {_some(reason.sites)} to {reason.receiver}.",
     r.SitesShared: lambda reason, _: f"Take the tenant off the sites {_some(reason.sites)}.",
     r.ReservationsMove: lambda reason, _: f"Give the reservations {_some(reason.reservations)} to {reason.receiver}.",

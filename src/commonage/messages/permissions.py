@@ -20,6 +20,7 @@ ACTIONS = {
         "run commands in everybody's workloads, open everybody's sessions in the browser, and trigger everybody's cron "
         "jobs"
     ),
+    _P.MANAGE_ENVIRONMENTS: "build and remove environments",
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
     _P.WRITE_VOLUMES: "write to volumes whose writers are managers, in workloads and on the page Data",
     _P.SEE_PLATFORM: "see nodes, sites, resources, users, homes, metrics and events of the whole platform",

@@ -17,6 +17,7 @@ from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
     data,
+    environments,
     launch,
     nodes,
     offboarding,
@@ -48,6 +49,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             cron_jobs,
             data,
             nodes,
+            environments,
             reservations,
             usage,
             platform,

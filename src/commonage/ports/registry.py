@@ -91,6 +91,9 @@ class Registry(Protocol):
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken: ...
 
+    def push_token(self, subject: str, repository: str) -> RegistryToken:
+        """A token with which a build pushes to this repository alone. It lasts as long as a build may wait and run."""
+
     async def collect(self, keep: Collection[str]) -> Collected:
         """Remove old images that are not among `keep` (image names, by digest or tag), and unused layers.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.images import Environment
 from commonage.domain.resources import Platform
+from commonage.domain.workloads import Kind
 from commonage.resources.documents import Forms
 from commonage.resources.fields import Form
 from commonage.resources.scheduling import (
@@ -32,13 +35,23 @@ def platform_of(forms: Forms, builtin: Platform) -> Platform:
     return Platform(
         tenants=_over(builtin.tenants, (one.tenant() for one in _all(forms, TenantEntry))),
         priority_classes=tuple(sorted(classes, key=lambda one: (one.priority, one.name))),
-        environments=_over(builtin.environments, (one.entry() for one in _all(forms, EnvironmentEntry))),
+        environments=_over(
+            builtin.environments, (_with_server(one.entry(), builtin) for one in _all(forms, EnvironmentEntry))
+        ),
         volumes=_over(builtin.volumes, (one.volume() for one in _all(forms, VolumeEntry))),
         node_pools=_over(builtin.node_pools, (one.node_pool() for one in _all(forms, NodePoolEntry)), _pool_name),
         sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
         roles=(*builtin.roles, *(bound for one in _all(forms, PlatformRoleEntry) for bound in one.bindings())),
         prices=prices[0] if prices else builtin.prices,
     )
+
+
+def _with_server(environment: Environment, builtin: Platform) -> Environment:
+    """One with kernels and no requirements gets those of the built-in environment for sessions."""
+    if environment.requirements or not environment.kernels:
+        return environment
+    server = (one.requirements for one in builtin.environments if Kind.SESSION in one.kinds)
+    return replace(environment, requirements=next(server, ()))
 
 
 def check_references(forms: Forms, platform: Platform, sites: Collection[str], default_tenant: str) -> None:
@@ -56,6 +69,10 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
         _check_open(tenant, platform)
     for site in _all(forms, SiteEntry):
         _check(f"the site {site.name}: tenants", site.tenants, tenants)
+    for environment in _all(forms, EnvironmentEntry):
+        _check(
+            f"the environment {environment.name}: tenant", [environment.tenant] if environment.tenant else [], tenants
+        )
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
         _check(f"the volume {volume.name}: sites", volume.sites, known_sites, _UNKNOWN_SITE)

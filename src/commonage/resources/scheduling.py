@@ -99,6 +99,9 @@ class TenantEntry(Form):
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most live jobs and services. Missing: the general limit."
     )
+    own_packages: bool = Field(
+        True, description="Whether packages that members install in a session are kept in their homes, and come back."
+    )
     members: tuple[MemberEntry, ...] = Field((), description="Roles in the tenant, each with `user` or `group`.")
     idle: IdleEntry = Field(
         IdleEntry(), description="What happens to its idle sessions. An environment may say otherwise."
@@ -149,6 +152,7 @@ class TenantEntry(Form):
             members,
             self.site_policy,
             idle_rule(self.idle, self.max_age),
+            self.own_packages,
         )
 
 

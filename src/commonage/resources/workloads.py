@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
-from commonage.domain.images import Environment
+from commonage.domain.images import Environment, PythonKernel
 from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.domain.resources import NodePool
 from commonage.domain.volumes import Extent, Volume, VolumeKind, Writers, check_volume
@@ -14,12 +14,14 @@ from commonage.domain.workloads import Kind
 from commonage.resources.fields import Form, Labels, Mib, MibOrZero, Milli, Seconds, SecondsOrZero, check_domain
 from commonage.resources.idle import MAX_AGE, IdleEntry, idle_rule
 
+KernelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,30}$")]
+
 
 class EnvironmentEntry(Form):
     """An entry of the catalogue that workloads run in."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = Field(
-        description="Name of the environment. The name of a built-in one replaces it."
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,31})?$")] = Field(
+        description="Name of the environment, or TENANT/NAME. The name of a built-in one replaces it."
     )
     title: str = Field("", description="Name as it is shown.")
     description: str = Field("", description="One or two sentences for users.")
@@ -30,10 +32,36 @@ class EnvironmentEntry(Form):
     variables: dict[str, str] = Field(default_factory=dict, description="Environment variables of its workloads.")
     idle: IdleEntry = Field(IdleEntry(), description="What happens to its idle sessions. Default: as the tenant says.")
     max_age: SecondsOrZero | None = Field(None, description=MAX_AGE)
+    kernels: dict[KernelName, tuple[str, ...]] = Field(
+        default_factory=dict,
+        max_length=8,
+        description="Jupyter kernels with Python packages of their own, by name. `requirements` are then those of the "
+        "session's server. Default: those of `notebook`.",
+    )
+    tenant: Annotated[str, Field(max_length=128)] | None = Field(
+        None, description="Only its members may use the environment. Default: all."
+    )
+    needs_gpu: bool = Field(False, description="Whether it requires a GPU.")
+    built_by: Annotated[str, Field(pattern=r"^([0-9a-z]{13})?$")] = Field(
+        "", description="Id of the workload that built it for its tenant. Its packages are installed as wheels only."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvironmentEntry:
+        if "python" in self.kernels:
+            raise ValueError("Jupyter would start its own Python for a kernel called `python`; call it `python3`")
+        if self.kernels and (self.python or self.image):
+            raise ValueError("kernels are made here; an environment with kernels has no python and no image")
+        return self
 
     def entry(self) -> Environment:
+        kernels = (PythonKernel(name, lists, bool(self.built_by)) for name, lists in self.kernels.items())
+        changed = {
+            "title": self.title or self.name,
+            "variables": tuple(self.variables.items()),
+            "kernels": tuple(kernels),
+        }
         same = {name: value for name, value in self if name not in ("idle", "max_age")}
-        changed = {"title": self.title or self.name, "variables": tuple(self.variables.items())}
         return Environment(**{**same, **changed}, idle=idle_rule(self.idle, self.max_age))
 
 

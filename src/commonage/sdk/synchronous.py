@@ -32,7 +32,14 @@ from commonage.sdk.calls import (
 from commonage.sdk.errors import ApiError, Unreachable
 from commonage.wire.activity import ExtendIn
 from commonage.wire.cron_jobs import CronJobIn, CronJobList, CronJobOut, TriggeredOut, TriggerIn
-from commonage.wire.environments import EnvironmentList, EnvironmentOut, LaunchOptions, VolumeList
+from commonage.wire.environments import (
+    EnvironmentBuildIn,
+    EnvironmentDetailsOut,
+    EnvironmentList,
+    EnvironmentOut,
+    LaunchOptions,
+    VolumeList,
+)
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.files import (
     FileChangedOut,
@@ -328,6 +335,22 @@ class Client:
 
     def environments(self) -> Sequence[EnvironmentOut]:
         return self._get("/environments", EnvironmentList).items
+
+    def environment(self, name: str) -> EnvironmentDetailsOut:
+        """One environment, with its kernels and their packages."""
+        return self._get(f"/environments/{quote(name)}", EnvironmentDetailsOut)
+
+    def build_environment(self, ask: EnvironmentBuildIn) -> WorkloadOut:
+        """Queue the build of a tenant's environment; returns its job. For managers of the tenant."""
+        return self._call(Call("POST", "/environments", WorkloadOut, body=ask, repeatable=False))
+
+    def remove_environment(self, name: str) -> EnvironmentOut:
+        """Remove an environment that was built here. For managers of its tenant."""
+        return self._call(Call("DELETE", f"/environments/{quote(name)}", EnvironmentOut, repeatable=False))
+
+    def reset_packages(self, workload_id: str) -> WorkloadOut:
+        """Delete the packages that the user of a running session added."""
+        return self._call(Call("POST", workload_path(workload_id, "reset-packages"), WorkloadOut))
 
     def volumes(self) -> VolumeList:
         """The volumes that the user may mount, and the disk space that the user's home takes."""

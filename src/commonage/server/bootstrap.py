@@ -58,8 +58,8 @@ from commonage.server.processes.ports import LOOPBACK
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
-from commonage.server.session_names import SessionNames
 from commonage.server.service_access import TraefikServices
+from commonage.server.session_names import SessionNames
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
@@ -208,6 +208,7 @@ async def assemble(
             hub.public_url,
             hub.session_origin,
         ),
+        registry=registry,
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.catalogue import builtin_environments
+from commonage.catalogue import builder_environment, builtin_environments
 from commonage.clouds import LibcloudMachines, driver_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
@@ -72,7 +73,7 @@ def builtin_of(settings: Settings) -> list[Environment]:
     """The built-in environments."""
     own = list(builtin_environments())
     if settings.engine == "process":
-        return own
+        return [*own, builder_environment(sys.executable)]
     # The image decides its contents.
     return [replace(one, image=settings.docker_image, description="") for one in own]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from commonage.wire.reasons import ReasonOut
-from commonage.wire.types import Name, Strict
+from commonage.wire.types import Mib, Name, PlainText, Strict
 
 
 class EnvironmentOut(BaseModel):
@@ -25,12 +25,67 @@ class EnvironmentOut(BaseModel):
     tenant: str | None = Field(None, description="Only members of this tenant may use it; null: everyone.")
     needs_gpu: bool = Field(False, description="It requires a GPU.")
     vram_mib: int = Field(0, description="The least VRAM it requires, in MiB.")
+    kernels: list[str] = Field(default_factory=list, description="Names of its Jupyter kernels, if they are known.")
+    apps: list[str] = Field(
+        default_factory=list,
+        description="Apps that are in it: `tensorboard`, `visdom`, `code-server`, `rstudio`, `desktop`.",
+    )
+    size_bytes: int | None = Field(None, description="Size of its files; of an image that of its layers, compressed.")
+    built_at: float | None = Field(None, description="Time at which it was built, unix seconds; null if unknown.")
+    built_by: str | None = Field(None, description="Id of the workload that built it, if it was built here.")
 
 
 class EnvironmentList(BaseModel):
     """The environments of the catalogue."""
 
     items: list[EnvironmentOut]
+
+
+class PackageOut(BaseModel):
+    """An installed package."""
+
+    name: str
+    version: str
+
+
+class KernelContentsOut(BaseModel):
+    """A Jupyter kernel and its packages."""
+
+    name: str
+    title: str
+    packages: list[PackageOut]
+
+
+class EnvironmentDetailsOut(BaseModel):
+    """An environment and its contents. Those of a Python environment are known once it was made."""
+
+    environment: EnvironmentOut
+    kernels: list[KernelContentsOut]
+    may_change: bool = Field(description="You may build it again, and remove it.")
+
+
+class EnvironmentBuildIn(Strict):
+    """An environment of a tenant to build. It replaces an environment of the same name that was built before."""
+
+    name: Annotated[PlainText, Field(min_length=1, max_length=96)] = Field(
+        description="`TENANT/NAME`.", examples=["lab/nlp"]
+    )
+    source: Literal["requirements", "environment", "pyproject", "containerfile", "git", "image"] = Field(
+        description="What it is built from: the text of a requirements.txt, environment.yml, pyproject.toml or "
+        "Containerfile, a git repository with one of them, or an image."
+    )
+    text: Annotated[str, Field(max_length=48 * 1024)] = Field("", description="Content of the file.")
+    url: Annotated[PlainText, Field(max_length=1000)] = Field(
+        "", description="`https://` address of the git repository, or the name of the image."
+    )
+    ref: Annotated[PlainText, Field(max_length=200)] = Field("", description="Branch or tag of the repository.")
+    bundle: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        None, description="Digest of uploaded files that a Containerfile copies, from POST /bundles."
+    )
+    title: Annotated[PlainText, Field(max_length=128)] = ""
+    description: Annotated[PlainText, Field(max_length=500)] = ""
+    cpus: str | float | None = Field(None, description="Number of CPUs (cores) of the build.")
+    memory_mib: Mib | None = Field(None, description="Memory of the build in MiB.")
 
 
 class VolumeOut(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -14,6 +14,13 @@ Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Folder = Annotated[PlainText, Field(max_length=255)]
 
 
+class PackageIn(Strict):
+    """A package that is installed in an image."""
+
+    name: Annotated[PlainText, Field(min_length=1, max_length=128)]
+    version: Annotated[PlainText, Field(max_length=64)] = ""
+
+
 class KernelIn(Strict):
     """A Jupyter kernel of an image."""
 
@@ -23,6 +30,7 @@ class KernelIn(Strict):
         "", description="Folder of its virtual environment in the image; empty: the image's own Python.",
         examples=["/opt/commonage/kernels/torch"],
     )  # fmt: skip
+    packages: list[PackageIn] = Field(default_factory=list, max_length=2000, description="Its packages, by name.")
 
 
 class SourceFileIn(Strict):
@@ -73,6 +81,9 @@ class ImageIn(Strict):
     variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=100)
     needs_gpu: bool = Field(False, description="It requires a GPU.")
     vram_mib: Mib | None = Field(None, description="The least VRAM it requires, in MiB.", examples=[6144])
+    apps: list[Literal["tensorboard", "visdom", "code-server", "rstudio", "desktop"]] = Field(
+        default_factory=list, max_length=5, description="Apps that it has."
+    )
     provenance: ProvenanceIn = Field(default_factory=ProvenanceIn)
 
 
@@ -141,6 +152,7 @@ class ImageOut(BaseModel):
     size_bytes: int | None
     kinds: list[str]
     kernels: list[KernelOut]
+    apps: list[str] = Field(default_factory=list, description="Apps that it has.")
     environments: list[str] = Field(description="Names of its environments, which workloads use.")
     needs_gpu: bool
     vram_mib: int = Field(description="The least VRAM it requires, in MiB.")

@@ -26,7 +26,16 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.files import Entry
-from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
+from commonage.domain.images import (
+    Contents,
+    Environment,
+    EnvironmentStatus,
+    Image,
+    Kernel,
+    Package,
+    Provenance,
+    SourceFile,
+)
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.offboarding import Offboarding, Wanted
@@ -82,12 +91,16 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
-        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib idle site"
+        (Environment, Contents, EnvironmentStatus),
+        own="vram_mib",
+        hidden="python variables min_vram_mib idle site contents",
     ),
+    environments.KernelContentsOut: Description((Kernel,), hidden="prefix"),
+    environments.PackageOut: Description((Package,)),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
     environments.TenantChoice: Description(
-        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy idle"
+        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy idle own_packages"
     ),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
@@ -99,7 +112,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         own="environments vram_mib",
         hidden="image server_prefix path variables min_vram_mib removed",
     ),
-    images.KernelOut: Description((Kernel,), own="environment"),
+    images.KernelOut: Description((Kernel,), own="environment", hidden="packages"),
     images.ProvenanceOut: Description((Provenance,)),
     images.RegistryOut: Description((RegistryAbout,)),
     images.SourceFileOut: Description((SourceFile,)),
@@ -138,7 +151,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
     tenants.TenantOut: Description(
-        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members idle"
+        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members idle own_packages"
     ),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
@@ -178,7 +191,9 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
     "FileChangedOut", "FolderIn", "MoveIn", "UploadOut",
-    "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut", "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
+    "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut",
+    "EnvironmentBuildIn", "EnvironmentDetailsOut", "PackageIn",
+    "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
     "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",

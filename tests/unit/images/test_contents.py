@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.images import Kernel, Provenance, SourceFile
+from commonage.domain.images import Kernel, Package, Provenance, SourceFile
 from commonage.images.contents import Commit, commit_of, context_files, labels, parse, provenance
 
 
@@ -25,17 +25,17 @@ def test_kernels_and_their_environments() -> None:
         ("/usr/share/jupyter/kernels/python3/kernel.json", {"argv": ["/usr/bin/python3"], "display_name": "Python 3"}),
         server="/opt/commonage/server/bin/jupyterhub-singleuser",
     )
-    kernels, server = parse(text)
+    kernels, server, _ = parse(text)
     assert kernels == (Kernel("torch", "T", "/opt/k/torch"), Kernel("ir", "ir"), Kernel("python3", "Python 3"))
     assert server == "/opt/commonage/server"
 
 
 def test_a_server_on_the_usual_path_needs_no_folder() -> None:
-    assert parse(said(server="/usr/local/bin/jupyterhub-singleuser")) == ((), "")
+    assert parse(said(server="/usr/local/bin/jupyterhub-singleuser")) == ((), "", ())
 
 
 def test_without_a_server_no_session() -> None:
-    assert parse(said()) == ((), None)
+    assert parse(said()) == ((), None, ())
 
 
 def test_the_first_of_a_name_counts_and_what_is_torn_does_not() -> None:
@@ -47,6 +47,23 @@ def test_the_first_of_a_name_counts_and_what_is_torn_does_not() -> None:
         ("/usr/share/jupyter/kernels/e/kernel.json", {"argv": []}),
     )
     assert parse(text)[0] == (Kernel("a", "a", "/x"),)
+
+
+def test_packages_belong_to_the_python_of_their_kernel_and_apps_have_short_names() -> None:
+    text = said(
+        ("/usr/local/share/jupyter/kernels/torch/kernel.json", {"argv": ["/opt/k/torch/bin/commonage-kernel"]}),
+        ("/usr/share/jupyter/kernels/python3/kernel.json", {"argv": ["/usr/bin/python3"]}),
+        ("/usr/share/jupyter/kernels/ir/kernel.json", {"argv": ["/usr/bin/R"], "language": "R"}),
+    )
+    text += "\x1epackages /opt/k/torch\x1ftorch-2.13.0+cpu.dist-info\nNumPy-2.1.dist-info\n"
+    text += "\x1epackages /usr\x1fpip-23.0.dist-info\n\x1eR\x1fdplyr-1.1.0\n\x1eapps\x1ftensorboard\nXtigervnc\n"
+    kernels, _, apps = parse(text)
+    assert {one.name: one.packages for one in kernels} == {
+        "torch": (Package("NumPy", "2.1"), Package("torch", "2.13.0+cpu")),
+        "python3": (Package("pip", "23.0"),),
+        "ir": (Package("dplyr", "1.1.0"),),
+    }
+    assert apps == ("tensorboard", "desktop")
 
 
 def test_labels_say_it_and_are_read_again() -> None:

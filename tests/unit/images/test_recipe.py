@@ -4,15 +4,14 @@ import json
 
 import pytest
 
+from commonage.files.kernels import DEFAULT_KERNEL, kernel_spec, kernel_title
 from commonage.images.recipe import (
-    DEFAULT_KERNEL,
     Kernel,
     Recipe,
     RecipeError,
     check_kernel,
     check_package,
     containerfile,
-    kernel_spec,
     step_title,
     uv_settings,
 )
@@ -60,11 +59,11 @@ def test_places_of_this_node_are_mounted_where_they_are() -> None:
 
 
 def test_a_kernel_starts_its_own_python() -> None:
-    spec = json.loads(kernel_spec(TORCH))
-    assert spec["argv"][0] == "/opt/commonage/kernels/torch/bin/python"
+    spec = json.loads(kernel_spec("torch", TORCH.prefix))
+    assert spec["argv"][0] == "/opt/commonage/kernels/torch/bin/commonage-kernel"
     assert spec["display_name"] == "Python (torch)"
     assert spec["env"]["PATH"] == "/opt/commonage/kernels/torch/bin:${PATH}"
-    assert Kernel(DEFAULT_KERNEL, "").title == "Python"
+    assert kernel_title(DEFAULT_KERNEL) == "Python"
 
 
 @pytest.mark.parametrize("name", ["", "Torch", "a b", "../x", "a" * 32])

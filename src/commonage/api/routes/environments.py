@@ -9,25 +9,45 @@ from starlette.requests import Request
 
 from commonage import messages
 from commonage.api.fill import fill, optional_reason, reason
-from commonage.api.routing import QUERY, Guarded, UnsupportedMediaType, access_for, asks, caller, context, problems
+from commonage.api.routes.workloads import INVALID_SUBMISSION, workload_for
+from commonage.api.routing import (
+    BODY,
+    QUERY,
+    Guarded,
+    UnsupportedMediaType,
+    access_for,
+    asks,
+    body_of,
+    caller,
+    context,
+    problems,
+    read_json,
+)
+from commonage.control.catalogue.builds import NewBuild
 from commonage.control.catalogue.catalogue import EnvironmentView
 from commonage.control.queries.launch import VolumeView
 from commonage.control.queries.workloads import notices
 from commonage.control.usage.homes import HomeView
+from commonage.domain.builds import BuildOrder, BuildSource, SourceKind
 from commonage.domain.errors import Forbidden
+from commonage.domain.images import Contents
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.requests import parse_cpus
 from commonage.wire.environments import (
+    EnvironmentBuildIn,
+    EnvironmentDetailsOut,
     EnvironmentList,
     EnvironmentOut,
     HomeOut,
+    KernelContentsOut,
     LaunchOptions,
     LaunchQuery,
     SizeChoice,
     VolumeList,
     VolumeOut,
 )
-from commonage.wire.workloads import BundleOut
+from commonage.wire.workloads import BundleOut, WorkloadOut
 
 router = APIRouter(route_class=Guarded)
 
@@ -57,6 +77,7 @@ def volume_out(view: VolumeView) -> VolumeOut:
 
 
 BUNDLES_PATH = "/bundles"
+_BUILD = {"name": "lab/nlp", "source": "requirements", "text": "numpy\ntransformers>=4\n"}
 _KINDS = ("application/gzip", "application/x-gzip", "application/x-tar+gzip", "application/octet-stream")
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -92,6 +113,73 @@ async def list_environments(request: Request) -> EnvironmentList:
     return EnvironmentList(items=[_environment_out(view) for view in views])
 
 
+@router.post(
+    "/environments",
+    tags=["environments"],
+    status_code=201,
+    summary="Build an environment",
+    responses={
+        **problems(*BODY, *INVALID_SUBMISSION, "invalid-build", "invalid-image", "no-builder", "conflict"),
+        201: {"description": "The build is queued, and durable. Its end registers the environment."},
+    },
+    openapi_extra=body_of(EnvironmentBuildIn, _BUILD),
+)
+@asks(Permission.MANAGE_ENVIRONMENTS)
+async def build(request: Request) -> WorkloadOut:
+    """Build an environment of a tenant, as a job of that tenant with a log. For managers of the tenant.
+
+    When the job succeeds, the environment exists, or has its new contents. Workloads that run go on in the old one.
+    """
+    api, principal = context(request), caller(request)
+    body = await read_json(request, EnvironmentBuildIn)
+    made = await api.control.builds.submit(principal, parse_build(body))
+    return workload_for(api, principal, made)
+
+
+def parse_build(body: EnvironmentBuildIn) -> NewBuild:
+    source = BuildSource(SourceKind(body.source), body.text, body.url, body.ref)
+    return NewBuild(
+        BuildOrder(body.name, source, body.title, body.description),
+        body.bundle,
+        None if body.cpus is None else parse_cpus(body.cpus),
+        body.memory_mib,
+    )
+
+
+@router.get(
+    "/environments/{name:path}",
+    tags=["environments"],
+    summary="Show an environment",
+    responses=problems("environment-not-found"),
+)
+@asks(Permission.SEE_TENANT)
+async def show(request: Request, name: str) -> EnvironmentDetailsOut:
+    """An environment with its kernels and their packages, its apps, its size and its age."""
+    view = context(request).control.environments.one(caller(request), name)
+    contents = view.status.contents or Contents()
+    tenant = view.environment.tenant
+    return EnvironmentDetailsOut(
+        environment=_environment_out(view),
+        kernels=[fill(KernelContentsOut, kernel) for kernel in contents.kernels],
+        may_change=tenant is not None and access_for(request).may(Permission.MANAGE_ENVIRONMENTS, tenant),
+    )
+
+
+@router.delete(
+    "/environments/{name:path}",
+    tags=["environments"],
+    summary="Remove an environment that was built here",
+    responses=problems("environment-not-found", "conflict"),
+)
+@asks(Permission.MANAGE_ENVIRONMENTS)
+async def remove(request: Request, name: str) -> EnvironmentOut:
+    """Running workloads continue, waiting ones are held, and new ones are refused. For managers of its tenant."""
+    control, principal = context(request).control, caller(request)
+    gone = control.environments.one(principal, name)
+    await control.builds.remove(principal, name)
+    return _environment_out(gone)
+
+
 @router.get(
     "/launch-options",
     tags=["installation"],
@@ -125,10 +213,15 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
 
 def _environment_out(view: EnvironmentView) -> EnvironmentOut:
     # The status belongs to one site; its name is that of the environment.
+    environment, contents = view.environment, view.status.contents or Contents()
+    kernels = [one.name for one in contents.kernels] or [one.name for one in environment.kernels]
     return fill(
         EnvironmentOut,
-        view.environment,
+        environment,
+        contents,
         view.status,
         reason=optional_reason(view.status.reason),
-        vram_mib=view.environment.min_vram_mib,
+        vram_mib=environment.min_vram_mib,
+        kernels=kernels,
+        built_by=environment.built_by or None,
     )

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from commonage.api.fill import fill
 from commonage.api.routing import BODY, Guarded, asks, body_of, caller, context, problems, read_json
 from commonage.control.catalogue.images import ImageView
-from commonage.domain.images import USUAL_PATH, Image, Kernel, Provenance, SourceFile, environments_of
+from commonage.domain.images import USUAL_PATH, Image, Kernel, Package, Provenance, SourceFile, environments_of
 from commonage.domain.permissions import Permission
 from commonage.domain.workloads import Kind
 from commonage.wire.images import (
@@ -18,6 +18,7 @@ from commonage.wire.images import (
     ImageNameOut,
     ImageOnNodeOut,
     ImageOut,
+    KernelIn,
     KernelOut,
     PrepullIn,
     RemovedOut,
@@ -142,6 +143,11 @@ def _image_out(view: ImageView) -> ImageOut:
     )
 
 
+def _kernel(body: KernelIn) -> Kernel:
+    packages = tuple(Package(one.name, one.version) for one in body.packages)
+    return Kernel(body.name, body.title or body.name, body.prefix, packages)
+
+
 def _environment_of(kernel: Kernel, image: Image) -> str:
     return image.name if len(image.kernels) < 2 else f"{image.name}/{kernel.name}"
 
@@ -161,7 +167,8 @@ def parse_image(body: ImageIn) -> Image:
         description=body.description,
         size_bytes=body.size_bytes,
         kinds=tuple(dict.fromkeys(kinds)),
-        kernels=tuple(Kernel(one.name, one.title or one.name, one.prefix) for one in body.kernels),
+        kernels=tuple(_kernel(one) for one in body.kernels),
+        apps=tuple(dict.fromkeys(body.apps)),
         server_prefix=body.server_prefix,
         path=body.path or USUAL_PATH,
         variables=tuple(body.variables.items()),

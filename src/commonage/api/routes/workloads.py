@@ -232,6 +232,22 @@ async def attempts(request: Request, workload_id: str) -> AttemptList:
 
 
 @router.post(
+    WORKLOAD + "/reset-packages",
+    summary="Delete the packages that the user added in a session",
+    responses=problems("workload-not-found", "not-running", "conflict", "engine-failure"),
+)
+@asks(Permission.ENTER_WORKLOADS)
+async def reset_packages(request: Request, workload_id: str) -> WorkloadOut:
+    """Delete the packages that the user of a running session installed. Its kernels start without them from then on.
+
+    The session itself goes on: its server does not use these packages.
+    """
+    api, principal = context(request), caller(request)
+    await api.control.execs.reset_packages(principal, check_id(workload_id))
+    return workload_for(api, principal, await api.control.queries.workload(principal, workload_id))
+
+
+@router.post(
     WORKLOAD + "/stop",
     summary="Stop a workload",
     responses=problems(*BODY, "workload-not-found", "already-ended"),

@@ -44,7 +44,7 @@ _REQUEST = (
     click.option("--cpus", metavar="N", help="CPU cores: 2, 0.5 or 1500m."),
     click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB. A plain number is MiB, as in Slurm."),
     click.option("--time", metavar="LIMIT", help="Time limit: 90s, 30m, 1h30m, 2d, or 01:30:00 as in Slurm."),
-    click.option("--env", "environment", metavar="NAME", help="Environment. `commonage env ls` lists all."),
+    click.option("--env", "environment", metavar="NAME", help="Environment. `commonage environment ls` lists all."),
     click.option(
         "--priority",
         metavar="CLASS|N",

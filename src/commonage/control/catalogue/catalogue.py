@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
-from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
+from commonage.domain.errors import NotFound
+from commonage.domain.images import (
+    Environment,
+    EnvironmentState,
+    EnvironmentStatus,
+    Image,
+    contents_of,
+    environments_of,
+)
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
+from commonage.units import quoted
 
 _ORDER = (EnvironmentState.READY, EnvironmentState.BUILDING, EnvironmentState.FAILED, EnvironmentState.ABSENT)
 """Of the statuses at several sites, the first in this order is shown."""
@@ -66,14 +75,25 @@ class Catalogue(Mapping[str, Environment]):
         found = self._images.get(name)
         return found if found is not None and found.removed is None else None
 
+    def image_changed_at(self, name: str) -> float:
+        """The time at which the image of that name was registered or removed; 0 if it never existed."""
+        found = self._images.get(name)
+        if found is None:
+            return 0.0
+        return found.at if found.removed is None else found.removed.at
+
     def image_of(self, environment: str) -> Image | None:
         """The image that provides this environment; None for a fixed or unknown one."""
         return self._from.get(environment)
 
     def environments_for(self, principal: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
-        """The global environments and those of the principal's tenants; for admins (and None) all."""
+        """The global environments and those of the principal's tenants; for admins (and None) all.
+
+        The environment of builds is left out: no user chooses it.
+        """
         mine = _tenants(principal, settings)
-        return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
+        offered = (one for one in self._all.values() if one.kinds)
+        return [one for one in offered if mine is None or one.tenant is None or one.tenant in mine]
 
     def images_for(self, principal: Principal, settings: ControlSettings) -> Sequence[Image]:
         """Public images and those of the principal's tenants, by name; for admins all."""
@@ -132,11 +152,21 @@ class Environments:
         found = self._catalogue.environments_for(principal, self._settings)
         return [EnvironmentView(one, self._status(one)) for one in found]
 
+    def one(self, principal: Principal, name: str) -> EnvironmentView:
+        """One environment. Raises NotFound, which lists those that the principal may see."""
+        views = self.views(principal)
+        found = next((view for view in views if view.environment.name == name), None)
+        if found is None:
+            there = ", ".join(view.environment.name for view in views[:20]) or "none"
+            raise NotFound(f"there is no environment {quoted(name)}; there are: {there}", code="environment-not-found")
+        return found
+
     def _status(self, environment: Environment) -> EnvironmentStatus:
-        brought = self._image_status(environment)
-        if brought is not None:
-            return brought
+        brought, image = self._image_status(environment), self._catalogue.image_of(environment.name)
+        if brought is not None and image is not None:
+            return replace(brought, contents=contents_of(image))
         on_first_use = OnFirstUse(is_image=environment.image is not None)
-        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
+        contents = None if image is None else contents_of(image)
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use, contents=contents)
         by_site = self._statuses.get(environment.name, {}).values()
         return min(by_site, key=lambda one: _ORDER.index(one.state), default=absent)

@@ -138,15 +138,24 @@ class Images:
         made = replace(wanted.provenance, by=principal.name)
         image = replace(wanted, name=name, tenant=tenant, by=principal.name, at=now, provenance=made, removed=None)
         async with self._changing:
-            *_, before = self.check_name(principal, name)  # the name may have been taken in the meantime
-            registered = ImageRegistered(
-                by=principal.name, image=image.name, digest=image.digest, is_replacement=before is not None
-            )
-            event = Event(EventKind.AUDIT, now, registered, owner=principal.name, tenant=tenant)
-            await self.writer.write(events=[event], images=[image])
-            self.catalogue.put([image])
-        self.prepulls.wake()
+            self.check_name(principal, name)  # the name may have been taken in the meantime
+            await self._write(image)
         return self.one(principal, image.name)
+
+    async def register(self, image: Image) -> None:
+        """Register an image that a build of its tenant pushed; an image of the same name is replaced."""
+        async with self._changing:
+            await self._write(image)
+
+    async def _write(self, image: Image) -> None:
+        before = self.catalogue.image(image.name)
+        registered = ImageRegistered(
+            by=image.by, image=image.name, digest=image.digest, is_replacement=before is not None
+        )
+        event = Event(EventKind.AUDIT, image.at, registered, owner=image.by, tenant=image.tenant)
+        await self.writer.write(events=[event], images=[image])
+        self.catalogue.put([image])
+        self.prepulls.wake()
 
     async def remove(self, principal: Principal, name: str) -> tuple[ImageView, Sequence[str]]:
         """Remove an image from the catalogue. Running workloads continue; returns the ids of those that wait for it.

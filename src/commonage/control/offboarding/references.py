@@ -21,6 +21,7 @@ class Revision:
 
     `roles` are tenants whose roles change, `platform_roles` those on the platform. `volumes` and `sites` get other
     tenants. `deleted` are volumes that are deleted, and `opened` sites that would be open to all tenants.
+    `environments` get another tenant, `deleted_environments` go with theirs.
     """
 
     documents: list[Document] = field(default_factory=list)
@@ -32,6 +33,8 @@ class Revision:
     deleted: list[str] = field(default_factory=list)
     sites: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
+    environments: list[str] = field(default_factory=list)
+    deleted_environments: list[str] = field(default_factory=list)
     declares: bool = False  # the tenant itself
 
     @property
@@ -47,6 +50,10 @@ class Revision:
         yield from self._tenants(wanted.receiver)
         if self.deleted:
             yield reasons.VolumesDeleted(volumes=tuple(self.deleted))
+        if self.environments:
+            yield reasons.EnvironmentsFollow(environments=tuple(self.environments), receiver=wanted.receiver)
+        if self.deleted_environments:
+            yield reasons.EnvironmentsDeleted(environments=tuple(self.deleted_environments))
 
     def _roles(self, to: str) -> Iterator[Reason]:
         tenants, roles = tuple(self.roles), tuple(self.platform_roles)
@@ -71,6 +78,8 @@ def revision_of(present: Sequence[StoredResource], wanted: Wanted) -> Revision:
             _tenant(one, wanted, revision)
         elif one.kind == "PlatformRole":
             _platform_role(one, wanted, revision)
+        elif wanted.subject is Subject.TENANT and one.fields.get("tenant") == wanted.name:
+            _environment(one, wanted, revision)
         elif wanted.subject is Subject.TENANT and wanted.name in one.fields.get("tenants", ()):
             if one.managed_by:
                 revision.managed.append(one)
@@ -120,6 +129,18 @@ def _site(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
         revision.documents.append({**one.document, "tenants": left})
     else:
         revision.opened.append(one.name)
+
+
+def _environment(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
+    """It keeps its name, as images do."""
+    if one.managed_by:
+        revision.managed.append(one)
+    if wanted.receiver:
+        revision.environments.append(one.name)
+        revision.documents.append({**one.document, "tenant": wanted.receiver})
+    else:
+        revision.deleted_environments.append(one.name)
+        revision.gone.append(one.key)
 
 
 def _replaced(names: Sequence[str], name: str, by: str) -> list[str]:

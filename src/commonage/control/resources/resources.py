@@ -167,6 +167,11 @@ class Resources:
         """All declared resources, for changes that follow from others."""
         return [one for one in self._stored.values() if one.body is not None]
 
+    def changed_at(self, kind: str, name: str) -> float:
+        """The time of its last change or its deletion; 0 if it never existed."""
+        found = self._stored.get((kind, name))
+        return 0.0 if found is None else found.changed_at
+
     async def revise(self, by: str, documents: Sequence[Document], gone: Collection[Key]) -> None:
         """Change and delete resources at once, as the renaming or removal of a user or tenant requires.
 

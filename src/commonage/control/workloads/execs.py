@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.domain.errors import NotFound
+from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import CommandStarted
 from commonage.domain.workloads import Attempt, Event, EventKind, State, Workload
+from commonage.files.kernels import VARIABLE
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
 
 _MAX_OF_A_WORD = 60
+RESET_WITHIN_S = 120.0
+_NOT_KEPT = 64
+_RESET = f'[ -n "${VARIABLE}" ] || exit {_NOT_KEPT}; rm -rf -- "$HOME/${VARIABLE}"'
 
 
 @dataclass(slots=True)
@@ -52,6 +57,24 @@ class Execs:
             return await engine.exec(attempt.id, command, terminal)
         except NotRunning:
             raise _not_running(await self.queries.workload(principal, workload_id)) from None
+
+    async def reset_packages(self, principal: Principal, workload_id: str) -> None:
+        """Delete the packages that the user of a running session added. Its kernels are without them from their next
+        start. Raises as `begin`; Conflict if its tenant keeps no packages.
+        """
+        async with asyncio.timeout(RESET_WITHIN_S):
+            stream = await self.begin(principal, workload_id, ("/bin/sh", "-c", _RESET), None)
+            try:
+                await stream.close_stdin()
+                while await stream.read() is not None:
+                    pass
+                code = await stream.exit_code()
+            finally:
+                await stream.close()
+        if code == _NOT_KEPT:
+            raise Conflict(f"{workload_id} keeps no packages: it is no session, or its tenant does not allow it")
+        if code != 0:
+            raise EngineFailure(f"the packages of {workload_id} could not be deleted; look at ~/.commonage/packages")
 
     async def check(self, principal: Principal, workload_id: str) -> None:
         await self._running(principal, workload_id)

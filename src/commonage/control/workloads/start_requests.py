@@ -13,6 +13,7 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, mounts_of, volume_near
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
+from commonage.files.kernels import VARIABLE, packages_folder
 from commonage.ports.devices import Devices
 
 
@@ -46,6 +47,7 @@ class StartRequests:
             raise EngineFailure(self.catalogue.shortfall(spec.environment) or "it has not been given a node")
         variables = {
             **dict(environment.variables),
+            **self._own_packages(spec),
             "COMMONAGE_WORKLOAD_ID": workload.id,
             "COMMONAGE_ATTEMPT": str(attempt.number),
             "COMMONAGE_CPUS": f"{spec.request.cpus_milli / 1000:g}",
@@ -77,6 +79,13 @@ class StartRequests:
             mounts=self._mounts(spec, attempt.allocation.site),
             cron_job=spec.cron_job or "",
             port=spec.port,
+        )
+
+    def _own_packages(self, spec: Spec) -> dict[str, str]:
+        """For sessions, the folder of the packages that their user adds, where the tenant allows that."""
+        tenant = self.settings.rules.tenant(spec.tenant)
+        return (
+            {VARIABLE: packages_folder(spec.environment)} if spec.kind is Kind.SESSION and tenant.own_packages else {}
         )
 
     def _mounts(self, spec: Spec, site: str) -> tuple[Mount, ...]:

@@ -498,6 +498,20 @@ class ImageRegistered(Reason):
     is_replacement: bool = False
 
 
+class EnvironmentBuilt(Reason):
+    """A build registered an environment of its tenant, or put it in the place of another one of its name."""
+
+    by: str
+    environment: str
+
+
+class EnvironmentNotRegistered(Reason):
+    """A build succeeded, and its result cannot be registered."""
+
+    environment: str
+    error: str
+
+
 class ImageReassigned(Reason):
     """An image got another owner or tenant, because its own was renamed or removed."""
 

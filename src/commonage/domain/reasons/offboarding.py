@@ -147,6 +147,19 @@ class VolumesShared(Reason):
     volumes: tuple[str, ...]
 
 
+class EnvironmentsFollow(Reason):
+    """Environments of the tenant become those of another one."""
+
+    environments: tuple[str, ...]
+    receiver: str
+
+
+class EnvironmentsDeleted(Reason):
+    """Environments of the tenant are deleted with it."""
+
+    environments: tuple[str, ...]
+
+
 class VolumesDeleted(Reason):
     """Volumes of this tenant alone are deleted as resources. Their folders stay."""
 

@@ -1,6 +1,7 @@
 """Python environments of a process site: created on first use, under a name derived from their contents.
 
     environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
+    environments/<name>-<digest>/kernels/<kernel>/   the virtual environment of a kernel
     environments/<name>-<digest>/.sessions   its time stamp is the last start of a session in it
     environments/<name>-<digest>.lock
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,16 +26,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from commonage.domain.errors import EngineFailure
-from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.codec import from_json, to_json
+from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.images import Contents, Environment, EnvironmentState, EnvironmentStatus, PythonKernel
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
 from commonage.domain.statuses import StartRequest
-from commonage.engines.process.uv import Step, make_environment
+from commonage.engines.process.contents import read_contents
+from commonage.engines.process.uv import Step, kernel_folder, make_environment
 from commonage.engines.rundir.tasks import SingleFlight
+from commonage.files.kernels import packages_script, start_script
 from commonage.ports.agents import OnProgress
 
 _READY = ".ready"
+_CONTENTS = ".contents.json"
 _SESSIONS = ".sessions"
 _LATELY_S = 14 * 24 * 3600
 _LOCK_POLL_S = 0.2
@@ -41,23 +47,31 @@ _LOCK_POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """A ready Python environment: the folder of its programs, and its root if it is a virtual one."""
+    """A ready Python environment: the folder of its programs, and its root if it is a virtual one.
+
+    `kernel` is the virtual environment of its first kernel, if it has kernels.
+    """
 
     programs: Path
     root: Path | None
+    kernel: Path | None = None
 
     def remembered(self, request: StartRequest) -> StartRequest:
         """The request with this environment: its interpreter replaces the list that it was created from."""
-        if not request.environment.requirements:
+        if not (request.environment.requirements or request.environment.kernels):
             return request
-        here = replace(request.environment, requirements=(), python=str(self.programs / "python"))
+        kernels = tuple(replace(one, requirements=()) for one in request.environment.kernels)
+        python = str(self.programs / "python")
+        here = replace(request.environment, requirements=(), kernels=kernels, python=python)
         return replace(request, environment=here)
 
 
 @lru_cache(maxsize=256)
-def digest_of(requirements: tuple[str, ...], python: str = sys.version) -> str:
-    """Twelve characters that differ if the declared list or the interpreter does."""
-    return hashlib.sha256("\0".join((python, *requirements)).encode()).hexdigest()[:12]
+def digest_of(requirements: tuple[str, ...], kernels: tuple[PythonKernel, ...] = (), python: str = sys.version) -> str:
+    """Twelve characters that differ if the declared lists, the start of kernels or the interpreter do."""
+    lists = (part for one in kernels for part in (f"kernel {one.name}", str(one.wheels_only), *one.requirements))
+    ours = (start_script("", ""), packages_script()) if kernels else ()
+    return hashlib.sha256("\0".join((python, *requirements, *lists, *ours)).encode()).hexdigest()[:12]
 
 
 class Environments:
@@ -69,12 +83,12 @@ class Environments:
         self._variables = variables
         self._builds = SingleFlight[PythonEnvironment]()
         self._statuses: dict[str, EnvironmentStatus] = {}
+        self._contents: dict[Path, Contents | None] = {}
 
     def open(self) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         for marker in self._root.glob(f"*/{_READY}"):
-            name = marker.read_text(encoding="utf-8").strip()
-            self._stands(name, EnvironmentState.READY)
+            self._is_ready(marker.read_text(encoding="utf-8").strip(), marker.parent)
 
     async def close(self) -> None:
         """Cancel builds in progress; the next use builds them."""
@@ -99,15 +113,15 @@ class Environments:
         """None if the environment must be built first. Raises EngineFailure if it can never be built."""
         if environment.python is not None:
             return self._existing(environment, Path(environment.python))
-        if environment.image is not None and not environment.requirements:
+        if environment.image is not None and not (environment.requirements or environment.kernels):
             raise EngineFailure(
                 f"environment {environment.name} is a container image; this site runs plain processes only"
             )
         folder = self._folder(environment)
         if not (folder / _READY).exists():
             return None
-        self._stands(environment.name, EnvironmentState.READY)
-        return PythonEnvironment(folder / "bin", folder)
+        self._is_ready(environment.name, folder)
+        return _place(folder, environment)
 
     async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonEnvironment:
         """Return the environment, building it if needed.
@@ -133,16 +147,16 @@ class Environments:
             await self._lock(lock, tell)
             if not (folder / _READY).exists():
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-                await make_environment(folder, environment.requirements, self._variables, lock, tell)
-                (folder / _READY).write_text(name + "\n", encoding="utf-8")
+                await make_environment(folder, environment, self._variables, lock, tell)
+                await asyncio.to_thread(self._finish, folder, environment)
         except EngineFailure as error:
             raise self._failed(name, error.message, retryable=True) from error
         except OSError as error:
             raise self._failed(name, f"in {folder}: {error.strerror}", retryable=True) from error
         finally:
             os.close(lock)
-        self._stands(name, EnvironmentState.READY)
-        return PythonEnvironment(folder / "bin", folder)
+        self._is_ready(name, folder)
+        return _place(folder, environment)
 
     async def _lock(self, descriptor: int, tell: Step) -> None:
         while True:
@@ -159,18 +173,45 @@ class Environments:
             raise self._failed(environment.name, f"it needs {python}, which is not a program here", retryable=False)
         self._stands(environment.name, EnvironmentState.READY)
         root = python.parent.parent
-        return PythonEnvironment(python.parent, root if (root / "pyvenv.cfg").exists() else None)
+        place = _place(root, environment)
+        return place if (root / "pyvenv.cfg").exists() else replace(place, programs=python.parent, root=None)
+
+    @staticmethod
+    def _finish(folder: Path, environment: Environment) -> None:
+        found = read_contents(folder, [one.name for one in environment.kernels])
+        (folder / _CONTENTS).write_text(json.dumps(to_json(found)), encoding="utf-8")
+        (folder / _READY).write_text(environment.name + "\n", encoding="utf-8")
+
+    @staticmethod
+    def _read_contents(folder: Path) -> Contents | None:
+        """None for an environment of an earlier version, or a damaged file: it is only shown."""
+        try:
+            return from_json(Contents, json.loads((folder / _CONTENTS).read_text(encoding="utf-8")))
+        except (OSError, ValueError, CommonageError):
+            return None
 
     def _folder(self, environment: Environment) -> Path:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]
-        return self._root / f"{name}-{digest_of(environment.requirements)}"
+        return self._root / f"{name}-{digest_of(environment.requirements, environment.kernels)}"
 
     def _failed(self, name: str, error: str, *, retryable: bool) -> EngineFailure:
         why = EnvironmentFailed(environment=name, error=error)
         self._stands(name, EnvironmentState.FAILED, why)
         return EngineFailure(why, retryable=retryable)
 
+    def _is_ready(self, name: str, folder: Path) -> None:
+        if folder not in self._contents:
+            self._contents[folder] = self._read_contents(folder)
+        self._statuses[name] = EnvironmentStatus(
+            name, self._site, EnvironmentState.READY, contents=self._contents[folder]
+        )
+
     def _stands(
         self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
+
+
+def _place(folder: Path, environment: Environment) -> PythonEnvironment:
+    first = next((kernel_folder(folder, one.name) for one in environment.kernels), None)
+    return PythonEnvironment(folder / "bin", folder, first)

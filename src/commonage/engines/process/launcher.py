@@ -165,7 +165,8 @@ class Launcher:
         workspace = make_workspace(SafePath(self._workspaces), request.owner).path
         cwd = _job_folder(workspace, request) if request.bundle_path is not None else workspace
         volumes = link_request_volumes(request.mounts, workspace, folder.tmp)
-        return ProcessContext(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
+        of_python = (python.programs, python.root)
+        return ProcessContext(workspace, cwd, folder.tmp, *of_python, port, volumes, python.kernel)
 
     def exec_program(
         self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment

@@ -16,7 +16,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.rundir.programs import command_of, default_variables, id_variables
 from commonage.files.injected import JUPYTER
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The server's variables that a workload may see: language, time zone, certificates, proxies. No others.
 _SHARED = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|ftp|all|no)_proxy",
@@ -28,7 +28,8 @@ _SHARED = re.compile(
 class ProcessContext:
     """Folders and port of an attempt.
 
-    Its owner's workspace, its working and temporary directories, its Python, its port, and the paths of its volumes.
+    Its owner's workspace, its working and temporary directories, its Python, its port, the paths of its volumes, and
+    the virtual environment of its first kernel.
     """
 
     workspace: Path
@@ -38,6 +39,7 @@ class ProcessContext:
     python_root: Path | None
     port: int | None
     volumes: Mapping[str, str] = field(default_factory=dict)
+    kernel: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,10 @@ def enforced(program: Program, variables: Mapping[str, str]) -> Program:
 
 def _ours(request: StartRequest, context: ProcessContext) -> dict[str, str]:
     variables = default_variables(request, str(context.workspace), context.port)
-    variables |= {"TMPDIR": str(context.tmp), "PATH": f"{context.programs}:{_PATH}"}
-    if context.python_root is not None:
+    variables |= {"TMPDIR": str(context.tmp), "PATH": f"{context.programs}:{PATH}"}
+    if context.kernel is not None:
+        # Its programs come before those of the server, which has a Python of its own.
+        variables |= {"PATH": f"{context.kernel}/bin:{variables['PATH']}", "VIRTUAL_ENV": str(context.kernel)}
+    elif context.python_root is not None:
         variables["VIRTUAL_ENV"] = str(context.python_root)
     return variables

@@ -9,16 +9,28 @@ import asyncio
 import configparser
 import os
 import re
+import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from uv import find_uv_bin
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.images import left_out
+from commonage.domain.images import Environment, left_out
+from commonage.files.kernels import (
+    ADDED,
+    BUILD_CONSTRAINTS,
+    KERNEL_PACKAGES,
+    START,
+    kernel_spec,
+    packages_script,
+    server_settings,
+    start_script,
+)
 
 Step = Callable[[str, float | None], None]
 """Callback with uv's current step, and its progress (0..1)."""
@@ -118,25 +130,70 @@ class Progress:
 
 
 async def make_environment(
-    folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: Step
+    folder: Path, environment: Environment, variables: Mapping[str, str], held: int, told: Step
 ) -> None:
-    """Make `folder` a virtual environment with these requirements. Raises EngineFailure with uv's last message.
+    """Make `folder` a virtual environment with its requirements, and one in it for each of its kernels.
 
     `held` is a file descriptor that uv keeps open, so that a lock on it lasts as long as uv does, even without us.
+    Raises EngineFailure with uv's last message.
     """
     told("making a Python environment", 0.0)
+    install = partial(_install, variables=variables, held=held, told=told)
+    await install(folder, environment.requirements)
+    for kernel in environment.kernels:
+        place = kernel_folder(folder, kernel.name)
+        told(f"making the kernel {kernel.name}", None)
+        await install(place, (*kernel.requirements, *KERNEL_PACKAGES), wheels_only=kernel.wheels_only)
+    if environment.kernels:
+        await asyncio.to_thread(_put_kernels, folder, [one.name for one in environment.kernels])
+
+
+def kernel_folder(folder: Path, kernel: str) -> Path:
+    """The virtual environment of a kernel in that of its environment."""
+    return folder / "kernels" / kernel
+
+
+def _put_kernels(folder: Path, kernels: Sequence[str]) -> None:
+    """The server's own Python is no kernel: users install their packages into theirs."""
+    specs = folder / "share/jupyter/kernels"
+    shutil.rmtree(specs, ignore_errors=True)
+    for kernel in kernels:
+        place = kernel_folder(folder, kernel)
+        _write(place / START, start_script(kernel, str(place)), 0o755)
+        _write(place / ADDED, packages_script())
+        _write(specs / kernel / "kernel.json", kernel_spec(kernel, str(place)))
+    _write(folder / "etc/jupyter/jupyter_server_config.json", server_settings(kernels))
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+
+async def _install(
+    folder: Path,
+    requirements: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    held: int,
+    told: Step,
+    wheels_only: bool = False,
+) -> None:
     base = ("venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
     await _run_uv(base, variables, held, lambda _: None)
     if not requirements:
         return
-    listed, overrides = folder / "requirements.txt", folder / "left-out.txt"
+    listed, overrides, building = (folder / name for name in ("requirements.txt", "left-out.txt", "building.txt"))
+    building.write_text(BUILD_CONSTRAINTS, encoding="utf-8")
     listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     overrides.write_text(left_out(requirements), encoding="utf-8")
     told("looking up packages", 0.05)
     python = str(folder / "bin" / "python")
-    asked = ("--override", str(overrides), "--requirements", str(listed))
-    install = ("pip", "install", "--python", python, "--compile-bytecode", *asked)
-    await _run_uv(install, variables, held, Progress(told).line)
+    asked = ("--build-constraints", str(building), "--override", str(overrides), "--requirements", str(listed))
+    # Compiling starts the environment's Python, which may run code of its packages: not for those of a tenant.
+    how = ("--only-binary", ":all:") if wheels_only else ("--compile-bytecode",)
+    await _run_uv(("pip", "install", "--python", python, *how, *asked), variables, held, Progress(told).line)
 
 
 async def _run_uv(

@@ -39,7 +39,9 @@ _SAMPLE_S = 3.0
 
 
 def routes(site: Site) -> list[Route]:
-    """GET workloads/ID, its live stream and plain log; POST its stop, extension and opening by others."""
+    """GET workloads/ID, its live stream and plain log; POST its stop, its extension, its reset-packages, and
+    its opening by others.
+    """
     view = _Workload(site)
     return [
         Route("/workloads/{id}", site.page(view.page), methods=["GET"]),
@@ -48,6 +50,7 @@ def routes(site: Site) -> list[Route]:
         Route("/workloads/{id}/stop", site.page(view.stop), methods=["POST"]),
         Route("/workloads/{id}/extend", site.page(view.extend), methods=["POST"]),
         Route("/workloads/{id}/release-gpu", site.page(view.release_gpu), methods=["POST"]),
+        Route("/workloads/{id}/reset-packages", site.page(view.reset_packages), methods=["POST"]),
         Route("/workloads/{id}/open", site.page(view.open), methods=["POST"]),
     ]
 
@@ -87,6 +90,12 @@ class _Workload:
         return self._site.stream(
             request, visitor, _text(first, lines), media_type="text/plain; charset=utf-8", headers=headers
         )
+
+    async def reset_packages(self, request: Request, visitor: Visitor) -> Response:
+        workload_id = request.path_params["id"]
+        await self._control.execs.reset_packages(visitor.principal, workload_id)
+        said = "Deleted the packages that were added. Restart the kernels of the session."
+        return self._site.done(request, said, f"workloads/{workload_id}")
 
     async def stop(self, request: Request, visitor: Visitor) -> Response:
         workload = await self._control.workloads.stop(visitor.principal, request.path_params["id"])

@@ -12,10 +12,11 @@ import click
 from commonage.cli.connection import Server, calls_server
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.uv import Progress
+from commonage.files.kernels import DEFAULT_KERNEL
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
 from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists
 from commonage.images.package_sources import has_packages, package_sources
-from commonage.images.recipe import DEFAULT_KERNEL, check_kernel, check_package, step_title
+from commonage.images.recipe import check_kernel, check_package, step_title
 from commonage.server.commands.common import Failure
 from commonage.server.commands.image_common import Steps, isolation_option, registry_access
 
@@ -98,7 +99,7 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
     if empty is not None:
         raise Failure(f"no package in {empty}. --wheels takes a folder with .whl or .tar.gz files.")
     sources = package_sources(os.environ, options["wheels"])
-    line = _Lines(steps)
+    line = Lines(steps)
     with registry_access(server, name, needed=False) as access:
         tools = BuildTools(options["isolation"], sources, access.options, options["again"])
         if options["file"] is not None:
@@ -111,13 +112,13 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
         return build_lists(name, wanted, tools, line)
 
 
-def _base(options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
+def _base(options: Mapping[str, Any], steps: Steps, line: Lines) -> str:
     if options["base"] != DEBIAN:
         return str(options["base"])
     return _debian(options["suite"] or own_suite(), options, steps, line)
 
 
-def _debian(suite: str, options: Mapping[str, Any], steps: Steps, line: _Lines) -> str:
+def _debian(suite: str, options: Mapping[str, Any], steps: Steps, line: Lines) -> str:
     steps.begin(f"Debian {suite}")
     return debian_base(suite, options["mirror"], options["again"], line)
 
@@ -148,7 +149,7 @@ def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tu
     return found
 
 
-class _Lines:
+class Lines:
     """Turns the output of buildah, uv and debootstrap into steps and details."""
 
     def __init__(self, steps: Steps) -> None:

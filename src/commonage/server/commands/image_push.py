@@ -51,7 +51,7 @@ def push(server: Server, name: str, source: str | None, as_json: bool, **options
     steps = Steps(options["verbose"])
     with steps.reported():
         wanted = parse_image_name(name)
-        made = _push(server, wanted, source or local_name(wanted), options, steps)
+        made = push_image(server, wanted, source or local_name(wanted), options, steps)
     if as_json:
         click.echo(made.model_dump_json(indent=2))
         return
@@ -59,7 +59,7 @@ def push(server: Server, name: str, source: str | None, as_json: bool, **options
     click.echo(f"Run in it with: commonage run --env {made.environments[0]} …", err=True)
 
 
-def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], steps: Steps) -> ImageOut:
+def push_image(server: Server, name: ImageName, image: str, options: dict[str, Any], steps: Steps) -> ImageOut:
     if not buildah.exists(image):
         raise ImageError(
             f"no image {image} on this machine. Build it with `commonage image build -t {name}`, or name another "
@@ -89,7 +89,8 @@ def described(
         description=options["description"],
         size_bytes=size_bytes,
         kinds=["job", "service"] if found.server_prefix is None else ["session", "job", "service"],
-        kernels=[KernelIn(name=one.name, title=one.title, prefix=one.prefix) for one in found.kernels],
+        kernels=[KernelIn.model_validate(one, from_attributes=True) for one in found.kernels],
+        apps=list(found.apps),
         server_prefix=found.server_prefix or "",
         path=found.path,
         needs_gpu=options["needs_gpu"],

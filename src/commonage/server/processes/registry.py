@@ -24,9 +24,10 @@ import httpx2
 import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
-from commonage.domain.images import DELETE, PULL, Access
+from commonage.domain.images import DELETE, PULL, PUSH, Access
 from commonage.domain.iterations import Iterations
 from commonage.images.registry import (
+    BUILD_LASTS_S,
     ISSUER,
     LASTS_S,
     SITE_LASTS_S,
@@ -128,6 +129,11 @@ class PlatformRegistry:
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         now = self._now()
         return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
+
+    def push_token(self, subject: str, repository: str) -> RegistryToken:
+        now, access = self._now(), (Access("repository", repository, (PULL, PUSH)),)
+        text = self._signer.sign(subject, self._plan.address, access, now, BUILD_LASTS_S)
+        return RegistryToken(text, now, BUILD_LASTS_S)
 
     def pull_token(self, site: str, image: str) -> PullToken | None:
         """A token with which a site elsewhere pulls this image alone; None if it is in another registry."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,11 +28,11 @@ class Uv:
         self.breaks = False
 
     async def make(
-        self, folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: OnProgress
+        self, folder: Path, environment: Environment, variables: Mapping[str, str], held: int, told: OnProgress
     ) -> None:
         assert not folder.exists()
         (folder / "bin").mkdir(parents=True)
-        self.built.append(tuple(requirements))
+        self.built.append(environment.requirements)
         told("halfway", 0.5)
         await asyncio.sleep(0.01)
         if self.breaks:
