@@ -18,6 +18,7 @@ from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
+from commonage.control.materials import Materials
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.joining import NodeAdmission
@@ -62,7 +63,8 @@ from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Subject
 from commonage.domain.reasons import Reason
 from commonage.domain.resources import Document, NodePool, Platform
-from commonage.domain.workloads import IdSequence, Spec
+from commonage.domain.statuses import StartRequest
+from commonage.domain.workloads import IdSequence, Spec, Workload
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -72,6 +74,7 @@ from commonage.ports.devices import Devices
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
+from commonage.ports.materials import MaterialStorage
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
 from commonage.ports.sites import Sites
@@ -110,6 +113,7 @@ class Adapters:
     sites: Sites | None = None
     homes: Homes | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    materials: MaterialStorage | None = None
 
 
 class Control:
@@ -154,7 +158,7 @@ class Control:
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
-        self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
+        self.reconcile = Reconcile(engines, live_state, writer, clock, self._start_request, settings.sweep_every_s)
         self.schedule = Schedule(live_state, writer, clock)
         self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, self._shortfall)
         self.usage_reports = UsageReports(store, live_state, writer, clock, settings.sample_every_s)
@@ -202,6 +206,10 @@ class Control:
         self.git_sources = GitSources(self.writer, self.clock, self.settings)
         self.offboardings = self._offboardings(adapters)
         self._loops.append(self.offboardings)
+        self.materials = Materials(
+            adapters.materials, self.live_state, self.writer, self.homes, self.clock, self.settings
+        )
+        self._loops += [self.materials] if adapters.materials else []
 
     def _offboardings(self, adapters: Adapters) -> Offboardings:
         planner = Planner(
@@ -220,6 +228,12 @@ class Control:
             return None
         engine = self.engines[site]
         return engine.cron_site if isinstance(engine, HasCronSite) else None
+
+    async def _start_request(self, workload: Workload) -> StartRequest:
+        """What an engine starts, once the files for it are in place."""
+        request = self._start_requests.of(workload)
+        await self.materials.prepare(workload)
+        return request
 
     def _shortfall(self, spec: Spec) -> Reason | None:
         """Why work that waits may not start, whatever is free."""
@@ -296,6 +310,7 @@ class Control:
         """Call after run() was cancelled. Closes engines and listeners; workloads keep running."""
         self.feed.close()
         await self.reconcile.close()
+        self.materials.close()
         await self.prepulls.close()
         await self.engines.close()
 

@@ -42,6 +42,8 @@ from commonage.server.configure import (
     control_settings,
     homes_dir,
     make_engine,
+    materials_dir,
+    materials_of,
     sample_retention,
     shared_dir,
 )
@@ -194,10 +196,14 @@ async def assemble(
         sites=None if joining is None else joining.site_service,
         homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
         storage=storage,
+        materials=materials_of(settings, data.path),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
-        control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins)
+        control_settings(settings),
+        session_origin=origins.sessions,
+        origin_warning=warning_of(origins),
+        materials_folder=str(materials_dir(settings, data.path).path.absolute()),
     )
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()
