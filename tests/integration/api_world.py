@@ -40,6 +40,7 @@ from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
+from commonage.files.safe_path import SafePath
 from commonage.gpu.none import NoDevices
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
@@ -50,6 +51,9 @@ from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
+from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.materials import MaterialFolders
+from commonage.storage.materials.versions import Versions
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
@@ -193,6 +197,11 @@ def make_control(
         environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
         sites=sites,
+        materials=MaterialFolders(
+            Versions(SafePath(folder / "materials"), folder / "repositories"),
+            Credentials(folder / "credentials"),
+            SafePath(folder / "homes"),
+        ),
     )
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
@@ -203,6 +212,7 @@ def make_control(
         volumes=VOLUMES,
         limits=limits,
         platform_roles=platform_roles,
+        materials_folder=str(folder / "materials"),
     )
     return Control(world, settings), fake
 

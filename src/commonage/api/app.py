@@ -24,6 +24,7 @@ from commonage.api.routes import (
     execs,
     images,
     installation,
+    materials,
     nodes,
     offboarding,
     registry,
@@ -43,6 +44,7 @@ from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
+from commonage.wire.materials import MaterialTokenIn, ResetIn
 from commonage.wire.nodes import JoinTokenIn
 from commonage.wire.offboarding import OffboardingIn, OffboardingPlanIn
 from commonage.wire.reasons import Problem
@@ -54,13 +56,13 @@ from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
     workloads, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry, resources,
-    tenants, offboarding, installation,
+    tenants, offboarding, installation, materials,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
-    VisitorsIn,
+    VisitorsIn, ResetIn, MaterialTokenIn,
 )  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {

@@ -245,6 +245,7 @@ class Control:
         self.catalogue.declare(platform.environments)
         self.node_pools.declare(platform.node_pools)
         self.reservations.refresh()
+        self.materials.refresh()
 
     def _follow(self) -> None:
         for follower in (

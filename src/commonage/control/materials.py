@@ -129,6 +129,10 @@ class Materials:
         finally:
             await cancel_all(list(self._tasks))
 
+    def refresh(self) -> None:
+        """Look at once what is declared."""
+        self._wake.set()
+
     async def round(self) -> None:
         """Begin what is due. Slow repositories and copies go on in tasks of their own."""
         if self._storage is None:
