@@ -345,6 +345,11 @@ class Materials:
         access = access_of(principal, self._settings)
         return [await self._view(access, one) for one in self._volumes() if _sees(access, one)]
 
+    def any_for(self, principal: Principal) -> bool:
+        """Whether there are materials that the caller may see."""
+        access = access_of(principal, self._settings)
+        return any(_sees(access, one) for one in self._volumes())
+
     async def one(self, principal: Principal, name: str) -> MaterialView:
         """Raises NotFound."""
         principal.need(Scope.READ)
@@ -365,6 +370,8 @@ class Materials:
         principal.need(Scope.SUBMIT)
         access = access_of(principal, self._settings)
         volume, storage = self._visible(access, name), self._need_storage()
+        if not any(volume.is_for(one.name) for one in access.tenants(Permission.SUBMIT)):
+            access.need(Permission.SUBMIT, volume.tenants[0])  # whoever only follows a tenant has no copy
         status = self._statuses.get(name)
         if status is None or status.version is None:
             raise Conflict(reasons.MaterialWithoutVersion(material=name), code="material-without-version")

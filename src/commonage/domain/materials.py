@@ -82,6 +82,11 @@ class MaterialCopy:
     error: Reason | None = None
 
 
+def printable(path: str) -> str:
+    """The path as Unicode: git has file names of any bytes."""
+    return path.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def check_material(name: str, material: Material) -> None:
     """Raises InvalidInput, which says what is wrong."""
     parts = material.folder.split("/") if material.folder else []

@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from commonage.control.access import Access
+from commonage.control.materials import MaterialState
 from commonage.control.settings import ControlSettings
 from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
@@ -159,3 +160,10 @@ def _is_loopback(address: str) -> bool:
         return ip_address(urlsplit(address).hostname or "").is_loopback
     except ValueError:
         return False
+
+
+MATERIAL_SIGNS = {
+    MaterialState.WAITING: Sign("Not read yet", "hourglass", "wait"),
+    MaterialState.CURRENT: Sign("In sync", "check", "good"),
+    MaterialState.FAILING: Sign("Sync fails", "warning", "bad"),
+}

@@ -17,6 +17,7 @@ from commonage.portal.static_files import Docs
 from commonage.portal.views import (
     cron_jobs,
     launch,
+    materials,
     nodes,
     offboarding,
     overview,
@@ -43,6 +44,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             workloads,
             workload,
             cron_jobs,
+            materials,
             nodes,
             reservations,
             usage,

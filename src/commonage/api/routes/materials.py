@@ -9,7 +9,7 @@ from starlette.responses import Response
 from commonage.api.fill import fill, optional_reason
 from commonage.api.routing import BODY, Guarded, asks, body_of, caller, client_address, context, problems, read_json
 from commonage.control.materials import MaterialView
-from commonage.domain.materials import PLACE, MaterialCopy, Version
+from commonage.domain.materials import PLACE, MaterialCopy, Version, printable
 from commonage.domain.permissions import Permission
 from commonage.ports.materials import MaterialAccess
 from commonage.wire.hub import API_PATH
@@ -148,11 +148,6 @@ def _copy_out(copy: MaterialCopy, version: Version) -> MaterialCopyOut:
     listed = {kind: [printable(one) for one in getattr(copy, kind)[:_MAX_LISTED]] for kind in kinds}
     is_current = bool(copy.tree) and copy.tree == version.tree
     return fill(MaterialCopyOut, copy, is_current=is_current, error=optional_reason(copy.error), **listed)
-
-
-def printable(path: str) -> str:
-    """The path as Unicode: git has file names of any bytes."""
-    return path.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def access_out(name: str, access: MaterialAccess) -> MaterialAccessOut:
