@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -353,10 +353,8 @@ class Copies(RuleBasedStateMachine):
         place = self.student.folder / path
         self._number += 1
         content = f"edit {self._number}".encode()
-        try:
+        with suppress(OSError):
             self.edits.pop(place.read_bytes(), None)  # the user overwrites it
-        except OSError:
-            pass
         place.parent.mkdir(parents=True, exist_ok=True)
         if is_atomic:
             new = place.with_name("saving")
