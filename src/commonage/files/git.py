@@ -118,10 +118,13 @@ class Branch:
         """`git:REPO@BRANCH`, without credentials."""
         return f"git:{without_credentials(self.url)}@{self.name}"
 
-    def newest(self) -> str:
-        """The newest commit of the branch, from its server. Nothing is fetched. Raises GitFailed, BranchMissing."""
+    def newest(self, guard: Guard | None = None) -> str:
+        """The newest commit of the branch, from its server. Nothing is fetched.
+
+        Raises GitFailed, BranchMissing, and what `guard` raises.
+        """
         self._make()
-        listed = self._git("ls-remote", "--", self.url, self._reference).decode(errors="replace")
+        listed = self._git("ls-remote", "--", self.url, self._reference, guard=guard).decode(errors="replace")
         for line in listed.splitlines():
             commit, _, reference = line.partition("\t")
             if reference == self._reference and _COMMIT.fullmatch(commit):

@@ -21,7 +21,7 @@ from commonage.storage.materials.credentials import Credentials
 from commonage.storage.materials.versions import Versions
 
 T = TypeVar("T")
-_SYNCS, _COPIES = 2, 4  # threads: a slow repository must not delay what starts
+_SYNCS, _COPIES, _LOOKS = 8, 4, 4  # threads: slow repositories and large copies must not delay anything else
 
 
 @dataclass(slots=True)
@@ -33,10 +33,11 @@ class MaterialFolders:
     homes: SafePath
     _syncs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_SYNCS, "material-sync"))
     _copies: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_COPIES, "material-copy"))
+    _looks: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_LOOKS, "material"))
     _rewriting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def version(self, name: str) -> Version | None:
-        return await self._run(self._copies, name, partial(self.versions.current, name))
+        return await self._run(self._looks, name, partial(self.versions.current, name))
 
     async def sync(self, name: str, material: Material, now: float) -> Version:
         def sync() -> Version:
@@ -45,20 +46,20 @@ class MaterialFolders:
         return await self._run(self._syncs, name, sync)
 
     async def old_versions(self, name: str) -> Collection[str]:
-        return await self._run(self._copies, name, partial(self.versions.old, name))
+        return await self._run(self._looks, name, partial(self.versions.old, name))
 
     async def remove_version(self, name: str, tree: str) -> None:
-        await self._run(self._syncs, name, partial(self.versions.discard, name, tree))
+        await self._run(self._looks, name, partial(self.versions.discard, name, tree))
 
     async def names(self) -> Collection[str]:
-        return await self._run(self._copies, "", self.versions.names)
+        return await self._run(self._looks, "", self.versions.names)
 
     async def remove(self, name: str) -> None:
         def remove() -> None:
             self.versions.remove(name)
             self.credentials.remove(name)
 
-        await self._run(self._syncs, name, remove)
+        await self._run(self._looks, name, remove)
 
     async def deliver(
         self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
@@ -77,7 +78,7 @@ class MaterialFolders:
                 return await self._run(self._copies, name, deliver)
             except Damaged:
                 async with self._rewriting:
-                    await self._run(self._syncs, name, partial(self._write_again, name, version))
+                    await self._run(self._copies, name, partial(self._write_again, name, version))
                 return await self._run(self._copies, name, deliver)
         except Damaged as error:
             detail = f"The platform's copy of {error} is damaged."
@@ -93,18 +94,18 @@ class MaterialFolders:
     async def copy(self, name: str, user: str) -> MaterialCopy | None:
         version = await self.version(name)
         look = partial(HomeCopy(self.homes / folder_name(user), name).look, version)
-        return await self._run(self._copies, name, look)
+        return await self._run(self._looks, name, look)
 
     async def access(self, name: str) -> MaterialAccess:
-        return await self._run(self._copies, name, partial(self.credentials.access, name))
+        return await self._run(self._looks, name, partial(self.credentials.access, name))
 
     async def set_token(self, name: str, user: str, token: str) -> None:
-        await self._run(self._copies, name, partial(self.credentials.set_token, name, user, token))
+        await self._run(self._looks, name, partial(self.credentials.set_token, name, user, token))
 
     def close(self) -> None:
         self.versions.stop()
-        self._syncs.shutdown(wait=False, cancel_futures=True)
-        self._copies.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._syncs, self._copies, self._looks):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, threads: ThreadPoolExecutor, name: str, work: Callable[[], T]) -> T:
         """Raises Unavailable with a reason, and what else `work` raises."""

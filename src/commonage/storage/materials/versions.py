@@ -70,7 +70,7 @@ class Versions:
             self._repository(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             branch = Branch(url, material.branch, self._repository(name), {**REMOTE_ONLY, **access.variables(url)})
             before = self.current(name)
-            commit = branch.newest()
+            commit = branch.newest(self._check_stopping)
             if before is None or before.commit != commit or self._folder_of(name) != material.folder:
                 commit = branch.fetch(lambda: self._check_room(name, material))
             version = self._take(name, material, branch, commit, now)
@@ -113,8 +113,7 @@ class Versions:
 
     def _check_room(self, name: str, material: Material) -> None:
         """While git fetches: the repository may not grow without bound, whatever its server sends."""
-        if self._stopping.is_set():
-            raise GitFailed("the server stops")
+        self._check_stopping()
         folder = self._repository(name)
         # A repository has at most the version before and the new one, and compression seldom makes files larger.
         if _size(folder) > 2 * material.size_mib * _MIB + _SLACK_BYTES:
@@ -123,6 +122,10 @@ class Versions:
         free = disk.f_bavail * disk.f_frsize // _MIB
         if free < _RESERVE_MIB:
             raise Unavailable(reasons.MaterialDiskFull(material=name, needed_mib=_RESERVE_MIB, free_mib=free))
+
+    def _check_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise GitFailed("the server stops")
 
     def extract(self, name: str, version: Version) -> None:
         """Write the files of a version, unless they are there. Raises OSError, GitFailed."""
