@@ -171,7 +171,8 @@ class Materials:
             return None
 
     async def _sync(self, storage: MaterialStorage, name: str, status: _Status) -> None:
-        before, error, happened = status.version, None, []
+        before, happened = status.version, []
+        error: Reason | None = None
         try:
             version = await storage.sync(name, status.material, self._clock.now())
         except CommonageError as failure:
@@ -186,7 +187,8 @@ class Materials:
                 happened.append(
                     reasons.MaterialPublished(material=name, commit=version.commit, files=len(version.files))
                 )
-        status.error, status.task = error, None
+        finally:
+            status.error, status.task = error, None
         self._wake.set()
         await self._tell(happened)
 
