@@ -3,6 +3,8 @@
 import asyncio
 import json
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,16 +15,20 @@ import aiohttp
 def by_number(session_url: str) -> tuple[str, dict[str, str]]:
     """A session's address for programs, which may not know names below `localhost`, and the header with the name."""
     parts = urlsplit(session_url)
+    if parts.scheme == "https":
+        return session_url, {}  # the certificate is for the name
     return f"http://127.0.0.1:{parts.port}{parts.path}", {"Host": parts.netloc}
 
 
-async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str]:
+async def run_notebook(
+    session_url: str, token: str, notebook: Path, connector: aiohttp.BaseConnector | None = None
+) -> list[str]:
     """The text that each code cell of `notebook` put out. Raises AssertionError for a cell that fails."""
     cells = json.loads(notebook.read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     session_url, host = by_number(session_url)
     headers = {"Authorization": f"token {token}", **host}
-    async with aiohttp.ClientSession(headers=headers) as http:
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as http:
         async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
             assert made.status == 201, await made.text()
             kernel = (await made.json())["id"]
@@ -31,6 +37,19 @@ async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str
         async with http.delete(f"{session_url}api/kernels/{kernel}"):
             pass
     return texts
+
+
+@asynccontextmanager
+async def computing(session_url: str, token: str, source: str) -> AsyncIterator[None]:
+    """A kernel was sent a cell, and its WebSocket stays open inside. It is not waited for."""
+    session_url, host = by_number(session_url)
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}", **host}) as http:
+        async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
+            assert made.status == 201, await made.text()
+            kernel = (await made.json())["id"]
+        async with http.ws_connect(f"{session_url}api/kernels/{kernel}/channels") as channel:
+            await channel.send_json(_execute(source, uuid.uuid4().hex))
+            yield
 
 
 async def terminal_says(session_url: str, token: str, command: str, end: str) -> str:
@@ -51,13 +70,17 @@ async def terminal_says(session_url: str, token: str, command: str, end: str) ->
     return text
 
 
-async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
-    message = uuid.uuid4().hex
+def _execute(source: str, message: str) -> dict[str, Any]:
     content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     header = {"msg_id": message, "msg_type": "execute_request", "username": "test", "session": "test", "version": "5.3"}
-    await channel.send_json(
-        {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": []}
-    )
+    return {
+        "header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": [],
+    }  # fmt: skip
+
+
+async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
+    message = uuid.uuid4().hex
+    await channel.send_json(_execute(source, message))
     text = ""
     async for received in channel:
         if received.type is not aiohttp.WSMsgType.TEXT:

@@ -227,12 +227,12 @@ async def test_token_cannot_create_one_with_more_scopes(api: Api, ann: httpx2.As
 @pytest.mark.parametrize(
     ("left_s", "asked_s", "status", "lasts_s"),
     [
-        (None, None, 201, [90 * 86400]),
-        (None, 90 * 86400 + 1, 422, []),
+        (None, None, 201, [30 * 86400]),
+        (None, 30 * 86400 + 1, 422, []),
         (20, None, 201, [17, 18]),
         (20, 10, 201, [10]),
         (20, 20, 422, []),
-        (20, 90 * 86400, 422, []),
+        (20, 30 * 86400, 422, []),
         (1, None, 403, []),
     ],
 )
@@ -331,3 +331,28 @@ async def test_info_and_launch_options(api: Api, ann: httpx2.AsyncClient) -> Non
     async with api.client(None) as nobody:
         health = await nobody.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
+
+
+async def test_a_session_reports_its_activity_and_is_kept(api: Api, ann: httpx2.AsyncClient) -> None:
+    api.engine.default = Behaviour(lasts_s=None)
+    made = await submitted(ann, kind="session", command=[], name="lab")
+    path = f"/workloads/{made['id']}"
+    assert (await reaches(ann, made["id"], "running"))["activity"] == "unknown"
+    said = {"attempt": 1, "idle_s": 90.0, "busy": False, "programs": []}
+    answer = await ann.post(f"{path}/activity", json=said)
+    assert (answer.status_code, answer.json()) == (200, {"notices": [], "next_s": 60.0})
+    found = (await ann.get(path)).json()
+    assert found["activity"] == "idle"
+    assert time.time() - found["active_at"] >= 90
+    for wrong in ({**said, "idle_s": -1}, {**said, "attempt": 0}, {**said, "programs": ["x" * 65]}):
+        assert (await ann.post(f"{path}/activity", json=wrong)).status_code == 422
+    assert (await ann.post(f"{path}/activity", json={**said, "attempt": 7})).json()["code"] == "not-running"
+    async with api.client("bob") as bob:
+        for what in ("activity", "extend", "release-gpu"):
+            answer = await bob.post(f"{path}/{what}", json=said if what == "activity" else None)
+            assert (answer.status_code, answer.json()["code"]) == (404, "workload-not-found")
+    kept = (await ann.post(f"{path}/extend", json={"for_s": 600})).json()
+    assert kept["kept_until"] == pytest.approx(time.time() + 600, abs=30)
+    assert (await ann.post(f"{path}/extend", json={"for_s": 0})).status_code == 422
+    refused = await ann.post(f"{path}/release-gpu")
+    assert (refused.status_code, refused.json()["code"], refused.json()["detail"]) == (409, "no-gpu", "It has no GPU.")
