@@ -39,6 +39,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.files import Files
 from commonage.ports.identity import IssuedToken
 from commonage.ports.joining import Joining
+from commonage.ports.materials import MaterialStorage
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.ports.sites import Sites
 from commonage.server.bootstrap import SystemClock
@@ -162,6 +163,7 @@ class Portal:
         sites: Sites | None = None,
         joining: Mapping[str, Joining] = MappingProxyType({}),
         files: Files | None = None,
+        materials: MaterialStorage | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         devices, nodes = make_nodes(self.clock)
@@ -173,7 +175,7 @@ class Portal:
         world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=Engines([self.engine]), environments=ENVIRONMENTS,
-            chance=random.Random(1).randrange, sites=sites, joining=joining, files=files,
+            chance=random.Random(1).randrange, sites=sites, joining=joining, files=files, materials=materials,
         )  # fmt: skip
         usual = ControlSettings(prices=Prices(0.05, 0.01, 0.0, "EUR"), volumes=VOLUMES)
         self.control = Control(world, settings or usual)

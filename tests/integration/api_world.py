@@ -51,6 +51,9 @@ from commonage.ports.sites import Sites
 from commonage.ports.store import Store
 from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
+from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.materials import MaterialFolders
+from commonage.storage.materials.versions import Versions
 from commonage.storage.user_files import FolderFiles
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
@@ -197,6 +200,11 @@ def make_control(
         chance=random.randrange,
         sites=sites,
         files=FolderFiles(SafePath(folder / "workspaces")),
+        materials=MaterialFolders(
+            Versions(SafePath(folder / "materials"), folder / "repositories"),
+            Credentials(folder / "credentials"),
+            SafePath(folder / "homes"),
+        ),
     )
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
@@ -207,6 +215,7 @@ def make_control(
         volumes=volumes,
         limits=limits,
         platform_roles=platform_roles,
+        materials_folder=str(folder / "materials"),
     )
     return Control(world, settings), fake
 

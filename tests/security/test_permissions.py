@@ -44,6 +44,7 @@ CALLERS = [NOBODY, OUTSIDER, *TENANT_ROLES, *PLATFORM_ROLES]
 EVERYTHING = frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE, Scope.TOKENS})
 REFUSED = {"permission-missing", "scope-missing", "not-yours", "not-a-member", "not-admin"}
 HIDDEN = {"workload-not-found", "tenant-not-found", "image-not-found", "reservation-not-found", "cron-job-not-found"}
+HIDDEN |= {"material-not-found"}
 
 
 class Users(FakeIdentity):
@@ -103,6 +104,8 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
                 ask = {"tenant": name, "title": f"{name}-reserved", "gpus": "1GiB", **window}
                 found = (await admin.post("/reservations", json=ask)).json()
                 reservations[name] = found["items"][0]["id"]
+                material = {"tenants": [name], "material": {"repository": "git://127.0.0.1:1/none", "poll": "1h"}}
+                await admin.put(f"/resources/Volume/{name}", json={"document": material})
                 images[name] = make.image(f"{name}/torch:1", name, by=owner_in(name))
         live = api.control.live_state
         await until(lambda: len(live.in_state(State.RUNNING)) == len(workloads))
@@ -156,7 +159,7 @@ def address(path: str, world: World, name: str) -> str:
         "site": "local",
         "kind": "Tenant",
         "offboarding_id": "o" + "0" * 13,
-        "name": "torch:1" if "/images/" in path else "gpu-1",
+        "name": name if path.startswith("/materials/") else "torch:1" if "/images/" in path else "gpu-1",
     }
     return re.sub(r"{([^}]+)}", lambda found: values[found[1]], path)
 
@@ -196,7 +199,7 @@ async def test_every_route_declares_its_permission(world: World) -> None:
     for route in routes:
         asked_permission(route.endpoint)  # raises AttributeError
     public = {route.path for route in routes if isinstance(route, APIRoute) and not isinstance(route, Guarded)}
-    assert public == {"/health", "/registry/token"}, "all others need a token"
+    assert public == {"/health", "/registry/token", "/materials/{name}/webhook"}, "all others need a token"
 
 
 def hiding(route: APIRoute) -> Permission | None:
@@ -204,9 +207,13 @@ def hiding(route: APIRoute) -> Permission | None:
     path, asked = route.path, asked_permission(route.endpoint)
     if asked is not None and asked.of_platform:
         return None  # refused before anything is looked up
+    if path.endswith("/webhook"):
+        return None  # its signature counts, and not who calls it
     if "{workload_id" in path or "{cron_job_id" in path:
         return Permission.SEE_WORKLOADS
-    return Permission.SEE_TENANT if path.startswith("/tenants/") or "/images/{" in path else None
+    return (
+        Permission.SEE_TENANT if path.startswith("/tenants/") or "/images/{" in path or "/materials/{" in path else None
+    )
 
 
 @pytest.mark.parametrize("caller", [OUTSIDER, *TENANT_ROLES])

@@ -81,6 +81,11 @@ ROWS = {
     "POST cron-jobs/{id}/resume": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
     "POST cron-jobs/{id}/trigger": Row(P.ENTER_WORKLOADS, P.SEE_WORKLOADS),
     "POST cron-jobs/{id}/remove": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "GET materials": EVERYBODY,
+    "GET materials/{name}": Row(P.MANAGE_MATERIALS, P.SEE_TENANT),
+    "POST materials/{name}/sync": Row(P.MANAGE_MATERIALS, P.SEE_TENANT),
+    "POST materials/{name}/reset": Row(P.SUBMIT, P.SEE_TENANT),
+    "POST materials/{name}/token": Row(P.MANAGE_MATERIALS, P.SEE_TENANT),
     "GET people": Row(P.SEE_PLATFORM),
     "GET offboard": Row(P.SEE_PLATFORM),
     "POST offboard": Row(P.MANAGE_PLATFORM),
@@ -134,11 +139,13 @@ def of_tenant(path: str, world: World, name: str) -> str:
     for short, known in values.items():
         path = path.replace(short, known)
     query = QUERIES.get(path, "").format(tenant=name)
-    return (
-        PORTAL_PATH
-        + address(path.replace("{name}", "torch:1") if path.startswith("images/") else path, world, name)
-        + query
-    )
+    return PORTAL_PATH + address(_named(path, name), world, name) + query
+
+
+def _named(path: str, name: str) -> str:
+    if path.startswith("materials/"):
+        return path.replace("{name}", name)
+    return path.replace("{name}", "torch:1") if path.startswith("images/") else path
 
 
 async def visit(world: World, caller: str | None, name: str, tenant: str) -> Answer:

@@ -26,6 +26,7 @@ from commonage.api.routes import (
     files,
     images,
     installation,
+    materials,
     nodes,
     offboarding,
     registry,
@@ -47,6 +48,7 @@ from commonage.wire.files import FolderIn, MoveIn
 from commonage.wire.hub import API_PATH, UPLOAD_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
 from commonage.wire.installation import TokenIn
+from commonage.wire.materials import MaterialTokenIn, ResetIn
 from commonage.wire.nodes import JoinTokenIn
 from commonage.wire.offboarding import OffboardingIn, OffboardingPlanIn
 from commonage.wire.reasons import Problem
@@ -58,13 +60,13 @@ from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
     workloads, activity, cron_jobs, events, usage, execs, files, visits, nodes, sites, environments, images,
-    registry, resources, tenants, offboarding, installation,
+    registry, resources, tenants, offboarding, installation, materials,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
-    VisitorsIn, ActivityIn, ExtendIn, FolderIn, MoveIn,
+    VisitorsIn, ActivityIn, ExtendIn, FolderIn, MoveIn, ResetIn, MaterialTokenIn,
 )  # fmt: skip
 _UNLIMITED = frozenset({API_PATH + environments.BUNDLES_PATH, API_PATH + files.CONTENT_PATH, UPLOAD_PATH})
 _SECURITY_SCHEMES = {

@@ -78,6 +78,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "volume-not-found": ("No such volume", "No volume has this name for you; `detail` lists those that do."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
         "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
+        "material-not-found": ("No such material", "No material has this name, or you may not see it."),
         "kind-not-found": ("No such kind", "No kind of resource has this name; `detail` lists the kinds."),
         "resource-not-found": ("No such resource", "No resource of this kind has this name."),
         "registry-not-found": ("No registry", "This installation runs no image registry."),
@@ -149,6 +150,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Site would be open to all tenants",
             "The resource restricts a site that has joined; remove the site first, or set its tenants to [].",
         ),
+        "material-without-version": ("No version yet", "The repository of the material was not read so far."),
         "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
     },
@@ -235,6 +237,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Invalid volume",
             "A volume is `NAME`, `NAME:ro` or `NAME:rw`, optionally with `@/path`; each once, none within another.",
         ),
+        "unknown-file": ("No such file", "The material has no file of this path."),
         "unknown-volume": ("No such volume", "No volume of this name is open to you; `detail` lists the volumes."),
         "volume-at-no-site": (
             "Volume at no site",

@@ -58,6 +58,7 @@ COMMANDS: dict[str, Row] = {
     "image": Row("commonage.cli.catalogue:image", "Build, push, list and remove images.", CATALOGUE),
     "volume": Row("commonage.cli.catalogue:volume", "List volumes.", CATALOGUE),
     "data": Row("commonage.cli.data:data", "List, upload, download and remove files of homes and volumes.", CATALOGUE),
+    "material": Row("commonage.cli.material:material", "List, sync and reset materials.", CATALOGUE),
     "top": Row("commonage.cli.workloads.ps:top", "Watch nodes, GPUs and workloads.", NODES),
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),

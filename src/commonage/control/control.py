@@ -21,6 +21,7 @@ from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.services import Services
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
+from commonage.control.materials import Materials
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.joining import NodeAdmission
@@ -70,7 +71,8 @@ from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Subject
 from commonage.domain.reasons import Reason
 from commonage.domain.resources import Document, NodePool, Platform
-from commonage.domain.workloads import IdSequence, Spec
+from commonage.domain.statuses import StartRequest
+from commonage.domain.workloads import IdSequence, Spec, Workload
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -81,6 +83,7 @@ from commonage.ports.files import Files
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.identity import Identity
 from commonage.ports.joining import Joining
+from commonage.ports.materials import MaterialStorage
 from commonage.ports.metrics import Metrics
 from commonage.ports.platform import PlatformSupport
 from commonage.ports.registry import Registry
@@ -126,6 +129,7 @@ class Adapters:
     apps: Sequence[App] = ()
     services: ServiceAccess = field(default_factory=NoServiceAccess)
     registry: Registry | None = None
+    materials: MaterialStorage | None = None
 
 
 class Control:
@@ -175,7 +179,7 @@ class Control:
         )
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
-        self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
+        self.reconcile = Reconcile(engines, live_state, writer, clock, self._start_request, settings.sweep_every_s)
         self.schedule = Schedule(live_state, writer, clock)
         self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, self._shortfall)
         self.usage_reports = UsageReports(store, live_state, writer, clock, settings.sample_every_s)
@@ -236,7 +240,10 @@ class Control:
         )  # fmt: skip
         self.git_sources = GitSources(self.writer, self.clock, self.settings)
         self.offboardings = self._offboardings(adapters)
-        self._loops += [self.offboardings, self.builds]
+        self.materials = Materials(
+            adapters.materials, self.live_state, self.writer, self.homes, self.clock, self.settings
+        )
+        self._loops += [self.offboardings, self.builds, *([self.materials] if adapters.materials else [])]
 
     def _offboardings(self, adapters: Adapters) -> Offboardings:
         planner = Planner(
@@ -256,6 +263,12 @@ class Control:
         engine = self.engines[site]
         return engine.cron_site if isinstance(engine, HasCronSite) else None
 
+    async def _start_request(self, workload: Workload) -> StartRequest:
+        """What an engine starts, once the files for it are in place."""
+        request = self._start_requests.of(workload)
+        await self.materials.prepare(workload)
+        return request
+
     def _shortfall(self, spec: Spec) -> Reason | None:
         """Why work that waits may not start, whatever is free."""
         return self.names.shortfall(spec) or self.catalogue.shortfall(spec.environment)
@@ -266,6 +279,7 @@ class Control:
         self.catalogue.declare(platform.environments)
         self.node_pools.declare(platform.node_pools)
         self.reservations.refresh()
+        self.materials.refresh()
 
     def _follow(self) -> None:
         for follower in (
@@ -335,6 +349,7 @@ class Control:
         """Call after run() was cancelled. Closes engines and listeners; workloads keep running."""
         self.feed.close()
         await self.reconcile.close()
+        self.materials.close()
         await self.prepulls.close()
         await self.engines.close()
 

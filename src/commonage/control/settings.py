@@ -96,6 +96,7 @@ class ControlSettings:
     sweep_every_s: float = 5.0
     node_lost_after_s: float = 30.0
     session_appears_within_s: float = 30.0
+    materials_folder: str = ""  # on all nodes of the site; a material's volume is a folder in it
 
     @property
     def platform(self) -> Platform:
@@ -115,5 +116,11 @@ class ControlSettings:
         where = tuple((volume.name, volume.sites) for volume in platform.volumes if volume.sites)
         self.rules = replace(self.rules, tenants=platform.tenants, sites=platform.sites, volume_sites=where)
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
-        self.volumes, self.node_pools = platform.volumes, platform.node_pools
+        self.volumes, self.node_pools = tuple(map(self._with_folder, platform.volumes)), platform.node_pools
         self.platform_roles = platform.roles
+
+    def _with_folder(self, volume: Volume) -> Volume:
+        """A material is a folder that the platform keeps."""
+        if volume.material is None:
+            return volume
+        return replace(volume, source=f"{self.materials_folder}/{volume.name}")

@@ -25,6 +25,7 @@ class Permission(StrEnum):
     MANAGE_IMAGES = "manage-images"
     WRITE_VOLUMES = "write-volumes"
     MANAGE_ENVIRONMENTS = "manage-environments"
+    MANAGE_MATERIALS = "manage-materials"
     SEE_PLATFORM = "see-platform"
     DRAIN_NODES = "drain-nodes"
     SUBMIT_FOR_OTHERS = "submit-for-others"
@@ -98,7 +99,7 @@ class Role(StrEnum):
 
 _VIEWER = frozenset({_P.SEE_TENANT, _P.SEE_WORKLOADS})
 _MEMBER = frozenset({_P.SEE_TENANT, _P.SUBMIT})
-_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS}
+_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS, _P.MANAGE_MATERIALS}
 
 PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,

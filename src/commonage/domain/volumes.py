@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.domain.materials import Material, check_material
+from commonage.domain.nodes import LOCAL_SITE
 from commonage.units import quoted
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
@@ -80,7 +82,8 @@ class Volume:
     Docker volume or scratch space where that can be enforced. `memory`: scratch space in memory, which counts as the
     workload's.
     `always`: every workload with access gets it without a request, at `target` if that is not the default place.
-    `sites`, if not empty, are those where it is: workloads that use it run there.
+    `sites`, if not empty, are those where it is: workloads that use it run there. `material`: its content comes from a
+    git repository, and the platform keeps its folder.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Volume:
     target: str = ""
     sites: tuple[str, ...] = ()
     writers: Writers = Writers.EVERYBODY
+    material: Material | None = None
 
     def is_for(self, tenant: str) -> bool:
         return not self.tenants or tenant in self.tenants
@@ -298,9 +302,12 @@ def check_volume(volume: Volume) -> Volume:
     folder, scratch = volume.kind is VolumeKind.FOLDER, volume.kind is VolumeKind.SCRATCH
     if not _NAME.fullmatch(volume.name):
         raise _wrong(volume.name, "needs a name of at most 63 of a-z, 0-9, dot, hyphen and underscore")
-    if folder != bool(volume.source):
+    if volume.material is not None:
+        _check_material_volume(volume)
+        check_material(volume.name, volume.material)
+    elif folder != bool(volume.source):
         raise _wrong(volume.name, "needs a source, a path" if folder else f"is {volume.kind}: it has no source")
-    if folder:
+    if volume.source:
         _check_source(volume)
     if folder and volume.size_mib is not None:
         raise _wrong(volume.name, "is a folder: its size cannot be bounded here, only by who keeps the folder")
@@ -308,13 +315,31 @@ def check_volume(volume: Volume) -> Volume:
         raise _wrong(volume.name, "can be in memory only as scratch, and with a size")
     if volume.per is not Extent.ALL and volume.kind is not VolumeKind.DOCKER:
         raise _wrong(volume.name, "has `per`, which is for Docker volumes; put {user} or {tenant} into a path instead")
-    if volume.writers is Writers.MANAGERS and not volume.writable:
-        raise _wrong(volume.name, "is read-only, so that managers cannot write to it; set mode: rw, or omit writers")
-    if volume.writers is Writers.MANAGERS and scratch:
-        raise _wrong(volume.name, "is scratch, of one attempt alone; omit writers")
+    if volume.writers is Writers.MANAGERS:
+        _check_writers(volume)
     if volume.target:
         check_target(volume.target, volume.name)
     return volume
+
+
+def _check_writers(volume: Volume) -> None:
+    if not volume.writable:
+        raise _wrong(volume.name, "is read-only, so that managers cannot write to it; set mode: rw, or omit writers")
+    if volume.kind is VolumeKind.SCRATCH:
+        raise _wrong(volume.name, "is scratch, of one attempt alone; omit writers")
+
+
+def _check_material_volume(volume: Volume) -> None:
+    if volume.kind is not VolumeKind.FOLDER:
+        raise _wrong(volume.name, f"is {volume.kind}, and a material is a folder; remove the type or the material")
+    if volume.source:
+        raise _wrong(volume.name, "is a material: the platform keeps its folder, so remove the source")
+    if volume.writable:
+        raise _wrong(volume.name, "is a material: only its git repository changes it, so remove the mode")
+    if volume.sites != (LOCAL_SITE,):
+        raise _wrong(
+            volume.name, f"is a material, and those are at the site {LOCAL_SITE} alone for now; remove the sites"
+        )
 
 
 def _check_source(volume: Volume) -> None:

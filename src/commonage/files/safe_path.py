@@ -175,6 +175,11 @@ class SafePath:
         with self._open_parent() as parent, to._open_parent() as target:
             os.rename(self.name, to.name, src_dir_fd=parent, dst_dir_fd=target)
 
+    def link(self, to: SafePath) -> None:
+        """Give the file a second name. Raises FileExistsError if that one is taken."""
+        with self._open_parent() as parent, to._open_parent() as target:
+            os.link(self.name, to.name, src_dir_fd=parent, dst_dir_fd=target, follow_symlinks=False)
+
     def chown(self, uid: int, gid: int) -> None:
         """Change its owner; for a link, the link's own."""
         with self._open_parent() as parent:

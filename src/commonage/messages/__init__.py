@@ -16,6 +16,7 @@ from commonage.messages import (
     cron_jobs,
     devices,
     engines,
+    materials,
     nodes,
     notes,
     offboarding,
@@ -27,7 +28,8 @@ from commonage.messages import (
 from commonage.messages.template import Params, Texts
 
 _FAMILIES = (
-    waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, offboarding, cron_jobs
+    waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, offboarding, cron_jobs,
+    materials,
 )  # fmt: skip
 TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 

@@ -23,6 +23,7 @@ ACTIONS = {
     _P.MANAGE_ENVIRONMENTS: "build and remove environments",
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
     _P.WRITE_VOLUMES: "write to volumes whose writers are managers, in workloads and on the page Data",
+    _P.MANAGE_MATERIALS: "sync materials of the tenant, and see and change their credentials",
     _P.SEE_PLATFORM: "see nodes, sites, resources, users, homes, metrics and events of the whole platform",
     _P.DRAIN_NODES: "drain and resume nodes, and clear remembered faults",
     _P.SUBMIT_FOR_OTHERS: "submit workloads for another user",

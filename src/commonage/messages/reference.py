@@ -13,6 +13,7 @@ from commonage.domain.reasons import (
     cron_jobs,
     devices,
     engines,
+    materials,
     nodes,
     notes,
     offboarding,
@@ -21,7 +22,7 @@ from commonage.domain.reasons import (
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs, materials)
 
 
 def reference() -> str:

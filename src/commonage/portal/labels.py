@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commonage.control.access import Access
+from commonage.control.materials import MaterialState
 from commonage.control.settings import ControlSettings
 from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
@@ -133,3 +134,10 @@ def service_address(workload: Workload) -> str | None:
     if workload.spec.kind is not Kind.SERVICE or workload.state is not State.RUNNING or workload.attempt is None:
         return None
     return workload.attempt.url
+
+
+MATERIAL_SIGNS = {
+    MaterialState.WAITING: Sign("Not read yet", "hourglass", "wait"),
+    MaterialState.CURRENT: Sign("In sync", "check", "good"),
+    MaterialState.FAILING: Sign("Sync fails", "warning", "bad"),
+}

@@ -121,6 +121,7 @@ class Site:
             site_name=self.control.settings.name,
             visitor=visitor,
             may=self._may(visitor),
+            has_materials=visitor is not None and self.control.materials.any_for(visitor.principal),
             access=None if visitor is None else self.access(visitor),
             csrf=visitor.csrf if visitor else "",
             here=request.url.path,

@@ -18,6 +18,7 @@ from commonage import messages
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.settings import ControlSettings
 from commonage.control.usage.attribution import unattributed
+from commonage.domain.materials import printable
 from commonage.domain.requests import format_cpus, format_duration, format_memory
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words
@@ -59,6 +60,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         gpus=gpus_text,
         linked=linked,
         coded=coded,
+        path=printable,
         text=lambda reason: messages.text(reason) if reason else "",
         texts=messages.texts,
         sentence=messages.of_error,

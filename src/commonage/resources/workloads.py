@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, model_validator
 
 from commonage.domain.images import Environment, PythonKernel
-from commonage.domain.nodes import MachineKind, NodePoolPolicy
+from commonage.domain.materials import Material
+from commonage.domain.nodes import LOCAL_SITE, MachineKind, NodePoolPolicy
 from commonage.domain.resources import NodePool
 from commonage.domain.volumes import Extent, Volume, VolumeKind, Writers, check_volume
 from commonage.domain.workloads import Kind
-from commonage.resources.fields import Form, Labels, Mib, MibOrZero, Milli, Seconds, SecondsOrZero, check_domain
+from commonage.resources.fields import Entry, Form, Labels, Mib, MibOrZero, Milli, Seconds, SecondsOrZero, check_domain
 from commonage.resources.idle import MAX_AGE, IdleEntry, idle_rule
 
 KernelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,30}$")]
@@ -65,6 +66,23 @@ class EnvironmentEntry(Form):
         return Environment(**{**same, **changed}, idle=idle_rule(self.idle, self.max_age))
 
 
+class MaterialEntry(Entry):
+    """The git repository of a material."""
+
+    repository: str = Field(description="Address of the repository: `https://HOST/PATH` or `git@HOST:PATH`.")
+    branch: str = Field("main", description="Branch whose newest commit counts.")
+    folder: str = Field("", description="Folder in the repository. Default: all of it.")
+    poll: Seconds = Field(30, description="How often the repository is asked for a new commit. A webhook is faster.")
+    size: Mib = Field(2048, description="Largest size of a version.")
+    reset_at_start: bool = Field(
+        False,
+        description="Whether each session starts with the originals. Edited files are kept under another name.",
+    )
+
+    def material(self) -> Material:
+        return Material(self.repository, self.branch, self.folder, self.poll, self.size, self.reset_at_start)
+
+
 class VolumeEntry(Form):
     """Named data that workloads may mount."""
 
@@ -93,6 +111,9 @@ class VolumeEntry(Form):
     always: bool = Field(False, description="Whether every workload with access gets it without a request.")
     path: str = Field("", description="Where it is mounted in containers. Default: /volumes/NAME.")
     sites: tuple[str, ...] = Field((), description="Sites where it is: workloads that use it run there. Empty: all.")
+    material: MaterialEntry | None = Field(
+        None, description="The git repository that it is kept in sync with: then it has no source and no mode."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> VolumeEntry:
@@ -113,7 +134,8 @@ class VolumeEntry(Form):
             memory=self.memory,
             always=self.always,
             target=self.path,
-            sites=self.sites,
+            sites=self.sites or (() if self.material is None else (LOCAL_SITE,)),
+            material=None if self.material is None else self.material.material(),
             writers=self.writers,
         )
 

@@ -26,6 +26,7 @@ from commonage.sdk.calls import (
     events_path,
     given,
     image_path,
+    material_path,
     may_repeat,
     node_path,
     resource_path,
@@ -66,6 +67,7 @@ from commonage.wire.images import (
     RemovedOut,
 )
 from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
+from commonage.wire.materials import MaterialAccessOut, MaterialList, MaterialOut, MaterialTokenIn, ResetIn
 from commonage.wire.nodes import (
     DoneOut,
     JoinKitOut,
@@ -484,6 +486,32 @@ class AsyncClient:
         """Delete a file, or a folder with its content, for good."""
         query = given(path=path, volume=volume, tenant=tenant)
         await self._call(Call("DELETE", "/files", FileChangedOut, query, repeatable=False))
+
+    async def materials(self) -> Sequence[MaterialOut]:
+        """The materials that the user's sessions may have, with the user's copies."""
+        return (await self._get("/materials", MaterialList)).items
+
+    async def material(self, name: str) -> MaterialOut:
+        """One material, the state of its sync, and the user's copy."""
+        return await self._get(material_path(name), MaterialOut)
+
+    async def sync_material(self, name: str) -> MaterialOut:
+        """Ask the repository for a new commit now. For teachers and managers."""
+        return await self._call(Call("POST", material_path(name, "sync"), MaterialOut))
+
+    async def reset_material(self, name: str, files: Sequence[str] = ()) -> MaterialOut:
+        """Make files of the user's copy as in the material, all by default. Edited ones get another name."""
+        body = ResetIn(files=list(files))
+        return await self._call(Call("POST", material_path(name, "reset"), MaterialOut, body=body, repeatable=False))
+
+    async def material_access(self, name: str) -> MaterialAccessOut:
+        """Deploy key and webhook of a material. For teachers and managers."""
+        return await self._get(material_path(name, "access"), MaterialAccessOut)
+
+    async def set_material_token(self, name: str, token: str, user: str = "") -> MaterialAccessOut:
+        """Set the token with which the repository is read; an empty one is removed. For teachers and managers."""
+        body = MaterialTokenIn(token=token, user=user)
+        return await self._call(Call("PUT", material_path(name, "token"), MaterialAccessOut, body=body))
 
     # --- images ---------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ def site_path(name: str, *rest: str) -> str:
     return "/".join(["/sites", quote(name, safe=""), *rest])
 
 
+def material_path(name: str, *rest: str) -> str:
+    return "/".join(["/materials", quote(name, safe=""), *rest])
+
+
 def events_path(workload_id: str | None) -> str:
     """The path of all visible events, or of those of one workload."""
     return "/events" if workload_id is None else workload_path(workload_id, "events")

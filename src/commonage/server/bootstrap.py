@@ -43,6 +43,8 @@ from commonage.server.configure import (
     control_settings,
     homes_dir,
     make_engine,
+    materials_dir,
+    materials_of,
     sample_retention,
     shared_dir,
 )
@@ -209,6 +211,7 @@ async def assemble(
             hub.session_origin,
         ),
         registry=registry,
+        materials=materials_of(settings, data.path),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
@@ -216,6 +219,7 @@ async def assemble(
         session_origin=origins.sessions,
         portal_origin=origins.hub or "",
         origin_warning=warning_of(origins),
+        materials_folder=str(materials_dir(settings, data.path).path.absolute()),
     )
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()

@@ -24,6 +24,9 @@ from commonage.ports.registry import GetPullToken, RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import WorkloadAccess
+from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.materials import MaterialFolders
+from commonage.storage.materials.versions import Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,19 @@ def homes_dir(settings: Settings, data: Path) -> SafePath:
     if settings.engine == "swarm":
         return SafePath(shared_dir(settings, data)) / "workspaces"
     return SafePath(data / "workspaces")
+
+
+def materials_dir(settings: Settings, data: Path) -> SafePath:
+    """The folder with all versions of materials, on all nodes of the site."""
+    if settings.engine == "swarm":
+        return SafePath(shared_dir(settings, data)) / "materials"
+    return SafePath(data / "materials")
+
+
+def materials_of(settings: Settings, data: Path) -> MaterialFolders:
+    versions = Versions(materials_dir(settings, data), (data / "repositories").absolute())
+    secrets = (data / "secrets" / "materials").absolute()
+    return MaterialFolders(versions, Credentials(secrets), homes_dir(settings, data))
 
 
 def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:

@@ -21,7 +21,7 @@ from commonage.cli.errors import FAILED, MISUSED, Failure
 from commonage.cli.resources.apply import plan_lines
 from commonage.cli.resources.commit_status import SERVERS, TOKENS, CommitStatus, StatusNotSet
 from commonage.cli.resources.documents import SUFFIX, InvalidFile, Located, read_text, with_place
-from commonage.cli.resources.git import Branch, GitFailed
+from commonage.files.git import Branch, GitFailed
 from commonage.sdk.errors import ApiError, Unreachable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ class Reconcile:
         live_state: LiveState,
         writer: Writer,
         clock: Clock,
-        request_of: Callable[[Workload], StartRequest],
+        request_of: Callable[[Workload], Awaitable[StartRequest]],
         sweep_every_s: float,
     ) -> None:
         self._engines, self._live_state, self._writer, self._clock = engines, live_state, writer, clock
@@ -89,7 +89,7 @@ class Reconcile:
             try:
                 if engine is None:
                     raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
-                await engine.start(self._request_of(workload))
+                await engine.start(await self._request_of(workload))
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:

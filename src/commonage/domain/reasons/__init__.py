@@ -4,6 +4,7 @@ from commonage.domain.reasons import attempts as attempts
 from commonage.domain.reasons import cron_jobs as cron_jobs
 from commonage.domain.reasons import devices as devices
 from commonage.domain.reasons import engines as engines
+from commonage.domain.reasons import materials as materials
 from commonage.domain.reasons import nodes as nodes
 from commonage.domain.reasons import notes as notes
 from commonage.domain.reasons import offboarding as offboarding

@@ -1,0 +1,289 @@
+"""Reads one branch of a git repository with the git program. Nothing is checked out and no hook of it runs.
+
+Used by `commonage gitops` and by materials. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit, urlunsplit
+
+_TIMEOUT_S = 120.0
+_FETCH_TIMEOUT_S = 3600.0
+_GUARD_EVERY_S = 0.25
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,200}")
+_MAX_FILES = 500
+_CHUNK = 1024 * 1024
+_SETTINGS = {
+    "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # others can run any program
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C.UTF-8",
+}
+REMOTE_ONLY = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
+"""For repositories that others than the caller name: none on this machine's disk."""
+Guard = Callable[[], None]
+"""Called while git runs; what it raises ends git."""
+
+
+class GitFailed(Exception):
+    """The repository cannot be read; the message is git's."""
+
+
+class BranchMissing(GitFailed):
+    """The repository has no such branch."""
+
+
+def is_branch(name: str) -> bool:
+    return bool(_BRANCH.fullmatch(name)) and ".." not in name
+
+
+@dataclass(frozen=True, slots=True)
+class GitAccess:
+    """Credentials for one repository: a private SSH key in a file, and a token for HTTPS."""
+
+    key: Path | None = None
+    known_hosts: Path | None = None
+    user: str = ""
+    token: str = ""
+
+    def variables(self, url: str) -> Mapping[str, str]:
+        """Environment variables, as arguments of a program are visible to everybody on the machine."""
+        found: dict[str, str] = {}
+        if self.key is not None:
+            options = [
+                "-i",
+                str(self.key),
+                "-o",
+                "IdentitiesOnly=yes",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "ConnectTimeout=20",
+            ]
+            if self.known_hosts is not None:
+                # The first key of a host is kept, and another one is refused later.
+                options += ["-o", "StrictHostKeyChecking=accept-new", "-o", f"UserKnownHostsFile={self.known_hosts}"]
+            found["GIT_SSH_COMMAND"] = shlex.join(["ssh", *options])
+        if self.token and url.startswith(("https://", "http://")):
+            text = base64.b64encode(f"{self.user or 'git'}:{self.token}".encode()).decode()
+            pairs = (
+                (f"http.{_origin(url)}.extraHeader", f"Authorization: Basic {text}"),
+                ("http.followRedirects", "false"),  # the header would be sent to the other server, too
+            )
+            found["GIT_CONFIG_COUNT"] = str(len(pairs))
+            for number, (name, value) in enumerate(pairs):
+                found |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """An entry of a commit: `mode` as git writes it (100644, 100755, 120000, 160000), the object's id and its size."""
+
+    path: str
+    mode: str
+    blob: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of the repository at `url`, kept without a work tree in `folder`. `variables` are for git."""
+
+    url: str
+    name: str
+    folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_branch(self.name):
+            raise GitFailed(f"{self.name[:60]!r} is not the name of a branch")
+        if self.url.startswith("-"):
+            raise GitFailed(f"{self.url[:60]!r} is not the address of a repository")
+
+    @property
+    def source(self) -> str:
+        """`git:REPO@BRANCH`, without credentials."""
+        return f"git:{without_credentials(self.url)}@{self.name}"
+
+    def newest(self, guard: Guard | None = None) -> str:
+        """The newest commit of the branch, from its server. Nothing is fetched.
+
+        Raises GitFailed, BranchMissing, and what `guard` raises.
+        """
+        self._make()
+        listed = self._git("ls-remote", "--", self.url, self._reference, guard=guard).decode(errors="replace")
+        for line in listed.splitlines():
+            commit, _, reference = line.partition("\t")
+            if reference == self._reference and _COMMIT.fullmatch(commit):
+                return commit
+        raise BranchMissing(f"the repository has no branch {self.name}")
+
+    def fetch(self, guard: Guard | None = None) -> str:
+        """Fetch the newest commit of the branch; return its id. Raises GitFailed, and what `guard` raises."""
+        self._make()
+        refspec = f"+{self._reference}:{self._reference}"
+        limit_s = _TIMEOUT_S if guard is None else _FETCH_TIMEOUT_S
+        # "+": the newest commit counts, also after a force-push.
+        command = ("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.url, refspec)
+        self._git(*command, limit_s=limit_s, guard=guard)
+        commit = self._git("rev-parse", "--verify", f"{self._reference}^{{commit}}").decode().strip()
+        if not _COMMIT.fullmatch(commit):
+            raise GitFailed(f"git gave no commit of {self.name}: {commit[:60]!r}")
+        return commit
+
+    def files(self, commit: str, path: str, suffix: str) -> dict[str, bytes]:
+        """The files of a commit below `path` whose names end in `suffix`, by path. Links are not followed."""
+        place = path.strip("/")
+        below = ["--", place] if place not in ("", ".") else []
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", commit, *below)
+        found: dict[str, bytes] = {}
+        for entry in listed.decode(errors="surrogateescape").split("\0"):
+            about, _, name = entry.partition("\t")
+            if about.startswith("100") and name.endswith(suffix):
+                if len(found) == _MAX_FILES:
+                    raise GitFailed(f"more than {_MAX_FILES} files below {path}")
+                found[name] = self._git("cat-file", "blob", about.split()[2])
+        return found
+
+    def tree(self, commit: str, path: str) -> str | None:
+        """The id of the folder `path` of a commit, "" being its root; None if it has no such folder."""
+        name = f"{commit}:{path}" if path else f"{commit}^{{tree}}"
+        try:
+            found = self._git("rev-parse", "--verify", "--quiet", name).decode().strip()
+            kind = self._git("cat-file", "-t", found).decode().strip()
+        except GitFailed:
+            return None
+        return found if kind == "tree" else None
+
+    def entries(self, tree: str) -> list[TreeEntry]:
+        """All entries of a tree at any depth. The size of what is no file is 0. Raises GitFailed."""
+        listed = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
+        found = []
+        for line in listed.decode(errors="surrogateescape").split("\0"):
+            about, _, path = line.partition("\t")
+            if path:
+                mode, _, blob, size = about.split()
+                found.append(TreeEntry(path, mode, blob, int(size) if size.isdigit() else 0))
+        return found
+
+    @contextmanager
+    def reading(self) -> Iterator[BlobReader]:
+        """Read many files from one process. Raises GitFailed."""
+        command = ["git", "--git-dir", str(self.folder), "cat-file", "--batch"]
+        process = self._popen(command, subprocess.PIPE)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield BlobReader(process.stdin, process.stdout)
+        finally:
+            with suppress(OSError):
+                process.stdin.close()
+            process.stdout.close()
+            if process.stderr is not None:
+                process.stderr.close()
+            _end(process)
+
+    def collect(self) -> None:
+        """Delete what no newest commit needs. Raises GitFailed."""
+        self._git("reflog", "expire", "--expire=now", "--all")
+        self._git("gc", "--quiet", "--prune=now", limit_s=_FETCH_TIMEOUT_S)
+
+    @property
+    def _reference(self) -> str:
+        return f"refs/heads/{self.name}"
+
+    def _make(self) -> None:
+        if not (self.folder / "HEAD").exists():
+            self._git("init", "--quiet", "--bare", str(self.folder))
+
+    def _popen(self, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **_SETTINGS, **self.variables},
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise GitFailed("the program git is not installed") from None
+
+    def _git(self, *arguments: str, limit_s: float = _TIMEOUT_S, guard: Guard | None = None) -> bytes:
+        where = ["--git-dir", str(self.folder)] if arguments[0] != "init" else []
+        process = self._popen(["git", *where, *arguments], subprocess.DEVNULL)
+        deadline = time.monotonic() + limit_s
+        try:
+            while True:
+                try:
+                    stdout, stderr = process.communicate(timeout=limit_s if guard is None else _GUARD_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if guard is not None:
+                        guard()
+                    if time.monotonic() > deadline:
+                        raise GitFailed(f"git {arguments[0]} took longer than {limit_s:.0f} s") from None
+        finally:
+            _end(process)
+        if process.returncode:
+            said = stderr.decode(errors="replace").strip().replace(self.url, without_credentials(self.url))
+            raise GitFailed(said[-1000:] or f"git {arguments[0]} failed")
+        return stdout
+
+
+@dataclass(frozen=True, slots=True)
+class BlobReader:
+    _questions: IO[bytes]
+    _answers: IO[bytes]
+
+    def chunks(self, blob: str) -> Iterator[bytes]:
+        """The content of a file. It must be read to its end. Raises GitFailed."""
+        try:
+            self._questions.write(f"{blob}\n".encode())
+            self._questions.flush()
+            header = self._answers.readline().split()
+            if len(header) != 3 or header[1] != b"blob":
+                raise GitFailed(f"git has no file {blob}")
+            left = int(header[2])
+            while left:
+                part = self._answers.read(min(left, _CHUNK))
+                if not part:
+                    raise GitFailed(f"git gave only a part of {blob}")
+                left -= len(part)
+                yield part
+            self._answers.read(1)  # the line end after it
+        except (BrokenPipeError, ConnectionError) as error:
+            raise GitFailed(f"git ended while {blob} was read") from error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End git and the programs that it started, such as ssh."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"
+
+
+def without_credentials(url: str) -> str:
+    """The address as it may be shown."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

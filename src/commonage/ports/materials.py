@@ -1,0 +1,68 @@
+"""Materials on the site's disk: versions from git repositories, their copies in homes, and their credentials.
+
+Implemented in `commonage.storage.materials`. Used by `control.materials`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from commonage.domain.materials import Material, MaterialCopy, Version
+
+EVERYTHING = frozenset({""})
+"""For `deliver`: reset all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaterialAccess:
+    """`deploy_key` is the public key, which a repository's settings take. The token itself is never shown."""
+
+    deploy_key: str
+    has_token: bool
+    webhook_secret: str
+
+
+class MaterialStorage(Protocol):
+    async def version(self, name: str) -> Version | None:
+        """The version in force; None if there was none yet. Its folder is made if it is missing. Raises Unavailable."""
+
+    async def sync(self, name: str, material: Material, now: float) -> Version:
+        """Take over the newest commit; return the version in force. May take minutes.
+
+        Raises Unavailable with a reason; then the version is the one before.
+        """
+
+    async def old_versions(self, name: str) -> Collection[str]:
+        """The trees of versions that are no longer in force, and still on the disk."""
+
+    async def remove_version(self, name: str, tree: str) -> None:
+        """Raises Unavailable."""
+
+    async def names(self) -> Collection[str]:
+        """The materials with anything on the disk."""
+
+    async def remove(self, name: str) -> None:
+        """Remove its versions and credentials. Copies in homes stay. Raises Unavailable."""
+
+    async def deliver(
+        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+    ) -> MaterialCopy:
+        """Bring the copy in the user's home to the version in force, and return it.
+
+        `reset`: files that become as in the version, an edited one being kept under another name; `EVERYTHING`: all.
+        `room_mib`: how much the home may grow. What could not be done is the copy's `error`.
+        """
+
+    async def copy(self, name: str, user: str) -> MaterialCopy | None:
+        """The copy in the user's home, as it is now; None if there is none."""
+
+    async def access(self, name: str) -> MaterialAccess:
+        """The credentials, made if they are missing. Raises Unavailable."""
+
+    async def set_token(self, name: str, user: str, token: str) -> None:
+        """Keep a token for HTTPS; an empty one is removed. Raises Unavailable."""
+
+    def close(self) -> None:
+        """End what still runs."""

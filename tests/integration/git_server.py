@@ -1,0 +1,95 @@
+"""A git server on the loopback, and repositories on it with a work tree, as a person has it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fakes.waiting import wait_until
+
+
+@dataclass
+class PushedRepository:
+    """`url` is its address on the server."""
+
+    work: Path
+    bare: Path
+    url: str
+
+    def git(self, *arguments: str) -> str:
+        person = ["-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(["git", *person, *arguments], cwd=self.work, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def push(self, files: Mapping[str, str | bytes | None], *, force: bool = False) -> str:
+        """Commit files (None: deleted) and push; return the commit. `force`: in place of all commits before."""
+        for name, content in files.items():
+            path = self.work / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.unlink()
+            else:
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+        if force:
+            self.git("checkout", "--quiet", "--orphan", "other")
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "change")
+        if force:
+            self.git("branch", "--quiet", "-D", "main")
+            self.git("branch", "-m", "main")
+        self.git("push", "--quiet", "--force", "origin", "main")
+        return self.git("rev-parse", "HEAD")
+
+
+class GitServer:
+    """`git daemon`, which serves all repositories in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def repository(self, name: str) -> PushedRepository:
+        bare, work = self.folder / f"{name}.git", self.folder / f"{name}-work"
+        subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", bare], check=True)
+        subprocess.run(["git", "init", "--quiet", "--initial-branch=main", work], check=True)
+        made = PushedRepository(work, bare, f"git://127.0.0.1:{self.port}/{name}.git")
+        made.git("remote", "add", "origin", str(bare))
+        return made
+
+    def start(self) -> None:
+        where = ("--listen=127.0.0.1", f"--port={self.port}", f"--base-path={self.folder}")
+        self._process = subprocess.Popen(
+            ["git", "daemon", "--export-all", "--reuseaddr", "--informative-errors", *where],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_until(self._answers)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@contextmanager
+def git_server(folder: Path) -> Iterator[GitServer]:
+    folder.mkdir()
+    server = GitServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

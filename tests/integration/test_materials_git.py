@@ -1,0 +1,187 @@
+"""Versions of materials from real repositories: damaged files, limits while git fetches, and tokens for HTTPS."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.git_server import GitServer, PushedRepository, git_server
+
+from commonage.domain.errors import Unavailable
+from commonage.domain.materials import Material
+from commonage.domain.reasons import materials as reasons
+from commonage.files.git import Branch, GitAccess, GitFailed
+from commonage.files.safe_path import SafePath
+from commonage.storage.materials import versions
+from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.materials import MaterialFolders
+from commonage.storage.materials.versions import Versions
+
+pytestmark = pytest.mark.anyio
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Iterator[GitServer]:
+    with git_server(tmp_path / "git") as server:
+        yield server
+
+
+@pytest.fixture
+def course(git: GitServer) -> PushedRepository:
+    return git.repository("course")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[MaterialFolders]:
+    made = MaterialFolders(
+        Versions(SafePath(tmp_path / "materials"), tmp_path / "repositories"),
+        Credentials(tmp_path / "credentials"),
+        SafePath(tmp_path / "homes"),
+    )
+    yield made
+    made.close()
+
+
+async def test_damaged_version_is_written_again(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path
+) -> None:
+    course.push({"a.py": "print(1)", "b.py": "print(2)"})
+    version = await folders.sync("course", Material(course.url), NOW)
+    place = tmp_path / f"materials/course/.versions/{version.tree}/a.py"
+    place.unlink()
+    place.write_text("forged")
+    copy = await folders.deliver("course", "ann", NOW)
+    assert copy.error is None
+    assert (tmp_path / "homes/ann/materials/course/a.py").read_text() == "print(1)" == place.read_text()
+
+
+async def test_link_in_a_version_is_not_followed(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path
+) -> None:
+    course.push({"a.py": "print(1)"})
+    version = await folders.sync("course", Material(course.url), NOW)
+    (tmp_path / "secret").write_text("print(1)")
+    place = tmp_path / f"materials/course/.versions/{version.tree}/a.py"
+    place.unlink()
+    place.symlink_to(tmp_path / "secret")
+    assert (await folders.deliver("course", "ann", NOW)).error is None
+    assert not place.is_symlink()
+
+
+async def test_links_of_the_repository_are_left_out(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path
+) -> None:
+    (course.work / "link").symlink_to("/etc/passwd")
+    course.push({"a": "one", "run.sh": "#!/bin/sh"})
+    (course.work / "run.sh").chmod(0o755)
+    course.push({})
+    version = await folders.sync("course", Material(course.url), NOW)
+    await folders.deliver("course", "ann", NOW)
+    home = tmp_path / "homes/ann/materials/course"
+    assert sorted(one.name for one in home.iterdir()) == ["a", "run.sh"] and version.skipped == 1
+    assert os.access(home / "run.sh", os.X_OK) and not (home / "a").stat().st_mode & 0o111
+
+
+async def test_version_survives_a_restart(
+    folders: MaterialFolders, course: PushedRepository, git: GitServer, tmp_path: Path
+) -> None:
+    course.push({"a": "one"})
+    version = await folders.sync("course", Material(course.url), NOW)
+    git.stop()
+    later = MaterialFolders(
+        Versions(folders.versions.root, folders.versions.repositories), folders.credentials, folders.homes
+    )
+    assert await later.version("course") == version
+    assert (await later.deliver("course", "ann", NOW)).error is None
+    later.close()
+
+
+async def test_fetch_ends_when_it_exceeds_the_limit(
+    folders: MaterialFolders, course: PushedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course.push({"a": "one"})
+    first = await folders.sync("course", Material(course.url), NOW)
+    course.push({"large": os.urandom(8 * 1024 * 1024)})
+    with pytest.raises(Unavailable) as refused:
+        await folders.sync("course", Material(course.url, size_mib=1), NOW)
+    assert refused.value.reason == reasons.MaterialTooLarge(material="course", limit_mib=1)
+    assert await folders.version("course") == first
+    monkeypatch.setattr(versions, "_RESERVE_MIB", 10**9)
+    with pytest.raises(Unavailable) as refused:
+        await folders.sync("course", Material(course.url), NOW)
+    assert isinstance(refused.value.reason, reasons.MaterialDiskFull)
+    assert await folders.version("course") == first
+
+
+async def test_old_versions_can_be_removed(folders: MaterialFolders, course: PushedRepository, tmp_path: Path) -> None:
+    course.push({"a": "one"})
+    first = await folders.sync("course", Material(course.url), NOW)
+    course.push({"a": "two"})
+    second = await folders.sync("course", Material(course.url), NOW)
+    assert list(await folders.old_versions("course")) == [first.tree]
+    await folders.remove_version("course", first.tree)
+    kept = tmp_path / "materials/course"
+    assert [one.name for one in (kept / ".versions").iterdir()] == [second.tree]
+    assert (kept / "current/a").read_text() == "two"
+
+
+def test_local_repositories_are_refused(tmp_path: Path) -> None:
+    variables = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
+    with pytest.raises(GitFailed, match="not allowed"):
+        Branch(f"file://{tmp_path}", "main", tmp_path / "repository", variables).newest()
+
+
+class Forge(http.server.ThreadingHTTPServer):
+    """Redirects `/moved` to `elsewhere`, and notes the header with the token of each request."""
+
+    elsewhere = ""
+
+    def __init__(self) -> None:
+        self.seen: list[str | None] = []
+        forge = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                forge.seen.append(self.headers.get("Authorization"))
+                self.send_response(302 if self.path.startswith("/moved") else 404)
+                if self.path.startswith("/moved"):
+                    self.send_header("Location", forge.elsewhere + self.path.removeprefix("/moved"))
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+@pytest.fixture
+def forges() -> Iterator[tuple[Forge, Forge]]:
+    made = (Forge(), Forge())
+    threads = [threading.Thread(target=one.serve_forever) for one in made]
+    for thread in threads:
+        thread.start()
+    yield made
+    for one, thread in zip(made, threads, strict=True):
+        one.shutdown()
+        thread.join()
+        one.server_close()
+
+
+def test_token_goes_to_its_server_alone(forges: tuple[Forge, Forge], tmp_path: Path) -> None:
+    forge, other = forges
+    forge.elsewhere = other.url
+    access = GitAccess(user="ann", token="secret-token")
+    for url in (f"{forge.url}/lab/course", f"{forge.url}/moved/lab/course"):
+        with pytest.raises(GitFailed) as failed:
+            Branch(url, "main", tmp_path / "repository", access.variables(url)).newest()
+        assert "secret-token" not in str(failed.value)
+    assert set(forge.seen) == {"Basic " + base64.b64encode(b"ann:secret-token").decode()}
+    assert other.seen == []
