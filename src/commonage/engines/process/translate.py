@@ -13,7 +13,7 @@ from pathlib import Path
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.rundir.programs import command_of, default_variables, id_variables
+from commonage.engines.rundir.programs import command_of, default_variables, gang_variables, id_variables
 from commonage.files.injected import JUPYTER
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,11 +24,15 @@ _SHARED = re.compile(
 )
 
 
+LOOPBACK = "127.0.0.1"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
     """Folders and port of an attempt.
 
     Its owner's workspace, its working and temporary directories, its Python, its port, and the paths of its volumes.
+    `gang_port` is the port of its gang's first member.
     """
 
     workspace: Path
@@ -38,6 +42,11 @@ class ProcessContext:
     python_root: Path | None
     port: int | None
     volumes: Mapping[str, str] = field(default_factory=dict)
+    gang_port: int | None = None
+
+    @property
+    def host_file(self) -> Path:
+        return self.tmp / "commonage-hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def url_of(port: int | None) -> str | None:
-    return None if port is None else f"http://127.0.0.1:{port}"
+    return None if port is None else f"http://{LOOPBACK}:{port}"
 
 
 def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[str, str]) -> Program:
@@ -91,6 +100,9 @@ def enforced(program: Program, variables: Mapping[str, str]) -> Program:
 def _ours(request: StartRequest, context: ProcessContext) -> dict[str, str]:
     variables = default_variables(request, str(context.workspace), context.port)
     variables |= {"TMPDIR": str(context.tmp), "PATH": f"{context.programs}:{_PATH}"}
+    if context.gang_port is not None:
+        hosts = [LOOPBACK] * len(request.gang)
+        variables |= gang_variables(request, hosts, context.gang_port, str(context.host_file))
     if context.python_root is not None:
         variables["VIRTUAL_ENV"] = str(context.python_root)
     return variables
