@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.engines.containers.files.control_folder import can_export
+from commonage.engines.rundir.notebooks import notebook_command, runs_notebook
 from commonage.engines.rundir.programs import (
     SESSION_COMMAND,
     command_of,
@@ -113,7 +114,8 @@ def program_of(
     Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
     visible GPUs. The loopback in a request is this node's: for a container it has another name.
     """
-    command = command_of(request, CONTAINER_SESSION)
+    is_notebook = runs_notebook(request)
+    command = notebook_command(request.command) if is_notebook else command_of(request, CONTAINER_SESSION)
     home = f"/home/{folder_name(request.owner)}"
     variables = {
         "LANG": "C.UTF-8",

@@ -13,6 +13,7 @@ from pathlib import Path
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
+from commonage.engines.rundir.notebooks import notebook_command, runs_notebook
 from commonage.engines.rundir.programs import command_of, default_variables, gang_variables, id_variables
 from commonage.files.injected import JUPYTER
 
@@ -70,7 +71,7 @@ def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[s
 
     Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
     """
-    command = command_of(request)
+    command = notebook_command(request.command) if runs_notebook(request) else command_of(request)
     variables = {"LANG": "C.UTF-8", **shared, **_ours(request, context)}
     variables |= dict(request.environment.variables)
     variables |= {variable_of(name): context for name, context in context.volumes.items()}

@@ -1,7 +1,7 @@
 """Files that every engine puts on the search paths of workloads; settings of a user or an image still apply.
 
 python/sitecustomize.py   limits PyTorch and TensorFlow to a GPU share; first on PYTHONPATH of a limited share
-jupyter/labconfig/…       defaults of JupyterLab; last on JUPYTER_CONFIG_PATH of sessions
+jupyter/                  defaults of JupyterLab, "Run as Job", the cell magic; last on JUPYTER_CONFIG_PATH of sessions
 """
 
 from __future__ import annotations

@@ -181,7 +181,17 @@ INJECTED_INSIDE = "/run/commonage"
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # the user inside may be another one outside
 _FILES = {
     PYTHON: ("sitecustomize.py",),
-    JUPYTER: ("labconfig/default_setting_overrides.json",),
+    JUPYTER: (
+        "labconfig/default_setting_overrides.json",
+        "jupyter_server_config.py",
+        "jupyter_server_config.d/commonage.json",
+        "commonage_jobs.py",
+        "commonage_magic.py",
+        "commonage_server.py",
+        "startup.py",
+        "labextensions/commonage/package.json",
+        "labextensions/commonage/static/run_as_job.js",
+    ),
 }
 
 
@@ -203,7 +213,7 @@ def put_in(place: Path) -> None:
         for name in names:
             target = place / folder.name / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            for above in (place / folder.name, target.parent):
+            for above in (one for one in target.parents if one.is_relative_to(place / folder.name)):
                 above.chmod(_FOLDER_MODE)
             fresh = target.with_name(f".{target.name}.new")
             fresh.unlink(missing_ok=True)
