@@ -145,8 +145,8 @@ def _run(shell: Any, options: argparse.Namespace, cell: str) -> None:
         raise
     if ended["state"] != "succeeded":
         if cell_outputs.error is not None:
-            error = cell_outputs.error
-            raise type(str(error["ename"]), (JobError,), {})(error["ename"], error["evalue"], error["traceback"])
+            raised = cell_outputs.error
+            raise type(str(raised["ename"]), (JobError,), {})(raised["ename"], raised["evalue"], raised["traceback"])
         raise Refused(f"job {job['id']} {ended['state'].replace('_', ' ')}: {ended['reason']['message']}")
     if options.wanted:
         shell.user_ns.update(_returned(job["id"]))
