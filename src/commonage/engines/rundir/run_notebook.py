@@ -31,6 +31,7 @@ PART = 8000  # characters of a line: longer ones are cut in the log
 _SHOWN = ("stream", "display_data", "execute_result", "update_display_data", "clear_output", "error")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 STOPPED = 143
+STARTUP_S = 600  # of the kernel, on a node that is busy with the start of others
 
 
 def main() -> int:
@@ -171,11 +172,11 @@ def _client(notebook: Any, folder: Path, show: Any, result: _Result | None, sock
 
     name = notebook.metadata.get("kernelspec", {}).get("name") or "python3"
     where = {"metadata": {"path": str(folder)}}
-    client = Client(notebook, timeout=None, kernel_name=name, resources=where)
+    client = Client(notebook, timeout=None, startup_timeout=STARTUP_S, kernel_name=name, resources=where)
     if any("ipykernel" in word for word in KernelSpecManager().get_kernel_spec(name).argv):
         # Nobody else can connect, as to a port of this node; other kernels may not know it.
         client.config.KernelManager.transport = "ipc"
-        os.environ["JUPYTER_RUNTIME_DIR"] = sockets
+        client.config.KernelManager.ip = f"{sockets}/kernel"  # otherwise below the folder of whoever asks
     return client
 
 

@@ -24,7 +24,7 @@ class TestDocker(JupyterContract):
         load_jupyter(dockerd)
         return []
 
-    async def test_a_notebook_job_leaves_a_partial_result_with_the_traceback_beside_it(
+    async def test_a_notebook_job_leaves_a_partial_result_with_the_traceback_in_the_home(
         self, rig: EngineRig, visitor: list[str], tmp_path: Path
     ) -> None:
         cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
@@ -39,13 +39,13 @@ class TestDocker(JupyterContract):
             Behaviour(),
             memory_mib=512,
             environment=Environment("jupyter", "JupyterLab", image=NAME),
-            command=("work.ipynb",),
+            command=("work.ipynb", "--folder", "."),
             bundle_path=str(tmp_path / "files.tar.gz"),
         )
         end = await rig.ended(request)
         lines = await rig.lines(request.attempt_id)
         assert end.exit_code == 1, lines
-        assert f"/home/ada/jobs/{request.workload_id}" in lines
+        assert "/home/ada" in lines
         [result] = tmp_path.rglob("work.result-*.ipynb")
         done = json.loads(result.read_text())
         assert done["metadata"]["commonage"]["state"] == "failed"

@@ -132,7 +132,7 @@ def _run(shell: Any, options: argparse.Namespace, cell: str) -> None:
         files[_IN] = _pickled(shell.user_ns, options.given)
     with _uninterrupted():
         job = platform.submit(files, fields)
-    status = display({"text/plain": f"Job {job['id']}: submitted"}, raw=True, display_id=True)
+        status = display({"text/plain": f"Job {job['id']}: submitted"}, raw=True, display_id=True)
     cell_outputs = _Outputs()
     try:
         ended = _follow(platform, job, cell_outputs, lambda text: status.update({"text/plain": text}, raw=True))
