@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from commonage.domain.statuses import StartRequest
@@ -16,6 +15,7 @@ from commonage.domain.volumes import variable_of
 from commonage.engines.containers.files.control_folder import can_export
 from commonage.engines.rundir.notebooks import notebook_command, runs_notebook
 from commonage.engines.rundir.programs import (
+    SERVING,
     SESSION_COMMAND,
     command_of,
     default_variables,
@@ -51,7 +51,7 @@ case "$first" in
 esac
 exec "$@"
 """
-_SERVING = (Path(__file__).parent / "serving.py").read_text(encoding="utf-8")
+_SERVING = SERVING.read_text(encoding="utf-8")
 
 CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
 """The same Jupyter server as everywhere; this one starts and ends faster."""
