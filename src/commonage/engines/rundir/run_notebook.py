@@ -120,7 +120,7 @@ class _Result:
                 continue
         for cell in notebook.cells:
             if cell.cell_type == "code":  # those of an earlier run would look like results
-                cell.outputs, cell.execution_count = [], None
+                cell.update({"outputs": [], "execution_count": None})
 
     def save(self, state: str) -> None:
         """Write all outputs so far. The disk may be full: a failure is said, and the next cell goes on."""
@@ -175,8 +175,8 @@ def _client(notebook: Any, folder: Path, show: Any, result: _Result | None, sock
     client = Client(notebook, timeout=None, startup_timeout=STARTUP_S, kernel_name=name, resources=where)
     if any("ipykernel" in word for word in KernelSpecManager().get_kernel_spec(name).argv):
         # Nobody else can connect, as to a port of this node; other kernels may not know it.
-        client.config.KernelManager.transport = "ipc"
-        client.config.KernelManager.ip = f"{sockets}/kernel"  # otherwise below the folder of whoever asks
+        # Without `ip` the sockets would be below the folder of whoever asks.
+        client.config["KernelManager"].update({"transport": "ipc", "ip": f"{sockets}/kernel"})
     return client
 
 
