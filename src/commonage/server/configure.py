@@ -161,6 +161,8 @@ def control_settings(settings: Settings) -> ControlSettings:
         retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
+        idle=settings.idle_rule,
+        gpu_unused_after_s=settings.gpu_unused_after,
         sample_every_s=settings.sample_every_s,
         gpu_over_share=settings.gpu_over_share,
         gpu_over_share_after_s=settings.gpu_over_share_after,

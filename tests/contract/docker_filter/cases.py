@@ -160,7 +160,6 @@ DEFAULTS = [
     for name in (
         "labconfig/default_setting_overrides.json",
         "jupyter_server_config.py",
-        "jupyter_server_config.d/commonage.json",
         "labextensions/commonage/package.json",
         "labextensions/commonage/static/run_as_job.js",
     )

@@ -1,7 +1,12 @@
 """Files that every engine puts on the search paths of workloads; settings of a user or an image still apply.
 
 python/sitecustomize.py   limits PyTorch and TensorFlow to a GPU share; first on PYTHONPATH of a limited share
-jupyter/                  defaults of JupyterLab, "Run as Job", the cell magic; last on JUPYTER_CONFIG_PATH of sessions
+jupyter/                  last on JUPYTER_CONFIG_PATH of sessions
+  labconfig/…             defaults of JupyterLab
+  jupyter_server_config.py  loads those below
+  commonage_session.py    reports whether the session is used, and passes on notices to its page
+  commonage_server.py, commonage_magic.py, …  run a notebook or a cell as a job
+  labextensions/…         show these notices in JupyterLab, and the button "Run as Job"
 """
 
 from __future__ import annotations

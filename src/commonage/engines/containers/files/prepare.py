@@ -184,13 +184,15 @@ _FILES = {
     JUPYTER: (
         "labconfig/default_setting_overrides.json",
         "jupyter_server_config.py",
-        "jupyter_server_config.d/commonage.json",
         "commonage_jobs.py",
         "commonage_magic.py",
         "commonage_server.py",
         "startup.py",
         "labextensions/commonage/package.json",
         "labextensions/commonage/static/run_as_job.js",
+        "commonage_session.py",
+        "labextensions/@commonage/session/package.json",
+        "labextensions/@commonage/session/static/remoteEntry.js",
     ),
 }
 

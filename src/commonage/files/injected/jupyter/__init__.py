@@ -1,1 +1,1 @@
-"""Files on the JUPYTER_CONFIG_PATH of sessions; the modules here run there. Not imported by this package."""
+"""A folder for the JUPYTER_CONFIG_PATH of sessions: its modules run in their server. Not imported by this package."""

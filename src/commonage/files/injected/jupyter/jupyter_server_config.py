@@ -1,15 +1,16 @@
-"""Settings of a session's Jupyter server, last on JUPYTER_CONFIG_PATH: those of a user or an image still apply.
+"""Loads Commonage's part of a session's Jupyter server. Jupyter runs this at its start, as a file of configuration.
 
-Makes our modules importable in the server (commonage_server), adds our extension of JupyterLab, and has each IPython
-kernel load the cell magic (startup.py).
+It makes our modules importable, adds our extensions of JupyterLab, and has IPython kernels load the cell magic.
 """
 
+# mypy: ignore-errors
 import os
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-if HERE not in sys.path:
-    sys.path.append(HERE)
-os.environ.setdefault("PYTHONSTARTUP", os.path.join(HERE, "startup.py"))
-c = get_config()  # type: ignore[name-defined]  # noqa: F821 - Jupyter defines it
-c.LabApp.extra_labextensions_path.append(os.path.join(HERE, "labextensions"))
+_here = os.path.dirname(os.path.abspath(__file__))
+if os.environ.get("COMMONAGE_WORKLOAD_ID"):
+    sys.path.append(_here)
+    os.environ.setdefault("PYTHONSTARTUP", os.path.join(_here, "startup.py"))
+    c = get_config()  # noqa: F821 - given by Jupyter
+    c.ServerApp.jpserver_extensions.update({"commonage_session": True, "commonage_server": True})
+    c.LabServerApp.extra_labextensions_path.append(os.path.join(_here, "labextensions"))
