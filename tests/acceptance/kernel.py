@@ -3,7 +3,7 @@
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,29 @@ async def run_notebook(
     return texts
 
 
+async def run_cells(session_url: str, token: str, *sources: str, interrupt_at: str = "") -> list[str]:
+    """The text that each cell put out, errors included; as soon as `interrupt_at` stands there, the kernel is
+    interrupted as by JupyterLab's button.
+    """
+    session_url, host = by_number(session_url)
+    headers = {"Authorization": f"token {token}", **host}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
+            kernel = f"{session_url}api/kernels/{(await made.json())['id']}"
+
+        async def interrupt(text: str) -> bool:
+            if not interrupt_at or interrupt_at not in text:
+                return False
+            async with http.post(f"{kernel}/interrupt") as done:
+                return done.status == 204
+
+        async with http.ws_connect(f"{kernel}/channels", max_msg_size=1 << 26) as channel:
+            texts = [await asyncio.wait_for(_run_cell(channel, one, interrupt, fails=True), 240) for one in sources]
+        async with http.delete(kernel):
+            pass
+    return texts
+
+
 @asynccontextmanager
 async def computing(session_url: str, token: str, source: str) -> AsyncIterator[None]:
     """A kernel was sent a cell, and its WebSocket stays open inside. It is not waited for."""
@@ -70,6 +93,10 @@ async def terminal_says(session_url: str, token: str, command: str, end: str) ->
     return text
 
 
+async def _never(_text: str) -> bool:
+    return False
+
+
 def _execute(source: str, message: str) -> dict[str, Any]:
     content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     header = {"msg_id": message, "msg_type": "execute_request", "username": "test", "session": "test", "version": "5.3"}
@@ -78,10 +105,16 @@ def _execute(source: str, message: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
+async def _run_cell(
+    channel: aiohttp.ClientWebSocketResponse,
+    source: str,
+    interrupt: Callable[[str], Awaitable[bool]] = _never,
+    *,
+    fails: bool = False,
+) -> str:
     message = uuid.uuid4().hex
     await channel.send_json(_execute(source, message))
-    text = ""
+    text, interrupted = "", False
     async for received in channel:
         if received.type is not aiohttp.WSMsgType.TEXT:
             continue
@@ -91,10 +124,13 @@ async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> st
         match said["msg_type"]:
             case "stream":
                 text += said["content"]["text"]
-            case "execute_result" | "display_data":
+            case "execute_result" | "display_data" | "update_display_data":
                 text += said["content"]["data"].get("text/plain", "")
+            case "error" if fails:
+                text += f"{said['content']['ename']}: {said['content']['evalue']}"
             case "error":
                 raise AssertionError("\n".join(said["content"]["traceback"]))
             case "status" if said["content"]["execution_state"] == "idle":
                 return text
+        interrupted = interrupted or await interrupt(text)
     raise AssertionError("the kernel's channel closed before the cell ended")

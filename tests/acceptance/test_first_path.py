@@ -9,8 +9,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.acceptance.kernel import by_number, computing, run_notebook, terminal_says
-from tests.acceptance.served import Served, served
+from playwright.sync_api import expect
+from tests.acceptance.browser import chromium, load, person
+from tests.acceptance.kernel import by_number, computing, run_cells, run_notebook, terminal_says
+from tests.acceptance.served import USERS_PASSWORD, Served, served
+from tests.acceptance.test_visits import open_lab
 from tests.fakes.waiting import wait_until
 
 from commonage.engines.containers.program import CONTAINER_SESSION
@@ -107,6 +110,69 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     # The GPU is held from the allocation on, also while the environment is being made.
     held_s = ended.ended_at - alice.attempts(session.id)[0].allocated_at
     assert used["alice"] == pytest.approx(16 * held_s / 3600, rel=0.2)
+
+
+def _notebook(*sources: str) -> str:
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**cell, "source": source} for source in sources]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": kernel}, "cells": cells})
+
+
+@pytest.mark.needs("chromium")
+def test_notebook_and_cell_run_as_jobs_of_a_session(installation: Served, tmp_path: Path) -> None:
+    carol = installation.client("carol")
+    asked = installation.hub("POST", "/users/carol/server", json={"environment": "notebook", "cpus": "0.5"})
+    assert asked.status_code in (201, 202), asked.text
+    session = wait_until(lambda: list(carol.workloads(kind="session", state=["running"])), within_s=300)[0]
+    token = _session_token(installation, "carol")
+    url = session.url
+    assert url is not None
+    wait_until(lambda: _answers(url, token))
+    work = installation.data / "workspaces" / "carol" / "work"
+    work.mkdir()
+    (work / "one.ipynb").write_text(_notebook("import os; print(os.path.basename(os.getcwd()))", "1 / 0", "'never'"))
+
+    # "Run as Job" in JupyterLab: what was computed until the failure lies beside the notebook, and opens.
+    with chromium() as browser, person(browser, installation.url, "carol", USERS_PASSWORD) as (page, _):
+        open_lab(page, url)
+        load(page, f"{url}lab/tree/work/one.ipynb")
+        page.get_by_role("button", name="Run as Job").click()
+        page.get_by_role("button", name="Open result").click(timeout=180_000)
+        expect(page.get_by_role("tab", name="one.result-")).to_be_visible()
+        expect(page.get_by_text("ZeroDivisionError").first).to_be_visible()
+    [result] = work.glob("one.result-*.ipynb")
+    done = json.loads(result.read_text())
+    job = carol.workload(done["metadata"]["commonage"]["workload"])
+    assert (job.state, job.environment) == ("failed", "notebook")
+    assert job.request.text == f"{session.request.text}, site=local", "it runs where the home is"
+    assert [len(cell["outputs"]) for cell in done["cells"]] == [1, 1, 0]
+    assert "work" in "".join(done["cells"][0]["outputs"][0]["text"])
+
+    # A cell as a job with a share of the GPU, of which the session has none; then one that fails, and one interrupted.
+    cells = (
+        "n = 20",
+        "%%commonage --gpus 8GiB --in n --out m\nimport os\nm = n + 1\n"
+        "print('on', os.environ['COMMONAGE_GPU_MEMORY_MIB'])\n2 * n",
+        "m",
+        "%%commonage\nint('no number')",
+        "%%commonage --name long\nprint('begun')\nimport time\ntime.sleep(600)",
+    )
+    texts = asyncio.run(run_cells(url, token, *cells, interrupt_at="begun"))
+    assert "on 8192\n" in texts[1] and "40" in texts[1], texts
+    assert texts[2] == "21"
+    assert "ValueError: invalid literal" in texts[3]
+    assert "KeyboardInterrupt" in texts[4]
+    [long] = (one for one in carol.workloads(kind="job") if one.name == "long")
+    assert carol.wait(long.id).state == "stopped"
+
+    # From the command line, by the same environment.
+    (tmp_path / "two.ipynb").write_text(_notebook("print('two')"))
+    ran = installation.cli("run", "two.ipynb", token=installation.token("carol"), cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "two" in ran.stdout.splitlines()
+    assert list(work.parent.glob("jobs/*/two.result-*.ipynb"))
+    carol.stop(session.id)
 
 
 IDLERS = """
@@ -220,8 +286,6 @@ def test_others_work_is_not_seen(installation: Served) -> None:
 
 
 def test_sign_in_by_password_leads_to_the_portal(installation: Served) -> None:
-    from tests.acceptance.served import USERS_PASSWORD
-
     with httpx2.Client(base_url=installation.url, follow_redirects=True) as browser:
         login = browser.get("/hub/login")
         form = {"username": "carol", "password": USERS_PASSWORD, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")}

@@ -19,7 +19,8 @@ class StartRequest:
     `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in
     when `wants_port`; `port` is the one that its program insists on. `bundle_path` is an archive (tar.gz) on the
     control plane's disk to unpack into the working directory. `mounts` are its volumes. `cron_job`: it is a run of
-    this cron job.
+    this cron job. `gang`: the attempts of its gang by rank, itself among them; the engine tells them how to reach each
+    other.
     """
 
     attempt_id: str
@@ -38,6 +39,12 @@ class StartRequest:
     mounts: tuple[Mount, ...] = ()
     cron_job: str = ""
     port: int | None = None
+    gang: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Its rank in its gang. Raises ValueError without a gang."""
+        return self.gang.index(self.attempt_id)
 
 
 class Phase(StrEnum):

@@ -236,6 +236,11 @@ class Attempt:
         return self.allocation.at, self.ended_at
 
 
+def is_notebook(kind: Kind, command: Sequence[str]) -> bool:
+    """Whether a job runs a notebook: its command begins with one instead of a program."""
+    return kind is Kind.JOB and bool(command) and command[0].endswith(".ipynb")
+
+
 def name_of_command(command: Sequence[str]) -> str:
     """The name of a workload that was submitted without one."""
     return " ".join(shlex.join(command).split())[:60].strip()

@@ -155,10 +155,15 @@ ENTRY: Json = {
     "ConfigName": CONFIG,
 }
 INJECTED: Json = {**ENTRY, "File": {**ENTRY["File"], "Name": "/run/commonage/python/sitecustomize.py"}}
-DEFAULTS: Json = {
-    **ENTRY,
-    "File": {**ENTRY["File"], "Name": "/run/commonage/jupyter/labconfig/default_setting_overrides.json"},
-}
+DEFAULTS = [
+    {**ENTRY, "File": {**ENTRY["File"], "Name": f"/run/commonage/jupyter/{name}"}}
+    for name in (
+        "labconfig/default_setting_overrides.json",
+        "jupyter_server_config.py",
+        "labextensions/commonage/package.json",
+        "labextensions/commonage/static/run_as_job.js",
+    )
+]
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,
@@ -168,7 +173,7 @@ PASSWORDS: Json = {
 
 def service_with_files() -> Json:
     """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
-    made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
+    made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, *DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
     mounts = [
         bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "control", "log", "volume-0")
     ]

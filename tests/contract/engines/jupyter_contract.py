@@ -73,7 +73,7 @@ _VARIABLES = {
 }
 _CODE = """
 import os, sys
-print(os.path.realpath(sys.prefix), os.getcwd())
+print(os.path.realpath(sys.prefix), os.getcwd(), get_ipython().find_cell_magic("commonage") is not None)
 sum(number * number for number in range(1000))
 """
 
@@ -110,9 +110,10 @@ class JupyterContract:
         assert visit.returncode == 0, (visit.stderr, await rig.lines(request.attempt_id))
         said = json.loads(visit.stdout)
         assert (said["page"], said["is_lab"], said["kernels"]) == (200, True, ["python3"])
+        assert said["button"] == 200, "our extension of JupyterLab is there"
         assert said["strangers"] == 403, "without a token nobody enters"
         # It reports with its own token. Whether a program beside its server is used, such as this hub, it cannot know.
         assert said["notices"] == ["True False False"]
-        assert said["outputs"] == ["/opt/commonage/kernels/python3 /home/ada\n", "332833500"]
+        assert said["outputs"] == ["/opt/commonage/kernels/python3 /home/ada True\n", "332833500"]
         await (await rig.engine()).stop(request.attempt_id, 10)
         await rig.phase(request.attempt_id, Phase.ENDED)

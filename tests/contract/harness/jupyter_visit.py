@@ -30,6 +30,7 @@ def main() -> None:
         said = {
             "page": page.status_code,
             "is_lab": "jupyter-config-data" in page.text and "JupyterLab" in page.text,
+            "button": client.get("lab/extensions/commonage/static/run_as_job.js").status_code,
             "strangers": httpx2.get(f"{url}api/kernels").status_code,
             "kernels": sorted(specs["kernelspecs"]),
             "outputs": outputs,

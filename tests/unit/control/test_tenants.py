@@ -83,3 +83,13 @@ def test_environments_of_a_tenant() -> None:
     assert environment(Kind.SESSION, None) == "notebook"
     with pytest.raises(InvalidInput, match=r"EnvironmentNotOffered\(.*exists=True.*offered=\('torch',\)"):
         environment(Kind.JOB, "base")
+
+
+def test_a_notebook_as_a_job_runs_in_the_default_environment_of_sessions() -> None:
+    both = (Kind.JOB, Kind.SESSION)
+    catalogue = Catalogue((make.environment("base", kinds=(Kind.JOB,)), make.environment("notebook", kinds=both)))
+    of_command = {
+        command: spec_of(Submission(Kind.JOB, command), person(), catalogue, SETTINGS).environment
+        for command in (("python", "a.py"), ("work/a.ipynb",))
+    }
+    assert of_command == {("python", "a.py"): "base", ("work/a.ipynb",): "notebook"}

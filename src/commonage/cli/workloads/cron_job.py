@@ -187,17 +187,21 @@ def _print_runs(runs: Sequence[WorkloadOut]) -> None:
     if not runs:
         click.echo("No runs yet.")
         return
-    table = output.table("RUN", "DUE", "STATE", "NODE / REASON")
+    table = output.table("RUN", "DUE", "STATE", "TOOK", "NODE / REASON", right=("TOOK",))
     for one in runs:
         due = "triggered" if one.due_at is None else output.clock(one.due_at)
-        table.add_row(one.id, due, output.state(one.state), output.text(output.node_or_reason(one)))
+        took = "" if one.started_at is None or one.ended_at is None else output.duration(one.ended_at - one.started_at)
+        table.add_row(one.id, due, output.state(one.state), took, output.text(output.node_or_reason(one)))
     output.console().print(table)
 
 
 @cron_job.command("show")
 @click.argument("name", metavar="ID|NAME")
+@click.option(
+    "--runs", type=click.IntRange(1, 500), default=_HISTORY, show_default=True, metavar="N", help="Newest runs to show."
+)
 @prints(_print_shown)
-def show(client: Client, name: str) -> dict[str, Any]:
+def show(client: Client, name: str, runs: int) -> dict[str, Any]:
     """Show a cron job, its next five times and its newest runs.
 
     \b
@@ -205,7 +209,7 @@ def show(client: Client, name: str) -> dict[str, Any]:
       commonage cron-job show report
     """
     found = _found(client, name)
-    return {"cron_job": found, "runs": client.workload_page(limit=_HISTORY, cron_job=found.id).items}
+    return {"cron_job": found, "runs": client.workload_page(limit=runs, cron_job=found.id).items}
 
 
 def _print_changed(changed: Sequence[CronJobOut]) -> None:

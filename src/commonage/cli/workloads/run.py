@@ -90,12 +90,14 @@ def run(
     The files of the current folder are sent with it, at most 64 MiB. In a git work tree, ignored files are left out.
     With --schedule it repeats: the command creates a cron job, prints its next times, and follows nothing.
     The job runs in its own copy of the folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job.
+    A notebook as the command is executed, and the result is written beside it: NAME.result-TIME.ipynb.
 
     \b
     Examples:
       commonage run --gpus 6GiB --time 30m -- python train.py
       commonage run --array 100 --mem 2GiB -- python sweep.py
       commonage run --nodes 4 --gpus 8 -- torchrun train.py
+      commonage run --gpus 6GiB -- analysis.ipynb
       commonage run --detach --json -- sleep 60
       commonage run --service --port 8080 --health /health -- python server.py
       commonage run --schedule "0 7 * * 1-5" --name report -- python report.py

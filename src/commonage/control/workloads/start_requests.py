@@ -59,8 +59,11 @@ class StartRequests:
             variables["COMMONAGE_ARRAY_INDEX"] = str(workload.array_index)
             variables["COMMONAGE_ARRAY_SIZE"] = str(spec.array_size)
             variables["COMMONAGE_ARRAY_ID"] = spec.array_id or workload.id
-        if spec.gang:
-            variables |= self._gang(workload)
+        gang = self._gang(workload) if spec.gang else ()
+        if gang:
+            variables["COMMONAGE_GANG_SIZE"] = str(len(gang))
+            variables["COMMONAGE_GANG_RANK"] = str(workload.array_index or 0)
+            variables["COMMONAGE_GANG_NODES"] = ",".join(one.allocation.node for one in gang)
         archive = self.bundles.path(spec)
         return StartRequest(
             attempt_id=attempt.id,
@@ -79,6 +82,7 @@ class StartRequests:
             mounts=self._mounts(spec, attempt.allocation.site),
             cron_job=spec.cron_job or "",
             port=spec.port,
+            gang=tuple(one.id for one in gang),
         )
 
     def _own_packages(self, spec: Spec) -> dict[str, str]:
@@ -98,14 +102,10 @@ class StartRequests:
         except (InvalidInput, Forbidden) as error:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
 
-    def _gang(self, workload: Workload) -> dict[str, str]:
-        """Variables with the members of its gang and their nodes, as one pass allocates for the whole gang."""
-        nodes = [one.attempt.allocation.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
-        if len(nodes) < workload.spec.array_size:
-            missing = workload.spec.array_size - len(nodes)
+    def _gang(self, workload: Workload) -> Sequence[Attempt]:
+        """The attempts of its gang by rank, as one pass allocates for the whole gang."""
+        attempts = [one.attempt for one in self.gang_of(workload) if one.attempt and not one.state.waits]
+        if len(attempts) < workload.spec.array_size:
+            missing = workload.spec.array_size - len(attempts)
             raise EngineFailure(f"{missing} of its gang have no node yet", retryable=True)
-        return {
-            "COMMONAGE_GANG_SIZE": str(len(nodes)),
-            "COMMONAGE_GANG_RANK": str(workload.array_index or 0),
-            "COMMONAGE_GANG_NODES": ",".join(nodes),
-        }
+        return attempts

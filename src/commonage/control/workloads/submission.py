@@ -22,7 +22,7 @@ from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.usage import Suggestion, suggestion_of
 from commonage.domain.volumes import VolumeRequest, allowed, volume_near
-from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec, name_of_command
+from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec, is_notebook, name_of_command
 
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
@@ -192,7 +192,8 @@ def _environment(
     submission: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings
 ) -> Environment:
     offered = [one for one in catalogue.values() if submission.kind in one.kinds and may_use(tenant, one)]
-    default = settings.session_environment if submission.kind is Kind.SESSION else settings.job_environment
+    has_jupyter = submission.kind is Kind.SESSION or is_notebook(submission.kind, submission.command)
+    default = settings.session_environment if has_jupyter else settings.job_environment
     if submission.environment is None and offered and default not in [one.name for one in offered]:
         return offered[0]  # this tenant may not use the default environment
     name = submission.environment or default

@@ -13,12 +13,23 @@ from urllib.parse import urlsplit
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.engines.containers.files.control_folder import can_export
-from commonage.engines.rundir.programs import SERVING, SESSION_COMMAND, command_of, default_variables, id_variables
+from commonage.engines.rundir.notebooks import notebook_command, runs_notebook
+from commonage.engines.rundir.programs import (
+    SERVING,
+    SESSION_COMMAND,
+    command_of,
+    default_variables,
+    gang_variables,
+    id_variables,
+)
 from commonage.engines.rundir.workspaces import folder_name
 from commonage.files import preload
 
 PORT = 8888
 """Port that a session or service listens on if each container has an address of its own."""
+GANG_PORT = 29500
+"""Port of a gang's first member: torchrun's own default. Each attempt has an address of its own."""
+_HOST_FILE = "/tmp/commonage-hosts"  # noqa: S108 - in its container, where nobody else is
 
 # NVIDIA's container runtime obeys a container's variables, whoever set them: its user, or its image (NVIDIA's own say
 # `NVIDIA_VISIBLE_DEVICES=all`). As a daemon's default runtime it acts on them without a request. So we set that
@@ -53,12 +64,13 @@ _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
 class ContainerNetwork:
     """Differences inside a container: the address by which it reaches this node, and the ports on which.
 
-    `port` is the port to listen on, if any.
+    `port` is the port to listen on, if any. `peers` are the names of the members of its gang, by rank.
     """
 
     gateway: str
     ports: frozenset[int]
     port: int = PORT
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +114,14 @@ def program_of(
     Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
     visible GPUs. The loopback in a request is this node's: for a container it has another name.
     """
-    command = command_of(request, CONTAINER_SESSION)
+    is_notebook = runs_notebook(request)
+    command = notebook_command(request.command) if is_notebook else command_of(request, CONTAINER_SESSION)
     home = f"/home/{folder_name(request.owner)}"
     variables = {
         "LANG": "C.UTF-8",
         **shared,
         **default_variables(request, home, inside.port if request.wants_port else None),
+        **(gang_variables(request, inside.peers, GANG_PORT, _HOST_FILE) if inside.peers else {}),
         **{variable_of(mount.name): mount.target for mount in request.mounts},
         **dict(request.environment.variables),
     }

@@ -131,7 +131,9 @@ class Launcher:
                 run.control_folder.decision() is StartDecision.FORBIDDEN
             ):  # it was stopped meanwhile, and its shares may have been released before
                 self.devices.release(run.id)
-        inside = ContainerNetwork(network.gateway, frozenset(self.settings.reaches), run.request.port or PORT)
+        # Docker answers for the name of each container on the network of its tenant.
+        peers = tuple(container_name(one) for one in request.gang)
+        inside = ContainerNetwork(network.gateway, frozenset(self.settings.reaches), request.port or PORT, peers)
         return program_of(request, inside, self.defaults.shared, held)
 
     async def _create_container(self, run: Run, config: Json) -> str:

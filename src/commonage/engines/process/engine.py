@@ -147,7 +147,22 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: starting -------------------------------------------------------------------------------
 
     def _accept(self, request: StartRequest) -> Run:
-        return self._note(request, self._ports.take(request.port) if request.wants_port else None)
+        return self._note(request, self._port_for(request))
+
+    def _port_for(self, request: StartRequest) -> int | None:
+        """The port that it listens on; for a member of a gang that of the first one, the same for all."""
+        if request.gang:
+            return next((one.port for one in self._others(request)), None) or self._ports.take()
+        return self._ports.take(request.port) if request.wants_port else None
+
+    def _others(self, request: StartRequest) -> list[Run]:
+        """The other members of its gang that have not ended."""
+        found = (self._table.runs.get(one) for one in request.gang if one != request.attempt_id)
+        return [run for run in found if run is not None and run.status.phase is not Phase.ENDED]
+
+    def _give_port_back(self, run: Run) -> None:
+        if not self._others(run.request):
+            self._ports.give_back(run.port)
 
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)
@@ -157,7 +172,7 @@ class ProcessEngine(RunsEngine[Run]):
 
     def _drop(self, run: Run) -> None:
         super()._drop(run)
-        self._ports.give_back(run.port)
+        self._give_port_back(run)
 
     async def _go_on(self, run: Run, begun: int | Phase) -> None:
         if isinstance(begun, int):
@@ -287,7 +302,7 @@ class ProcessEngine(RunsEngine[Run]):
         elif isinstance(found, NotStarted):
             run.preparing = self._spawn(self._prepare_and_launch(run))
         elif run.status.phase is not Phase.ENDED:
-            self._ports.give_back(run.port)
+            self._give_port_back(run)
             self._table.tell(run, found)
 
     # --- the port: stopping -------------------------------------------------------------------------------

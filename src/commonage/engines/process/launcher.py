@@ -30,9 +30,10 @@ from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.process.environments import PythonEnvironment
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
-from commonage.engines.process.translate import ProcessContext, Program, enforced, program_of, url_of
+from commonage.engines.process.translate import LOOPBACK, ProcessContext, Program, enforced, program_of, url_of
 from commonage.engines.process.warm.sessions import WarmSessions
 from commonage.engines.rundir.node_report import node_name
+from commonage.engines.rundir.programs import gang_slots
 from commonage.engines.rundir.runs import Exit, RunFolder, RunnerProcess
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import FOLDER, link_volumes, make_workspace
@@ -165,8 +166,13 @@ class Launcher:
         workspace = make_workspace(SafePath(self._workspaces), request.owner).path
         cwd = _job_folder(workspace, request) if request.bundle_path is not None else workspace
         volumes = link_request_volumes(request.mounts, workspace, folder.tmp)
+        own, shared = (None, port) if request.gang else (port, None)
         of_python = (python.programs, python.root)
-        return ProcessContext(workspace, cwd, folder.tmp, *of_python, port, volumes, python.kernel)
+        context = ProcessContext(workspace, cwd, folder.tmp, *of_python, own, volumes, python.kernel, shared)
+        if request.gang:  # all members run on this node
+            line = f"{LOOPBACK} slots={len(request.gang) * gang_slots(request)}\n"
+            context.host_file.write_text(line, encoding="ascii")
+        return context
 
     def exec_program(
         self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment
@@ -281,9 +287,8 @@ class Launcher:
     def running(self, request: StartRequest, port: int | None, started_at: float | None = None) -> Status:
         """Status of a running attempt, by default since now."""
         now = time.time()
-        return Status(
-            request.attempt_id, Phase.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now
-        )
+        url = url_of(port if request.wants_port else None)
+        return Status(request.attempt_id, Phase.RUNNING, now, self._node, url=url, started_at=started_at or now)
 
     def starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
         return Status(

@@ -13,7 +13,8 @@ from pathlib import Path
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.rundir.programs import command_of, default_variables, id_variables
+from commonage.engines.rundir.notebooks import notebook_command, runs_notebook
+from commonage.engines.rundir.programs import command_of, default_variables, gang_variables, id_variables
 from commonage.files.injected import JUPYTER
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,12 +25,15 @@ _SHARED = re.compile(
 )
 
 
+LOOPBACK = "127.0.0.1"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
     """Folders and port of an attempt.
 
     Its owner's workspace, its working and temporary directories, its Python, its port, the paths of its volumes, and
-    the virtual environment of its first kernel.
+    the virtual environment of its first kernel. `gang_port` is the port of its gang's first member.
     """
 
     workspace: Path
@@ -40,6 +44,11 @@ class ProcessContext:
     port: int | None
     volumes: Mapping[str, str] = field(default_factory=dict)
     kernel: Path | None = None
+    gang_port: int | None = None
+
+    @property
+    def host_file(self) -> Path:
+        return self.tmp / "commonage-hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,7 @@ def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def url_of(port: int | None) -> str | None:
-    return None if port is None else f"http://127.0.0.1:{port}"
+    return None if port is None else f"http://{LOOPBACK}:{port}"
 
 
 def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[str, str]) -> Program:
@@ -63,7 +72,7 @@ def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[s
 
     Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
     """
-    command = command_of(request)
+    command = notebook_command(request.command) if runs_notebook(request) else command_of(request)
     variables = {"LANG": "C.UTF-8", **shared, **_ours(request, context)}
     variables |= dict(request.environment.variables)
     variables |= {variable_of(name): context for name, context in context.volumes.items()}
@@ -93,6 +102,9 @@ def enforced(program: Program, variables: Mapping[str, str]) -> Program:
 def _ours(request: StartRequest, context: ProcessContext) -> dict[str, str]:
     variables = default_variables(request, str(context.workspace), context.port)
     variables |= {"TMPDIR": str(context.tmp), "PATH": f"{context.programs}:{PATH}"}
+    if context.gang_port is not None:
+        hosts = [LOOPBACK] * len(request.gang)
+        variables |= gang_variables(request, hosts, context.gang_port, str(context.host_file))
     if context.kernel is not None:
         # Its programs come before those of the server, which has a Python of its own.
         variables |= {"PATH": f"{context.kernel}/bin:{variables['PATH']}", "VIRTUAL_ENV": str(context.kernel)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
@@ -78,6 +79,40 @@ def id_variables(request: StartRequest) -> dict[str, str]:
         "COMMONAGE_USER": request.owner,
         "COMMONAGE_TENANT": request.tenant,
     }
+
+
+def gang_variables(request: StartRequest, hosts: Sequence[str], port: int, host_file: str) -> dict[str, str]:
+    """Variables by which the members of a gang find each other. The owner may replace them.
+
+    `hosts` are the members' addresses by rank; the first listens on `port`. Programs that start one process in each
+    member read RANK and WORLD_SIZE. torchrun reads PET_*, and sets those for its processes. Open MPI, DeepSpeed and
+    Horovod read `host_file`.
+    """
+    rank, size, first = str(request.rank), str(len(hosts)), hosts[0]
+    return {
+        "MASTER_ADDR": first,
+        "MASTER_PORT": str(port),
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": rank,
+        "PET_MASTER_ADDR": first,
+        "PET_MASTER_PORT": str(port),
+        "PET_NNODES": size,
+        "PET_NODE_RANK": rank,
+        "PET_NPROC_PER_NODE": str(gang_slots(request)),
+        "COMMONAGE_GANG_HOSTS": ",".join(hosts),
+        "COMMONAGE_GANG_SLOTS": str(gang_slots(request)),
+        "COMMONAGE_HOST_FILE": host_file,
+        "OMPI_MCA_orte_default_hostfile": host_file,
+        "PRTE_MCA_prte_default_hostfile": host_file,
+    }
+
+
+def gang_slots(request: StartRequest) -> int:
+    """Processes of each member: one for each of its GPUs. All members have the same request."""
+    return max(1, len(request.allocation.shares))
 
 
 def default_variables(request: StartRequest, home: str, port: int | None) -> dict[str, str]:

@@ -38,7 +38,13 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.translate import ContainerContext, network_config, service_names, service_spec
+from commonage.engines.swarm.translate import (
+    ContainerContext,
+    network_config,
+    service_name,
+    service_names,
+    service_spec,
+)
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import ShareAssignment
 
@@ -177,7 +183,9 @@ class Launcher:
         network = await self.networks.of(run.request.tenant)
         held = await self._enforce(run.request, swarm_node)
         gateway = self.nodes.gateway_of(swarm_node.name) or network.gateway
-        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), run.request.port or run.port or PORT)
+        peers = tuple(service_name(one) for one in run.request.gang)
+        port = run.request.port or run.port or PORT
+        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), port, peers)
         program = program_of(run.request, inside, self.defaults.shared, held)
         workspace = await self.in_thread(partial(self._prepare_folders, run, program))
         context = ContainerContext(

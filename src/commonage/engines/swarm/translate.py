@@ -65,13 +65,20 @@ class ContainerContext:
     port: int | None = None
 
 
-def service_names(request: StartRequest) -> tuple[str, str]:
-    """Its name, and the alternative if that is taken: a session is named after its user, others after the attempt."""
+def service_name(attempt_id: str) -> str:
+    """The name of the service of an attempt that is not a session. Swarm answers for it on the tenant's network."""
+    name = f"cm-{attempt_id}"
+    return name if _PLAIN.fullmatch(name.lower()) and len(name) <= _NAME_MAX else f"cm-{_digest(attempt_id)}"
+
+
+def service_names(request: StartRequest) -> tuple[str, ...]:
+    """Its name, and the alternative if that is taken: a session is named after its user, others after the attempt.
+
+    The members of a gang find each other by their names, so they have no alternative.
+    """
     if request.kind is not Kind.SESSION:
-        name = f"cm-{request.attempt_id}"
-        if not _PLAIN.fullmatch(name.lower()) or len(name) > _NAME_MAX:
-            name = f"cm-{_digest(request.attempt_id)}"
-        return name, f"{name[: _NAME_MAX - 9]}-{_digest(request.attempt_id)[:8]}"
+        name = service_name(request.attempt_id)
+        return (name,) if request.gang else (name, f"{name[: _NAME_MAX - 9]}-{_digest(request.attempt_id)[:8]}")
     owner = request.owner
     if not _PLAIN.fullmatch(owner) or len(owner) > _SLUG_MAX:
         slug = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")[:_SLUG_MAX].rstrip("-")

@@ -3,9 +3,10 @@
 python/sitecustomize.py   limits PyTorch and TensorFlow to a GPU share; first on PYTHONPATH of a limited share
 jupyter/                  last on JUPYTER_CONFIG_PATH of sessions
   labconfig/…             defaults of JupyterLab
-  jupyter_server_config.py  loads commonage_session.py, and offers the apps of apps.json that the environment has
+  jupyter_server_config.py  loads those below, and offers the apps of apps.json that the environment has
   commonage_session.py    reports whether the session is used, and passes on notices to its page
-  labextensions/…         shows these notices in JupyterLab
+  commonage_server.py, commonage_magic.py, …  run a notebook or a cell as a job
+  labextensions/…         show these notices in JupyterLab, and the button "Run as Job"
   start_app.py, desktop.sh  start some of the apps
 """
 

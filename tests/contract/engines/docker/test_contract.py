@@ -1,6 +1,7 @@
 """The engine contract on the Docker engine, over a real daemon."""
 
 import pytest
+from tests.contract.engines.gang_contract import GangContract
 
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig
@@ -9,7 +10,9 @@ from commonage.testing.exec_contract import ExecContract
 pytestmark = pytest.mark.needs("docker")
 
 
-class TestDocker(EngineContract, ExecContract):
+class TestDocker(EngineContract, ExecContract, GangContract):
+    host_file = "commonage-{} slots=1"
+
     async def test_its_loops_are_named(self, rig: EngineRig) -> None:
         names = [iterations.name for iterations in (await rig.engine()).loops()]
         assert names == ["docker: listen to events", "docker: limit logs", "docker: clean up"]

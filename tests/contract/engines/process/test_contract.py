@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.contract.engines.gang_contract import GangContract
 from tests.contract.engines.rigs import ProcessRig, process_rig
 from tests.contract.harness.processes import processes_of
 
@@ -32,7 +33,7 @@ from commonage.testing.exec_contract import ExecContract
 
 
 @pytest.mark.needs("cgroups")
-class TestWithControlGroups(EngineContract, ExecContract):
+class TestWithControlGroups(EngineContract, ExecContract, GangContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[EngineRig]:
         async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:

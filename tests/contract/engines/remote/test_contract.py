@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.contract.engines.gang_contract import GangContract
 from tests.contract.engines.remote.rig import RemoteFakeRig, RemoteRealRig
 from tests.contract.engines.remote.traffic_contract import TrafficContract
 from tests.contract.engines.rigs import ProcessRig
@@ -26,7 +27,7 @@ class TestFakeEngineAtSite(EngineContract, ExecContract):
         await rig.close()
 
 
-class TestProcessEngineAtSite(EngineContract, ExecContract, TrafficContract):
+class TestProcessEngineAtSite(EngineContract, ExecContract, GangContract, TrafficContract):
     python, bind = sys.executable, "127.0.0.1"
 
     @pytest.fixture

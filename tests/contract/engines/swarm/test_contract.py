@@ -1,6 +1,7 @@
 """The engine contract on the Swarm engine, over a real Swarm of a manager and three workers."""
 
 import pytest
+from tests.contract.engines.gang_contract import GangContract
 
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig
@@ -8,7 +9,10 @@ from commonage.testing.engine_rig import EngineRig
 pytestmark = pytest.mark.needs("docker")
 
 
-class TestSwarm(EngineContract):
+class TestSwarm(EngineContract, GangContract):
+    nodes = ("worker1", "worker2")
+    host_file = "cm-{} slots=1"
+
     async def test_its_loops_are_named(self, rig: EngineRig) -> None:
         names = [iterations.name for iterations in (await rig.engine()).loops()]
         assert names == [

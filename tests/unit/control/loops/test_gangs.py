@@ -46,12 +46,15 @@ async def test_they_start_at_once_and_know_each_other() -> None:
     async with site.open() as control:
         members = await submit(control)
         await site.clock.advance(1)
-        start_requests = [dict(site.world.runs[f"{one.id}-1"].request.variables) for one in members]
+        requests = [site.world.runs[f"{one.id}-1"].request for one in members]
+    start_requests = [dict(one.variables) for one in requests]
     nodes = [site.there(one).attempt.allocation.node for one in members]  # type: ignore[union-attr]  # they all started
     assert sorted(nodes) == ["n0", "n1", "n2"]
     assert [order["COMMONAGE_GANG_RANK"] for order in start_requests] == ["0", "1", "2"]
     assert {order["COMMONAGE_GANG_SIZE"] for order in start_requests} == {"3"}
     assert {order["COMMONAGE_GANG_NODES"] for order in start_requests} == {",".join(nodes)}
+    assert {one.gang for one in requests} == {tuple(f"{one.id}-1" for one in members)}
+    assert [one.rank for one in requests] == [0, 1, 2]
 
 
 async def test_none_starts_while_one_would_have_no_place() -> None:

@@ -53,6 +53,14 @@
   [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
   [ ! -d /run/commonage/jupyter ] ||
     export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
+  if [ -n "${COMMONAGE_GANG_HOSTS-}" ]; then
+    (
+      IFS=,
+      for host in $COMMONAGE_GANG_HOSTS; do
+        echo "$host slots=$COMMONAGE_GANG_SLOTS"
+      done
+    ) >"$COMMONAGE_HOST_FILE"
+  fi
   if ! [ -f "$control/stop" ]; then
     unset control
     exec "$@"

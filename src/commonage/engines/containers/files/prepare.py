@@ -184,6 +184,12 @@ _FILES = {
     JUPYTER: (
         "labconfig/default_setting_overrides.json",
         "jupyter_server_config.py",
+        "commonage_jobs.py",
+        "commonage_magic.py",
+        "commonage_server.py",
+        "startup.py",
+        "labextensions/commonage/package.json",
+        "labextensions/commonage/static/run_as_job.js",
         "commonage_session.py",
         "labextensions/@commonage/session/package.json",
         "labextensions/@commonage/session/static/remoteEntry.js",
@@ -212,8 +218,8 @@ def put_in(place: Path) -> None:
         for name in names:
             target = place / folder.name / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            for above in target.relative_to(place).parents[:-1]:
-                (place / above).chmod(_FOLDER_MODE)
+            for above in (one for one in target.parents if one.is_relative_to(place / folder.name)):
+                above.chmod(_FOLDER_MODE)
             fresh = target.with_name(f".{target.name}.new")
             fresh.unlink(missing_ok=True)
             fresh.write_bytes((folder / name).read_bytes())

@@ -16,8 +16,8 @@ import time
 from datetime import datetime
 from typing import Any
 
-from jupyter_server.base.handlers import APIHandler  # type: ignore[import-not-found]  # sessions have it
-from jupyter_server.utils import url_path_join  # type: ignore[import-not-found]  # likewise
+from jupyter_server.base.handlers import APIHandler  # sessions have it
+from jupyter_server.utils import url_path_join  # likewise
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 

@@ -1,7 +1,8 @@
 """Loads Commonage's part of a session's Jupyter server, and offers the apps of apps.json that its environment has.
 
 Read by Jupyter at the start of a session, so it uses the standard library only. It names the apps found in the file
-`commonage-apps` of the session's temporary folder; the control plane reads it for the portal.
+`commonage-apps` of the session's temporary folder; the control plane reads it for the portal. It makes our modules
+importable, adds our extensions of JupyterLab, and has IPython kernels load the cell magic.
 """
 
 from __future__ import annotations
@@ -135,8 +136,9 @@ def _write_found(found: list[str], path: str) -> None:
 
 if os.environ.get("COMMONAGE_WORKLOAD_ID"):
     sys.path.append(_HERE)
+    os.environ.setdefault("PYTHONSTARTUP", os.path.join(_HERE, "startup.py"))
     c = get_config()  # type: ignore[name-defined] # noqa: F821 - Jupyter provides it
-    c.ServerApp.jpserver_extensions.update({"commonage_session": True})
+    c.ServerApp.jpserver_extensions.update({"commonage_session": True, "commonage_server": True})
     c.LabServerApp.extra_labextensions_path.append(os.path.join(_HERE, "labextensions"))
 
 # Other programs of Jupyter in the session read this file, too.
