@@ -18,6 +18,7 @@ from commonage import __version__
 from commonage.api import failures
 from commonage.api.auth import Auth
 from commonage.api.routes import (
+    classes,
     cron_jobs,
     environments,
     events,
@@ -39,6 +40,7 @@ from commonage.api.routing import NO_SERVICES, Context, Services
 from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
 from commonage.domain.nodes import LOCAL_SITE
+from commonage.wire.classes import AskIn, ClassIn, ClassMessageIn, ConsentIn
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
@@ -54,13 +56,13 @@ from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
     workloads, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry, resources,
-    tenants, offboarding, installation,
+    tenants, classes, offboarding, installation,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
-    VisitorsIn,
+    VisitorsIn, ClassIn, ClassMessageIn, AskIn, ConsentIn,
 )  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {

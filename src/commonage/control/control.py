@@ -10,6 +10,11 @@ from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
+from commonage.control.classes.admission import check_seats
+from commonage.control.classes.classes import Classes
+from commonage.control.classes.loop import ClassLoop
+from commonage.control.classes.meetings import KEEP_S, Meetings
+from commonage.control.classes.seats import Seats
 from commonage.control.engines import Engines
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
@@ -147,9 +152,10 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
-        self.execs, self.visits = (
-            Execs(self.queries, live_state, writer, engines, clock),
-            Visits(self.queries, writer, adapters.identity, clock, settings),
+        self._meetings, self.execs, self.visits = (
+            meetings := Meetings(store, writer, clock, settings),
+            Execs(self.queries, live_state, writer, engines, clock, meetings),
+            Visits(self.queries, writer, adapters.identity, clock, settings, meetings),
         )
         self.gangs = Gangs(store, live_state, writer, clock)
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
@@ -191,17 +197,30 @@ class Control:
         self._follow()
 
     def _add_administration(self, adapters: Adapters) -> None:
-        """What changes resources, users and tenants."""
+        """What changes resources, users and tenants, and classes, which are both."""
+        self._seats = Seats(
+            self.store, self.live_state, self.settings, lambda workload: self.queries.details(workload).reason
+        )
+        self._class_loop = ClassLoop(
+            self.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.identity,
+            self.reservations, self.clock, self.settings, self._meetings, self._seats,
+            self.workloads.start_session_by_hub,
+        )  # fmt: skip
         builtin = replace(self.settings.platform, environments=tuple(adapters.environments))
         self.resources = Resources(
             self.store, self.live_state, self.writer, self.clock, self.settings, adapters.support, builtin,
             self.engines, self._declare,
             lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
+            lambda before, after: check_seats(before, after, self.live_state, self.clock.now()),
+        )  # fmt: skip
+        self.classes = Classes(
+            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self._meetings,
+            self._seats, self._class_loop,
         )  # fmt: skip
         self._settings_file = adapters.declared
         self.git_sources = GitSources(self.writer, self.clock, self.settings)
         self.offboardings = self._offboardings(adapters)
-        self._loops.append(self.offboardings)
+        self._loops += [self.offboardings, self._class_loop]
 
     def _offboardings(self, adapters: Adapters) -> Offboardings:
         planner = Planner(
@@ -231,13 +250,15 @@ class Control:
         self.catalogue.declare(platform.environments)
         self.node_pools.declare(platform.node_pools)
         self.reservations.refresh()
+        self._class_loop.declared()
 
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
-            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended,
+            self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self._seats.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
+        self.usage_reports.measured.follow(self._seats.measured)
         self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.conditions_changed)
@@ -263,6 +284,8 @@ class Control:
         await self.usage_reports.open()
         await self.images.open()
         await self.reservations.open()
+        await self._meetings.open()
+        await self._seats.open(self.clock.now() - KEEP_S)
         await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from commonage.domain.classes import Class
 from commonage.domain.permissions import RoleBinding
 from commonage.domain.resources import NodePool, Platform
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
@@ -57,7 +59,8 @@ class Retention:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in
+    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes`, `node_pools` and `classes` are platform
+    resources: built-in
     ones at first,
     then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
     """
@@ -81,6 +84,8 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
+    classes: Mapping[str, Class] = field(default_factory=dict)  # by name
+    class_users: bool = False  # create users in the hub who are on a roster and never signed in
     bundles: BundleLimits = field(default_factory=BundleLimits)
     retention: Retention = field(default_factory=Retention)
     prepull: bool = True
@@ -104,6 +109,7 @@ class ControlSettings:
             volumes=self.volumes,
             node_pools=self.node_pools,
             roles=self.platform_roles,
+            classes=tuple(self.classes.values()),
             prices=self.prices,
         )
 
@@ -114,3 +120,4 @@ class ControlSettings:
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = platform.volumes, platform.node_pools
         self.platform_roles = platform.roles
+        self.classes = {one.name: one for one in platform.classes}

@@ -22,6 +22,7 @@ class Permission(StrEnum):
     READ_OUTPUT = "read-output"
     STOP_WORKLOADS = "stop-workloads"
     ENTER_WORKLOADS = "enter-workloads"
+    TEACH = "teach"
     MANAGE_IMAGES = "manage-images"
     SEE_PLATFORM = "see-platform"
     DRAIN_NODES = "drain-nodes"
@@ -95,7 +96,7 @@ class Role(StrEnum):
 
 _VIEWER = frozenset({_P.SEE_TENANT, _P.SEE_WORKLOADS})
 _MEMBER = frozenset({_P.SEE_TENANT, _P.SUBMIT})
-_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS}
+_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS, _P.TEACH}
 
 PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,

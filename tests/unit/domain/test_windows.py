@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from commonage.control.windows import deadline_of, window_of, windows
+from commonage.domain.windows import deadline_of, window_of, windows
 from commonage.domain.errors import InvalidInput
 from commonage.domain.time_zones import zone_of
 
