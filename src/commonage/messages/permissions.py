@@ -20,7 +20,7 @@ ACTIONS = {
         "run commands in everybody's workloads, open everybody's sessions in the browser, and trigger everybody's cron "
         "jobs"
     ),
-    _P.TEACH: "teach: create, change and remove classes, see the seat of each student, and send messages to all of them",
+    _P.TEACH: "teach: create, change and remove classes, see the seat of each student, and write to all of them",
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
     _P.SEE_PLATFORM: "see nodes, sites, resources, users, homes, metrics and events of the whole platform",
     _P.DRAIN_NODES: "drain and resume nodes, and clear remembered faults",

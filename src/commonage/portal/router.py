@@ -15,6 +15,7 @@ from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
+    classes,
     cron_jobs,
     launch,
     nodes,
@@ -43,6 +44,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             workloads,
             workload,
             cron_jobs,
+            classes,
             nodes,
             reservations,
             usage,

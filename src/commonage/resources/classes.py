@@ -15,8 +15,10 @@ from pydantic import Field, model_validator
 from commonage.domain.classes import AtEnd, Class
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.resources import Document
 from commonage.domain.time_zones import zone_of
 from commonage.domain.windows import Window, window_of, windows
+from commonage.resources.calendars import times_of_calendar
 from commonage.resources.fields import Entry, Form, Mib, Milli, Seconds, SecondsOrZero, check_domain
 from commonage.resources.scheduling import SubjectName
 
@@ -162,3 +164,16 @@ def _rows(text: str) -> Sequence[tuple[int, list[str]]]:
         return [(reader.line_num, row) for row in reader]
     except csv.Error as error:
         raise InvalidInput(f"the roster is no CSV file: {error}", field="roster") from None
+
+
+def with_files(given: Document, roster: str | None, calendar: str | None) -> Document:
+    """The document with the contents of the files. Raises InvalidInput."""
+    document = dict(given)
+    if roster is not None:
+        document["users"] = users_of_csv(roster)
+    if calendar is not None:
+        zone = document.get("time_zone", "UTC")
+        if not isinstance(zone, str):
+            raise InvalidInput("time_zone must be text, like Europe/Berlin", field="document.time_zone")
+        document["times"] = times_of_calendar(calendar, zone)
+    return document

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.requests import Request
 
@@ -13,11 +11,9 @@ from commonage.api.routing import BODY, QUERY, Context, Guarded, asks, body_of, 
 from commonage.control.classes.classes import ClassView, Seat
 from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.classes import ClassMeeting
-from commonage.domain.errors import InvalidInput
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
-from commonage.resources.calendars import times_of_calendar
-from commonage.resources.classes import users_of_csv
+from commonage.resources.classes import with_files
 from commonage.wire.classes import (
     AskIn,
     ClassIn,
@@ -74,22 +70,9 @@ async def put_class(request: Request, name: str) -> ClassOut:
     body = await read_json(request, ClassIn)
     version = ANY_VERSION if body.version is None else body.version
     view = await api.control.classes.put(
-        principal, name, document_of(body.document, body.roster, body.calendar), version
+        principal, name, with_files(body.document, body.roster, body.calendar), version
     )
     return class_out(api, principal, view)
-
-
-def document_of(given: dict[str, Any], roster: str | None, calendar: str | None) -> dict[str, Any]:
-    """The document with the contents of the files. Raises InvalidInput."""
-    document = dict(given)
-    if roster is not None:
-        document["users"] = users_of_csv(roster)
-    if calendar is not None:
-        zone = document.get("time_zone", "UTC")
-        if not isinstance(zone, str):
-            raise InvalidInput("time_zone must be text, like Europe/Berlin", field="document.time_zone")
-        document["times"] = times_of_calendar(calendar, zone)
-    return document
 
 
 @router.delete(

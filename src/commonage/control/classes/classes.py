@@ -111,6 +111,10 @@ class Classes:
         classes = [one for one in self.settings.classes.values() if self._attends(principal, one)]
         return [view for view in (self._view(principal, one) for one in classes) if view.meeting is not None]
 
+    def concern(self, principal: Principal) -> bool:
+        """Whether the caller teaches, or sees a class."""
+        return bool(self._seen(principal) or access_of(principal, self.settings).tenants(Permission.TEACH))
+
     def _seen(self, principal: Principal) -> Sequence[Class]:
         access = access_of(principal, self.settings)
         return [

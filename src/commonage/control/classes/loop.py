@@ -29,6 +29,7 @@ from commonage.domain.lifecycle import StopRequested
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ServerStopped
 from commonage.domain.reasons.classes import (
     ClassEnds,
     ClassNotReserved,
@@ -220,7 +221,9 @@ class ClassLoop:
             async with self._slots:
                 found = self.seats.session(one.name, student)
                 if found is None or found.state.is_terminal:
-                    await self._start_once(one, meeting, student)
+                    # A server that stopped its sessions when it stopped starts them again.
+                    again = found is not None and isinstance(found.reason, ServerStopped)
+                    await self._start_once(one, meeting, student, f"-after-{found.id}" if again and found else "")
             self._done.add(key)
             self._failed.pop(key, None)
         except CommonageError as error:
@@ -231,8 +234,8 @@ class ClassLoop:
                 log.warning("class %s: the session of %s is not started yet: %s", one.name, student, error)
             self._failed[key] = _Failed(SeatFailed(cause=reason), self.clock.now() + RETRY_S)
 
-    async def _start_once(self, one: Class, meeting: ClassMeeting, student: str) -> None:
-        spec = self.spec(one, student, session_key(one.name, meeting.starts_at))
+    async def _start_once(self, one: Class, meeting: ClassMeeting, student: str, again: str) -> None:
+        spec = self.spec(one, student, session_key(one.name, meeting.starts_at) + again)
         if spec.key is not None and await self.store.workload_by_key(student, spec.key) is not None:
             return
         if meeting.id not in {known.id for known in self.meetings.all()}:

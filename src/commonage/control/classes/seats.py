@@ -17,7 +17,7 @@ from commonage.domain.workloads import Kind, State, Workload, workload_of
 from commonage.ports.store import Filter, Store
 
 USES_CPU_MILLI = 100  # a Jupyter server that nobody uses takes less
-SETTLES_S = 20.0  # the start of a session computes, too, and is no use of it
+SETTLES_S = 60.0  # the start of a session computes, too, and is no use of it
 _LOOK_BACK = 2000
 
 
@@ -64,11 +64,15 @@ class Seats:
 
     def measured(self, attempt_id: str, measured: Measured, at: float) -> None:
         """Called with each measurement of an attempt."""
-        busy = (measured.cpu_milli or 0) >= USES_CPU_MILLI or (measured.gpu or 0.0) >= IDLE_BELOW
-        if busy and measured.running_s >= SETTLES_S + measured.span_s:
-            workload = self.live_state.get(workload_of(attempt_id))
-            if workload is not None and self._newest.get((workload.spec.name, workload.spec.owner)) is not None:
-                self._used_at[attempt_id] = at
+        uses_cpu, uses_gpu = (measured.cpu_milli or 0) >= USES_CPU_MILLI, (measured.gpu or 0.0) >= IDLE_BELOW
+        if measured.running_s < SETTLES_S + measured.span_s or not (uses_cpu or uses_gpu):
+            return
+        workload = self.live_state.get(workload_of(attempt_id))
+        if workload is None or (workload.spec.name, workload.spec.owner) not in self._newest:
+            return
+        shares = () if workload.attempt is None else workload.attempt.allocation.shares
+        if uses_cpu or not all(share.simulated for share in shares):  # a simulated GPU is busy without a program
+            self._used_at[attempt_id] = at
 
     def session(self, class_name: str, student: str) -> Workload | None:
         """The newest one, live or ended."""
