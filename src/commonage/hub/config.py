@@ -6,6 +6,7 @@ because the queue does.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +52,19 @@ def configure(c: Config, settings: HubSettings) -> None:
     _configure_sessions(c, settings, secrets)
 
 
+class SqliteConnection(sqlite3.Connection):
+    """A connection of the hub's, which commits about forty times for each session, and does nothing else meanwhile.
+
+    A commit survives the end of the process; a power cut may undo those of the last half minute, and it ends the
+    sessions that they are about. With a journal file, a commit takes 5 to 25 ms on common disks.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for pragma in ("busy_timeout=15000", "journal_mode=WAL", "synchronous=NORMAL"):
+            self.execute(f"PRAGMA {pragma}").close()
+
+
 def _secret(folder: Path, name: str) -> str:
     return (folder / name).read_text(encoding="utf-8").strip()
 
@@ -65,6 +79,10 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     if settings.session_origin:
         _configure_origins(c, settings)
     c.JupyterHub.db_url = settings.database_url
+    if settings.database_url.startswith("sqlite"):
+        c.JupyterHub.db_kwargs = {"connect_args": {"check_same_thread": False, "factory": SqliteConnection}}
+    # Those of its services are random, and compared at each of their calls: 5 ms with the rounds for chosen passwords.
+    c.JupyterHub.trust_user_provided_tokens = True
     c.JupyterHub.upgrade_db = True
     c.JupyterHub.cookie_secret_file = str(secrets / "cookie_secret")
     c.JupyterHub.default_url = PORTAL_PATH

@@ -23,7 +23,16 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, Unav
 _DISK_FULL = ("database or disk is full", "diskfull", "no space left on device", "could not extend file")
 _LOCKED = ("database is locked", "database table is locked", "deadlock", "could not serialize", "lock timeout")
 _READ_ONLY = ("readonly database", "read-only", "unable to open database file", "permission denied")
-_BROKEN = ("file is not a database", "malformed", "disk i/o error")
+_BROKEN = ("file is not a database", "malformed")
+_DISK_FAILS = ("disk i/o error",)
+_GROWS = (
+    "SQLITE_IOERR_SHMSIZE",
+    "SQLITE_IOERR_SHMMAP",
+    "SQLITE_IOERR_SHMOPEN",
+    "SQLITE_IOERR_WRITE",
+    "SQLITE_IOERR_FSYNC",
+)
+"""What SQLite says when its files cannot grow: on a full disk, it is not always SQLITE_FULL."""
 
 
 @contextmanager
@@ -65,7 +74,7 @@ def _unavailable(error: BaseException, where: str, otherwise: str) -> Unavailabl
     def contains(phrases: tuple[str, ...]) -> bool:
         return any(phrase in words for phrase in phrases)
 
-    if contains(_DISK_FULL):
+    if contains(_DISK_FULL) or _cannot_grow(error):
         return Unavailable(
             f"the disk under the database {where} is full: nothing new can be kept until there is room again"
         )
@@ -75,6 +84,16 @@ def _unavailable(error: BaseException, where: str, otherwise: str) -> Unavailabl
         return Unavailable(f"the database {where} cannot be written by this user: {native}", retryable=False)
     if contains(_BROKEN):
         return Unavailable(f"the database {where} is damaged: {native}; restore a backup", retryable=False)
+    if contains(_DISK_FAILS):
+        return Unavailable(
+            f"the disk under the database {where} fails: {native}; if `dmesg` shows errors of the disk, replace it and "
+            "restore a backup"
+        )
     if isinstance(error, InterfaceError):
         otherwise = "closed the connection"
     return Unavailable(f"the database {where} {otherwise}: {native}")
+
+
+def _cannot_grow(error: BaseException) -> bool:
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(original, "sqlite_errorname", "") in _GROWS

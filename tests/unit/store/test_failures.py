@@ -25,6 +25,7 @@ def native(words: str) -> OperationalError:
         ("database is locked", "is locked by another program", True),
         ("attempt to write a readonly database", "cannot be written by this user", False),
         ("database disk image is malformed", "is damaged", False),
+        ("disk I/O error", "the disk under the database /data/commonage.db fails", True),
         ("something new", "does not answer: something new", True),
     ],
 )
@@ -33,6 +34,16 @@ def test_driver_errors_become_a_sentence(words: str, sentence: str, retryable: b
     assert isinstance(error, Unavailable)
     assert sentence in error.message
     assert error.is_retryable is retryable
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_WRITE"])
+def test_a_file_that_cannot_grow_is_on_a_full_disk(name: str) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = name
+    translated_error = caught(OperationalError("INSERT", (), error))
+    assert isinstance(translated_error, Unavailable)
+    assert "is full" in translated_error.message
+    assert translated_error.is_retryable
 
 
 def test_message_does_not_repeat_values() -> None:

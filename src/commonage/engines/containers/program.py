@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.engines.containers.files.control_folder import can_export
-from commonage.engines.rundir.programs import SESSION_COMMAND, command_of, default_variables, id_variables
+from commonage.engines.rundir.programs import SERVING, SESSION_COMMAND, command_of, default_variables, id_variables
 from commonage.engines.rundir.workspaces import folder_name
 from commonage.files import preload
 
@@ -41,7 +40,7 @@ case "$first" in
 esac
 exec "$@"
 """
-_SERVING = (Path(__file__).parent / "serving.py").read_text(encoding="utf-8")
+_SERVING = SERVING.read_text(encoding="utf-8")
 
 CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
 """The same Jupyter server as everywhere; this one starts and ends faster."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
@@ -43,6 +44,9 @@ def not_running(attempt_id: str) -> NotRunning:
 
 _SHELL = 'exec "${SHELL:-$(command -v bash || command -v sh)}"'
 _TERMINALS = json.dumps({"shell_command": ["/bin/sh", "-c", _SHELL]})
+
+SERVING = Path(__file__).with_name("serving.py")
+"""The program that runs a session's server faster than that server does itself."""
 
 SESSION_COMMAND = (
     "jupyterhub-singleuser",

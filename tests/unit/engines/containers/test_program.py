@@ -20,6 +20,7 @@ from commonage.engines.containers.program import (
     shared_variables,
 )
 from commonage.engines.rundir.programs import SESSION_COMMAND
+from commonage.engines.rundir.serving import global_folder
 
 INSIDE = ContainerNetwork("10.213.0.1", frozenset({8081}))
 
@@ -259,3 +260,41 @@ def test_version_that_needs_the_module_is_reimported(tmp_path: Path) -> None:
     done = run(tmp_path, f"#!{sys.executable}\n{USED}")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["False", "runs", "tables are read", "pages are read", "False", "a page"]
+
+
+def test_a_server_does_not_ask_node(tmp_path: Path) -> None:
+    pages(tmp_path, "")
+    for name, text in {
+        "jupyterlab/__init__": "",
+        "jupyterlab/commands": "def _yarn_config(logger): raise SystemExit('node was started')\n",
+        "jupyter_lsp/__init__": "",
+        "jupyter_lsp/types": "class LanguageServerManagerAPI:\n"
+        "    def _npm_prefix(self, npm): raise SystemExit('npm was started')\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    program = (
+        "from jupyterlab import commands\nfrom jupyter_lsp.types import LanguageServerManagerAPI as Api\n"
+        "print(commands._yarn_config(None)['yarn config'], Api()._npm_prefix('/opt/node/bin/npm'))\n"
+    )
+    assert run(tmp_path, f"#!{sys.executable}\n{program}").stdout == "{} /opt/node\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "npmrc", "npm", "folder"),
+    [
+        ("", "", "/opt/conda/bin/npm", "/opt/conda"),
+        ("", "", "/usr/bin/npm", "/usr/local"),
+        ("", "color=always\nprefix = ~/npm\n", "/usr/bin/npm", "{home}/npm"),
+        ("", "prefix=${HOME}/npm\n", "/usr/bin/npm", "{home}/npm"),
+        ("/scratch/npm", "prefix=~/npm\n", "/usr/bin/npm", "/scratch/npm"),
+    ],
+)
+def test_global_folder_of_npm_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, npmrc: str, npm: str, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("npm_config_prefix", raising=False)
+    monkeypatch.setenv("NPM_CONFIG_PREFIX", variable)
+    (tmp_path / ".npmrc").write_text(npmrc)
+    assert global_folder(npm) == folder.format(home=tmp_path)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from commonage.engines.process.processes import boot_id
 from commonage.engines.process.translate import Program
+from commonage.engines.rundir.programs import SERVING
 
 log = logging.getLogger(__name__)
 PROGRAM = "jupyterhub-singleuser"
@@ -239,7 +240,7 @@ def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int
         with theirs:
             process = subprocess.Popen(
                 # In a session of its own, so that Ctrl-C does not reach it.
-                [str(programs / "python"), "-I", "-u", _ZYGOTE, " " * _ROOM_FOR_A_NAME],
+                [str(programs / "python"), "-I", "-u", _ZYGOTE, str(SERVING), " " * _ROOM_FOR_A_NAME],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -4,8 +4,8 @@ Most of a session's start is imports, the same for all of an environment. The en
 program, so it uses the standard library only. It imports once, reports on its stdin (a socket) that it is ready, and
 waits there for requests. For each request it forks a keeper, which does for the session what shim.sh does for other
 programs: claim the run folder, join the cgroups, wait, record the end. Called by sessions.py: python -I -u zygote.py
-PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their sessions
-do not.
+SERVING PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their
+sessions do not.
 
 A fork must equal a fresh process. So nothing is imported here that would keep data of one user: Jupyter's own modules
 read HOME and similar variables at import, libraries do not. Variables that were read anyway are recorded and reported;
@@ -29,16 +29,16 @@ import time
 from types import FrameType
 from typing import Any
 
-# Modules that `jupyterhub-singleuser` loads until its first page, except Jupyter's own. Missing ones are skipped.
+# Modules that `jupyterhub-singleuser` loads until its first page, except Jupyter's own, and those of the hub, which
+# serving.py leaves out. Missing ones are skipped.
 LIBRARIES = (
-    "aiodns", "aiohttp", "alembic.command", "anyio.to_thread", "argon2", "async_lru", "babel", "bleach.css_sanitizer",
-    "bs4", "cryptography.fernet", "dateutil.parser", "defusedxml.ElementTree", "difflib", "httpx", "jinja2", "json5",
-    "jsonschema", "jupyter_core.application", "jupyter_events", "mako.template", "mistune", "nbformat.sign",
-    "notebook_shim.traits", "overrides", "packaging.specifiers", "pandocfilters", "prometheus_client",
-    "pygments.formatters.html", "pygments.lexers.html", "pygments.lexers.python", "pygments.styles.default", "requests",
-    "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite", "sqlalchemy.ext.compiler", "sqlalchemy.orm",
-    "sqlite3", "tarfile", "terminado", "tomllib", "tornado.httpserver", "tornado.simple_httpclient",
-    "tornado.websocket", "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
+    "aiodns", "aiohttp", "anyio.to_thread", "argon2", "async_lru", "babel", "bleach.css_sanitizer", "bs4",
+    "cryptography.fernet", "dateutil.parser", "defusedxml.ElementTree", "difflib", "httpx", "jinja2", "json5",
+    "jsonschema", "jupyter_core.application", "jupyter_events", "mistune", "nbformat.sign", "notebook_shim.traits",
+    "overrides", "packaging.specifiers", "pandocfilters", "prometheus_client", "pygments.formatters.html",
+    "pygments.lexers.html", "pygments.lexers.python", "pygments.styles.default", "requests", "sqlite3", "tarfile",
+    "terminado", "tomllib", "tornado.httpserver", "tornado.simple_httpclient", "tornado.websocket",
+    "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
     "zmq.eventloop.zmqstream",
 )  # fmt: skip
 # Not preloaded: on import they set up threads or a GPU from variables that differ between sessions.
@@ -53,6 +53,8 @@ _BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collectio
 
 def main() -> None:
     """Import, report ready, and fork until the control plane ends. Returns only in a session, after its program."""
+    serving = runpy.run_path(sys.argv[1])
+    end = serving["Exit"]()
     read = _import_libraries()
     why = _reason_not_to_fork()
     _tell({"refused": why} if why else {"read": sorted(read)})
@@ -63,7 +65,7 @@ def main() -> None:
     _rename("commonage-warm-parent", os.path.dirname(sys.executable))
     ask = _serve()
     _become(ask)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    serving["run"](end)
 
 
 def _import_libraries() -> set[str]:
