@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commonage.domain.reasons import classes as r
-from commonage.messages.template import Say, Texts, moment
+from commonage.messages.template import Say, Texts, moment, sentence
 
 
 def _starts(reason: r.SeatStarts, say: Say) -> str:
@@ -30,7 +30,7 @@ TEXTS: Texts = {
         "signs in and opens the class. An admin can let classes create users with the setting `class_users`."
     ),
     r.SeatFailed: "The session could not be started, and is tried again. {cause}",
-    r.ClassAnnouncement: "{by} to all of class {class_name}: {text}",
+    r.ClassAnnouncement: lambda reason, _: f"{reason.by} to all of class {reason.class_name}: {sentence(reason.text)}",
     r.ClassEnds: "Class {class_name} is over. Save your work: your session stops at {stops_at}.",
     r.ClassOver: "Stopped, because class {class_name} is over. Files in your home are kept.",
     r.LeftRoster: "Stopped, because its owner is no longer on the roster of class {class_name}.",

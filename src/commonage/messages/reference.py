@@ -10,6 +10,7 @@ from commonage.domain.reasons import (
     REASONS,
     Reason,
     attempts,
+    classes,
     cron_jobs,
     devices,
     engines,
@@ -21,7 +22,7 @@ from commonage.domain.reasons import (
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs)
+_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs, classes)
 
 
 def reference() -> str:

@@ -77,7 +77,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     classes.ClassOut: Description(
         (ClassView, Class),
         own="seat_count version session_url document",
-        hidden="one resource session counts seats users groups text",
+        hidden="one resource session users groups",
     ),
     classes.ConsentOut: Description((Consent,)),
     classes.MeetingOut: Description((ClassMeeting,), hidden="id class_name warned over"),
