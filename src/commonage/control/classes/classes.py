@@ -174,6 +174,8 @@ class Classes:
         access = access_of(principal, self.settings)
         access.need(Permission.TEACH, str(document.get("tenant", "")))
         before = self.settings.classes.get(name)
+        if before is not None and before not in self._seen(principal):
+            raise Conflict(f"the name {name} is taken by a class of another tenant; choose another name")
         if before is not None:
             access.need(Permission.TEACH, before.tenant)
         await self.resources.put_for(principal.name, document, version, kind=key[0], name=name)
