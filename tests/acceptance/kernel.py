@@ -3,6 +3,8 @@
 import asyncio
 import json
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +35,19 @@ async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str
     return texts
 
 
+@asynccontextmanager
+async def computing(session_url: str, token: str, source: str) -> AsyncIterator[None]:
+    """A kernel was sent a cell, and its WebSocket stays open inside. It is not waited for."""
+    session_url, host = by_number(session_url)
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}", **host}) as http:
+        async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
+            assert made.status == 201, await made.text()
+            kernel = (await made.json())["id"]
+        async with http.ws_connect(f"{session_url}api/kernels/{kernel}/channels") as channel:
+            await channel.send_json(_execute(source, uuid.uuid4().hex))
+            yield
+
+
 async def terminal_says(session_url: str, token: str, command: str, end: str) -> str:
     """What a terminal of the session shows until `end` stands in it, which `command` has it print."""
     session_url, host = by_number(session_url)
@@ -51,13 +66,17 @@ async def terminal_says(session_url: str, token: str, command: str, end: str) ->
     return text
 
 
-async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
-    message = uuid.uuid4().hex
+def _execute(source: str, message: str) -> dict[str, Any]:
     content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     header = {"msg_id": message, "msg_type": "execute_request", "username": "test", "session": "test", "version": "5.3"}
-    await channel.send_json(
-        {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": []}
-    )
+    return {
+        "header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell", "buffers": [],
+    }  # fmt: skip
+
+
+async def _run_cell(channel: aiohttp.ClientWebSocketResponse, source: str) -> str:
+    message = uuid.uuid4().hex
+    await channel.send_json(_execute(source, message))
     text = ""
     async for received in channel:
         if received.type is not aiohttp.WSMsgType.TEXT:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.acceptance.kernel import by_number, run_notebook, terminal_says
+from tests.acceptance.kernel import by_number, computing, run_notebook, terminal_says
 from tests.acceptance.served import Served, served
 from tests.fakes.waiting import wait_until
 
 from commonage.engines.containers.program import CONTAINER_SESSION
 from commonage.engines.rundir.programs import SESSION_COMMAND
+from commonage.wire.workloads import WorkloadOut
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -106,6 +107,77 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     # The GPU is held from the allocation on, also while the environment is being made.
     held_s = ended.ended_at - alice.attempts(session.id)[0].allocated_at
     assert used["alice"] == pytest.approx(16 * held_s / 3600, rel=0.2)
+
+
+IDLERS = """
+kind: Tenant
+name: idlers
+members: [{{user: carol, role: member}}]
+idle: {{after: {after}, warn: 6s}}
+"""
+
+
+def _let_idle(installation: Served, after: str) -> None:
+    """Sessions of Carol's tenant are stopped after this idle time. Their next report is two seconds away at most."""
+    applied = installation.folder / "idlers.yml"
+    applied.write_text(IDLERS.format(after=after))
+    done = installation.cli("apply", str(applied), "--yes", token=installation.token("admin", "--admin"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _session_of_carol(installation: Served, name: str, **options: str) -> WorkloadOut:
+    asked = installation.hub(
+        "POST", f"/users/carol/servers/{name}",
+        json={"environment": "notebook", "cpus": "0.2", "memory": "512MiB", "tenant": "idlers", **options},
+    )  # fmt: skip
+    assert asked.status_code in (201, 202), asked.text
+
+    def running() -> WorkloadOut | None:
+        found = installation.client("carol").workloads(kind="session", state=["running"])
+        return next((one for one in found if one.name == name), None)
+
+    return wait_until(running, within_s=300)
+
+
+async def _until_it_ends(installation: Served, idle: WorkloadOut, busy: WorkloadOut) -> None:
+    """Both have a kernel and an open WebSocket, like an open page; only one computes."""
+    client, token = installation.client("carol"), _session_token(installation, "carol")
+    async with computing(busy.url, token, "while True: pass"), computing(idle.url, token, "1 + 1"):
+        await asyncio.to_thread(_let_idle, installation, "12s")
+        await asyncio.wait_for(asyncio.to_thread(client.wait, idle.id), 180)
+        assert (await asyncio.to_thread(client.workload, busy.id)).state == "running"
+
+
+def test_an_idle_session_ends_and_a_busy_one_is_kept_and_gives_its_gpu_back(installation: Served) -> None:
+    _let_idle(installation, "1h")
+    carol, token = installation.client("carol"), _session_token(installation, "carol")
+    busy = _session_of_carol(installation, "busy", gpus="4GiB")
+    idle = _session_of_carol(installation, "idle")
+    for one in (busy, idle):
+        wait_until(lambda url=one.url: _answers(url, token))
+    asyncio.run(_until_it_ends(installation, idle, busy))
+
+    # The idle one was warned and stopped, although its page was open; a kernel that computes is use.
+    ended = carol.wait(idle.id)
+    assert (ended.state, ended.reason.code) == ("stopped", "IdleTooLong")
+    said = [event.reason.code for event in carol.event_page(idle.id).items]
+    assert said.index("IdleWarning") < said.index("Stopping")
+    there = carol.workload(busy.id)
+    assert (there.state, there.activity) == ("running", "active"), "its kernel computes, though its page is closed"
+    assert "IdleWarning" not in [event.reason.code for event in carol.event_page(busy.id).items]
+
+    # Its owner keeps it, and lets it go on without its GPU.
+    kept = installation.cli("extend", "busy", "30m", token=installation.token("carol"))
+    assert kept.returncode == 0, kept.stderr
+    assert carol.workload(busy.id).kept_until > time.time() + 1700
+    released = installation.cli("release-gpu", "busy", token=installation.token("carol"))
+    assert released.returncode == 0, released.stderr
+    assert carol.wait(busy.id).reason.code == "GpuReleased"
+    again = wait_until(lambda: list(carol.workloads(kind="session", state=["running"])), within_s=120)[0]
+    assert (again.name, again.shares, again.request.gpus) == ("busy", [], None)
+    wait_until(lambda: _answers(again.url, token))
+    carol.stop(again.id)
+    carol.wait(again.id)
 
 
 def test_what_only_a_hub_needs_is_left_out_of_the_notebooks_server(installation: Served, tmp_path: Path) -> None:

@@ -331,3 +331,28 @@ async def test_info_and_launch_options(api: Api, ann: httpx2.AsyncClient) -> Non
     async with api.client(None) as nobody:
         health = await nobody.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
+
+
+async def test_a_session_reports_its_activity_and_is_kept(api: Api, ann: httpx2.AsyncClient) -> None:
+    api.engine.default = Behaviour(lasts_s=None)
+    made = await submitted(ann, kind="session", command=[], name="lab")
+    path = f"/workloads/{made['id']}"
+    assert (await reaches(ann, made["id"], "running"))["activity"] == "unknown"
+    said = {"attempt": 1, "idle_s": 90.0, "busy": False, "programs": []}
+    answer = await ann.post(f"{path}/activity", json=said)
+    assert (answer.status_code, answer.json()) == (200, {"notices": [], "next_s": 60.0})
+    found = (await ann.get(path)).json()
+    assert found["activity"] == "idle"
+    assert time.time() - found["active_at"] >= 90
+    for wrong in ({**said, "idle_s": -1}, {**said, "attempt": 0}, {**said, "programs": ["x" * 65]}):
+        assert (await ann.post(f"{path}/activity", json=wrong)).status_code == 422
+    assert (await ann.post(f"{path}/activity", json={**said, "attempt": 7})).json()["code"] == "not-running"
+    async with api.client("bob") as bob:
+        for what in ("activity", "extend", "release-gpu"):
+            answer = await bob.post(f"{path}/{what}", json=said if what == "activity" else None)
+            assert (answer.status_code, answer.json()["code"]) == (404, "workload-not-found")
+    kept = (await ann.post(f"{path}/extend", json={"for_s": 600})).json()
+    assert kept["kept_until"] == pytest.approx(time.time() + 600, abs=30)
+    assert (await ann.post(f"{path}/extend", json={"for_s": 0})).status_code == 422
+    refused = await ann.post(f"{path}/release-gpu")
+    assert (refused.status_code, refused.json()["code"], refused.json()["detail"]) == (409, "no-gpu", "It has no GPU.")

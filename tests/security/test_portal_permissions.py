@@ -62,6 +62,8 @@ ROWS = {
     "GET workloads/{id}/live": Row(P.SEE_WORKLOADS, P.SEE_WORKLOADS),
     "GET workloads/{id}/log": Row(P.READ_OUTPUT, P.SEE_WORKLOADS),
     "POST workloads/{id}/stop": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "POST workloads/{id}/extend": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
+    "POST workloads/{id}/release-gpu": Row(P.STOP_WORKLOADS, P.SEE_WORKLOADS),
     "POST workloads/{id}/open": Row(P.ENTER_WORKLOADS, P.SEE_WORKLOADS),
     "GET nodes": EVERYBODY,
     "GET live/nodes": EVERYBODY,

@@ -18,6 +18,7 @@ from commonage import __version__
 from commonage.api import failures
 from commonage.api.auth import Auth
 from commonage.api.routes import (
+    activity,
     classes,
     cron_jobs,
     environments,
@@ -40,6 +41,7 @@ from commonage.api.routing import NO_SERVICES, Context, Services
 from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
 from commonage.domain.nodes import LOCAL_SITE
+from commonage.wire.activity import ActivityIn, ExtendIn
 from commonage.wire.classes import AskIn, ClassIn, ClassMessageIn, ConsentIn
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.hub import API_PATH
@@ -55,14 +57,14 @@ from commonage.wire.visits import VisitorsIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
-    workloads, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry, resources,
-    tenants, classes, offboarding, installation,
+    workloads, activity, cron_jobs, events, usage, execs, visits, nodes, sites, environments, images, registry,
+    resources, tenants, classes, offboarding, installation,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
-    VisitorsIn, ClassIn, ClassMessageIn, AskIn, ConsentIn,
+    VisitorsIn, ActivityIn, ExtendIn, ClassIn, ClassMessageIn, AskIn, ConsentIn,
 )  # fmt: skip
 _SECURITY_SCHEMES = {
     "bearer": {

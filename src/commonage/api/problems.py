@@ -95,7 +95,12 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     409: {
         "conflict": ("Conflict", "The request conflicts with the current state of the resource."),
-        "not-running": ("Not running", "Commands can only run in a running workload."),
+        "not-running": ("Not running", "This is only possible with a running workload."),
+        "extension-refused": (
+            "Cannot be extended",
+            "Quota, maximum age or a reservation allow no more time, or the workload has no limit.",
+        ),
+        "no-gpu": ("No GPU to release", "The workload is no session, holds no GPU, or cannot run without one."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped."),
         "cron-job-exists": (
             "Cron job exists",

@@ -40,6 +40,10 @@ COMMANDS: dict[str, Row] = {
     "explain": Row(
         "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
+    "extend": Row("commonage.cli.workloads.manage:extend", "Keep a workload for longer.", WORKLOADS),
+    "release-gpu": Row(
+        "commonage.cli.workloads.manage:release_gpu", "Start a session again without its GPU.", WORKLOADS
+    ),
     "stop": Row("commonage.cli.workloads.manage:stop", "Stop workloads.", WORKLOADS),
     "cron-job": Row(
         "commonage.cli.workloads.cron_job:cron_job", "List, suspend, trigger and remove jobs that repeat.", WORKLOADS

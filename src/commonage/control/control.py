@@ -47,8 +47,10 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
+from commonage.control.usage.idle import Idle
 from commonage.control.usage.quota_notices import QuotaNotices
 from commonage.control.usage.quota_use import QuotaUses
+from commonage.control.usage.unused_gpus import UnusedGpus
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.admission import LiveLimits
@@ -56,6 +58,7 @@ from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.cron_jobs import CronJobs
 from commonage.control.workloads.cron_sites import CronSites
 from commonage.control.workloads.execs import Execs
+from commonage.control.workloads.extensions import Extensions
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.visits import Visits
@@ -151,7 +154,7 @@ class Control:
         self.bundles = UserBundles(adapters.bundles, live_state, writer, clock, settings)
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
-        self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock, settings)
+        self._add_queries()
         self._meetings, self.execs, self.visits = (
             meetings := Meetings(store, writer, clock, settings),
             Execs(self.queries, live_state, writer, engines, clock, meetings),
@@ -189,12 +192,22 @@ class Control:
         self.retention = RetentionLoop(store, live_state, writer, clock, settings.retention)
         self._loops: list[Loop] = [
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
-            self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
+            self.idle, self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
             self.retention, self.cron_jobs, self.cron_sites, self.reconcile.watches,
             self.node_pools, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
         self._follow()
+
+    def _add_queries(self) -> None:
+        """What users see of workloads, and what limits their sessions."""
+        live_state, writer, clock, settings = self.live_state, self.writer, self.clock, self.settings
+        self.unused_gpus = UnusedGpus(live_state, writer, clock, settings)
+        self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, clock, settings)
+        self.queries = WorkloadQueries(
+            self.store, live_state, self.feed, self.engines, self.metrics, clock, settings, self.idle
+        )
+        self.extensions = Extensions(self.queries, live_state, writer, self.idle, clock, settings)
 
     def _add_administration(self, adapters: Adapters) -> None:
         """What changes resources, users and tenants, and classes, which are both."""
@@ -268,6 +281,7 @@ class Control:
         try:
             await self.watchdog.check(round_)
             await self.device_warnings.collect()
+            await self.unused_gpus.add(round_)
         except CommonageError as error:
             lost = error
         await self.usage_reports.add(round_, frozenset(one.attempt_id for one in self.watchdog.over))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.classes import Class
+from commonage.domain.idle import DEFAULT_RULE, IdleRule
 from commonage.domain.permissions import RoleBinding
 from commonage.domain.resources import NodePool, Platform
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
@@ -91,6 +92,8 @@ class ControlSettings:
     prepull: bool = True
     home_quota_mib: int | None = None
     warn_before_s: float = 300.0
+    idle: IdleRule = DEFAULT_RULE
+    gpu_unused_after_s: float = 900.0
     sample_every_s: float = 5.0
     gpu_over_share: str = "contended"
     gpu_over_share_after_s: float = 60.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import InvalidInput
+from commonage.domain.idle import NO_RULE, IdleRule
 from commonage.domain.reasons import Reason
 from commonage.domain.workloads import Kind
 from commonage.units import quoted
@@ -28,7 +29,7 @@ class Environment:
     On a process site it is a Python environment: made by uv from `requirements` (a list in pip's syntax), or an
     existing one (`python`, the path of its interpreter). Elsewhere it is an `image`. `variables` are set for every
     workload in it. `kinds` are the kinds of workloads that may use it. `tenant`: only its members may use it (None:
-    everyone). `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires.
+    everyone). `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires. `idle` is about its sessions.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Environment:
     tenant: str | None = None
     needs_gpu: bool = False
     min_vram_mib: int = 0
+    idle: IdleRule = NO_RULE
 
 
 class EnvironmentState(StrEnum):

@@ -71,6 +71,24 @@ class TimeLimitNear:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleWarned:
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWarningWithdrawn:
+    """Something happened in the session, or it no longer has a limit of idle time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """It is kept until then, against its time limit and as idle."""
+
+    until: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Reassigned:
     """It gets another owner or tenant, while it waits. `spec` differs in nothing else, except for the client key."""
 
@@ -87,6 +105,9 @@ Trigger = (
     | AttemptLost
     | StopRequested
     | TimeLimitNear
+    | IdleWarned
+    | IdleWarningWithdrawn
+    | Extended
     | Reassigned
 )
 
@@ -143,8 +164,8 @@ def step(workload: Workload, trigger: Trigger, now: float) -> Step:
             return _ended_without_code(workload, attempt, State.LOST, reason, now)
         case StopRequested(stop):
             return _stop_asked(workload, stop, now)
-        case TimeLimitNear(left_s):
-            return _time_limit_near(workload, left_s)
+        case TimeLimitNear() | IdleWarned() | IdleWarningWithdrawn() | Extended():
+            return _while_it_runs(workload, trigger, now)
         case Reassigned(spec, reason):
             return _reassigned(workload, spec, reason)
     assert_never(trigger)
@@ -175,7 +196,16 @@ def _allocated(workload: Workload, allocation: Allocation, now: float) -> Step:
         return Step(workload)
     attempt = Attempt(allocation.attempt_id, workload.id, number, State.STARTING, allocation)
     reason = attempts.Starting(node=allocation.node_key.label)
-    after = replace(workload, state=State.STARTING, since=now, reason=reason, attempt=attempt, warned=False)
+    after = replace(
+        workload,
+        state=State.STARTING,
+        since=now,
+        reason=reason,
+        attempt=attempt,
+        warned=False,
+        kept_until=None,
+        idle_warned_at=None,
+    )
     return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
 
@@ -364,8 +394,43 @@ def _reassigned(workload: Workload, spec: Spec, reason: Reason) -> Step:
     return Step(replace(workload, spec=spec), (Record(EventKind.AUDIT, reason),))
 
 
+def _while_it_runs(
+    workload: Workload, trigger: TimeLimitNear | IdleWarned | IdleWarningWithdrawn | Extended, now: float
+) -> Step:
+    """What is said to its owner, and what the owner asks for, before a limit ends it."""
+    match trigger:
+        case TimeLimitNear(left_s):
+            return _time_limit_near(workload, left_s)
+        case IdleWarned(reason):
+            return _idle_warned(workload, reason, now)
+        case IdleWarningWithdrawn():
+            return Step(replace(workload, idle_warned_at=None) if _runs_on(workload) else workload)
+        case Extended(until, reason):
+            return _extended(workload, until, reason)
+    assert_never(trigger)
+
+
 def _time_limit_near(workload: Workload, left_s: float) -> Step:
     if workload.warned or workload.stop is not None or not workload.state.holds_allocation:
         return Step(workload)
     near = attempts.TimeLimitNear(left_s=left_s)
     return Step(replace(workload, warned=True), (Record(EventKind.WARNING, near),))
+
+
+def _runs_on(workload: Workload) -> bool:
+    return workload.state is State.RUNNING and workload.stop is None
+
+
+def _idle_warned(workload: Workload, reason: Reason, now: float) -> Step:
+    if not _runs_on(workload) or workload.idle_warned_at is not None:
+        return Step(workload)
+    return Step(replace(workload, idle_warned_at=now), (Record(EventKind.WARNING, reason),))
+
+
+def _extended(workload: Workload, until: float, reason: Reason) -> Step:
+    if not _runs_on(workload) or until <= (workload.kept_until or 0.0):
+        return Step(workload)
+    deadline = workload.deadline
+    warned = workload.warned and (deadline is None or until <= deadline)
+    after = replace(workload, kept_until=until, idle_warned_at=None, warned=warned)
+    return Step(after, (Record(EventKind.PROGRESS, reason),))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
+from commonage.domain.idle import NO_RULE, IdleRule
 from commonage.domain.nodes import Allocation
 from commonage.domain.permissions import RoleBinding
 from commonage.domain.reasons.waiting import QuotaScope, Resource
@@ -93,8 +94,8 @@ class Tenant:
 
     `members` adds roles to those that all have without a binding: users in the hub's group of the same name are
     members, and all users are members of the default tenant. `sites` and `environments`, if not empty, are those that
-    may be used. `site_policy` None: the general one. `max_workloads` replaces the general limit on live jobs and
-    services.
+    may be used. `site_policy` None: the general one. `idle` is about its sessions. `max_workloads` replaces the general
+    limit on live jobs and services.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Tenant:
     max_workloads: int | None = None
     members: tuple[RoleBinding, ...] = ()
     site_policy: SitePolicy | None = None
+    idle: IdleRule = NO_RULE
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,8 @@ class StopCause(StrEnum):
     ADMIN = "admin"
     OVER_SHARE = "over-share"  # it used more VRAM than its share
     EVICTION = "eviction"  # its place is needed or goes away: it is requeued
+    IDLE = "idle"  # nothing happened in the session for long
+    GPU_RELEASE = "gpu-release"  # a session goes on without its GPU, as another workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,8 @@ class Workload:
 
     `reason` says why it is in this state; for a queued one the scheduler's newest explanation is fresher. `retried`
     counts the retries that its retry policy allowed after a failure or a loss, `losses` the requeues after a lost node.
-    `since` is when it entered `state`. `version` counts the writes, for optimistic locking.
+    `since` is when it entered `state`. `version` counts the writes, for optimistic locking. `kept_until`: an extension
+    holds until then; `idle_warned_at`: its owner was told then that it will be stopped as idle.
     """
 
     id: str
@@ -258,6 +261,8 @@ class Workload:
     warned: bool = False
     retried: int = 0
     losses: int = 0
+    kept_until: float | None = None
+    idle_warned_at: float | None = None
     version: int = 1
 
     @property
@@ -269,7 +274,7 @@ class Workload:
         limit, attempt = self.spec.time_limit_s, self.attempt
         if limit is None or attempt is None or not self.state.holds_allocation:
             return None
-        return (attempt.started_at or attempt.allocation.at) + limit
+        return max((attempt.started_at or attempt.allocation.at) + limit, self.kept_until or 0.0)
 
 
 class EventKind(StrEnum):

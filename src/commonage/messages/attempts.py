@@ -110,6 +110,14 @@ TEXTS: Texts = {
         "Its log is larger than {limit_mib}, and the middle of it is left out. Print less, or write to a file."
     ),
     r.TimeLimitNear: "Its time limit ends it in {left_s}.",
+    r.IdleWarning: lambda reason, _: (
+        f"Nothing has happened in it for {format_duration(reason.idle_s)}. "
+        f"{'It gives its GPU back and starts again without one' if reason.keeps_cpu else 'It is stopped'} in "
+        f"{format_duration(reason.left_s)}, unless it is used or kept."
+    ),
+    r.Kept: lambda reason, say: (
+        f"Kept by {reason.by} until {moment(reason.until_at)}.{'' if reason.limit is None else f' {say(reason.limit)}'}"
+    ),
     r.Stopping: "Stopping. {cause}",
     r.Completed: "Exit code 0.",
     r.ExitCode: "Exit code {exit_code}.",
@@ -154,6 +162,10 @@ TEXTS: Texts = {
     ),
     r.ServerStopped: "The server was stopped.",
     r.TimeLimitReached: "Its time limit of {limit_s} is over.",
+    r.IdleTooLong: "Nothing happened in it for {idle_s}.",
+    r.GpuReleased: lambda reason, say: (
+        f"{say(reason.cause)} Its GPU was given back." if reason.cause else f"{reason.by} released its GPU."
+    ),
     r.DependencyNotFound: "It depends on {workload_id}, which does not exist.",
     r.DependencyFailed: _dependency,
     r.OverGpuShare: _over_share,

@@ -75,6 +75,17 @@ def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
     return f"It has held {used}, {share}, for {format_duration(reason.lasted_s)}. {follows}"
 
 
+def _gpu_unused(reason: r.GpuUnused, _say: Say) -> str:
+    others = count(reason.others, "other user") if reason.waiting else count(reason.others, "user")
+    names = [*reason.waiting, *([others] if reason.others else [])]
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    verb = "waits" if len(names) == 1 and reason.others <= 1 else "wait"
+    return (
+        f"Its GPU {reason.gpu} has been unused for {format_duration(reason.unused_s)}, and {who} {verb} for one. "
+        "Release the GPU if you do not need it: the session starts again without it, with the same files."
+    )
+
+
 def _node_state(reason: r.NodeStateChanged, say: Say) -> str:
     return " ".join([f"Node {reason.node} is {reason.state}.", *map(say, reason.causes)])
 
@@ -143,6 +154,8 @@ TEXTS: Texts = {
     ),
     r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.OverGpuShareWarning: _over_share,
+    r.GpuUnused: _gpu_unused,
+    r.ActivityUnknown: "Whether it is used cannot be measured, so it counts as used.",
     r.HomeUsed: _home,
     r.StorageNotEnforced: _not_enforced,
     r.QuotaUse: _quota,
@@ -158,6 +171,7 @@ TEXTS: Texts = {
     r.RestartFailed: "It could not be started again. {cause}",
     r.RestartedTooOften: "It is not started again: it ended with its node {times} times in a row.",
     r.SessionNodeFaulty: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
+    r.SessionWarned: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
     r.SessionRestarted: lambda reason, say: (
         f"{_session(reason.name)} was started again. {say(reason.cause)} What was not saved is gone."
     ),

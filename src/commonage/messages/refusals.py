@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commonage.domain.reasons import refusals as r
 from commonage.domain.reasons.waiting import Resource
+from commonage.domain.requests import format_duration
 from commonage.messages.template import Say, Texts, count, moment
 from commonage.messages.waiting import amount, number, scoped
 
@@ -122,5 +123,20 @@ TEXTS: Texts = {
     ),
     r.ReservationBlocked: _blocked,
     r.ReservationCollides: "No room would be left for reservations that were made before. Choose another time.",
+    r.TimeLimitBeyondMaxAge: (
+        "A time limit of {requested_s} was asked for, and sessions here may run for {max_age_s}. Ask for less time."
+    ),
+    r.MaxAgeReached: "A session here may run for {max_age_s}. Save your work and start a new one afterwards.",
+    r.RoomReserved: "Its room is reserved for others from {starts_at} on.",
+    r.GpuHoursLimit: lambda reason, _: (
+        f"The quota of GPU-hours leaves {format_duration(reason.left_s)} for it this month."
+        if reason.left_s
+        else "The quota of GPU-hours of this month is used up. Release its GPU to go on without one."
+    ),
+    r.NothingToExtend: "It has no time limit, so there is nothing to extend.",
+    r.NoGpuToRelease: lambda reason, _: (
+        "It has no GPU." if reason.is_session else "Only sessions go on without their GPU. Stop it instead."
+    ),
+    r.EnvironmentNeedsGpu: "Environment {environment} needs a GPU. Stop the session instead.",
     r.ReservationRefused: "From {starts_at} until {ends_at}: {cause}",
 }

@@ -13,9 +13,10 @@ from collections import Counter, defaultdict
 from commonage import __version__
 from commonage.control.control import Control
 from commonage.control.queries.node_views import DeviceView, NodeView
+from commonage.domain.idle import ActivityState
 from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import NodeKey, NodeState
-from commonage.domain.workloads import TERMINAL, Kind, State, workload_of
+from commonage.domain.workloads import TERMINAL, Kind, State, StopCause, workload_of
 from commonage.metrics.series import MIB, Families
 from commonage.ports.devices import DeviceSample
 
@@ -110,6 +111,11 @@ def _shares(control: Control, families: Families) -> None:
     families.put("commonage_over_share_workloads", len({one.attempt_id for one in watchdog.over}))
     for action in ("warned", "stopped"):
         families.put("commonage_watchdog_workloads_total", watchdog.counts[action], action)
+    states = Counter(control.idle.state_of(one) for one in control.live_state.in_state(State.RUNNING))
+    for state in ActivityState:
+        families.put("commonage_sessions", states[state], state.value)
+    for action in ("warned", StopCause.IDLE.value, StopCause.GPU_RELEASE.value):
+        families.put("commonage_idle_sessions_total", control.idle.counts[action], action)
 
 
 def _control_plane(control: Control, families: Families) -> None:

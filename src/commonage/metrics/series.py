@@ -100,6 +100,13 @@ SERIES: tuple[Series, ...] = (
         "commonage_workloads_used_gpu_memory_bytes", "gauge", "VRAM in use by workloads, measured.", ("tenant", "kind")
     ),
     Series("commonage_over_share_workloads", "gauge", "Workloads that use more VRAM than their share."),
+    Series("commonage_sessions", "gauge", "Running sessions that are `active`, `idle` or `unknown`.", ("activity",)),
+    Series(
+        "commonage_idle_sessions_total",
+        "counter",
+        "Sessions that were `warned`, stopped (`idle`) or lost their GPU (`gpu-release`) because they were idle.",
+        ("action",),
+    ),
     Series(
         "commonage_watchdog_workloads_total",
         "counter",

@@ -10,7 +10,8 @@ from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.sites import Site, SitePolicy
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.domain.usage import Prices
-from commonage.resources.fields import DevicesMilli, Entry, Form, MibOrZero, MilliOrZero, NotNegative
+from commonage.resources.fields import DevicesMilli, Entry, Form, MibOrZero, MilliOrZero, NotNegative, SecondsOrZero
+from commonage.resources.idle import MAX_AGE, IdleEntry, idle_rule
 
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Hours = Annotated[float, Field(ge=0, le=1_000_000_000, allow_inf_nan=False)]
@@ -99,6 +100,10 @@ class TenantEntry(Form):
         None, description="Most live jobs and services. Missing: the general limit."
     )
     members: tuple[MemberEntry, ...] = Field((), description="Roles in the tenant, each with `user` or `group`.")
+    idle: IdleEntry = Field(
+        IdleEntry(), description="What happens to its idle sessions. An environment may say otherwise."
+    )
+    max_age: SecondsOrZero | None = Field(None, description=MAX_AGE)
 
     @model_validator(mode="after")
     def _check(self) -> TenantEntry:
@@ -143,6 +148,7 @@ class TenantEntry(Form):
             self.max_workloads,
             members,
             self.site_policy,
+            idle_rule(self.idle, self.max_age),
         )
 
 

@@ -11,7 +11,8 @@ from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.domain.resources import NodePool
 from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
 from commonage.domain.workloads import Kind
-from commonage.resources.fields import Form, Labels, Mib, MibOrZero, Milli, Seconds, check_domain
+from commonage.resources.fields import Form, Labels, Mib, MibOrZero, Milli, Seconds, SecondsOrZero, check_domain
+from commonage.resources.idle import MAX_AGE, IdleEntry, idle_rule
 
 
 class EnvironmentEntry(Form):
@@ -27,10 +28,13 @@ class EnvironmentEntry(Form):
     image: str | None = Field(None, description="Container image, for engines that run containers.")
     kinds: tuple[Kind, ...] = Field((Kind.JOB, Kind.SERVICE), description="Kinds of workloads that may use it.")
     variables: dict[str, str] = Field(default_factory=dict, description="Environment variables of its workloads.")
+    idle: IdleEntry = Field(IdleEntry(), description="What happens to its idle sessions. Default: as the tenant says.")
+    max_age: SecondsOrZero | None = Field(None, description=MAX_AGE)
 
     def entry(self) -> Environment:
+        same = {name: value for name, value in self if name not in ("idle", "max_age")}
         changed = {"title": self.title or self.name, "variables": tuple(self.variables.items())}
-        return Environment(**{**dict(self), **changed})
+        return Environment(**{**same, **changed}, idle=idle_rule(self.idle, self.max_age))
 
 
 class VolumeEntry(Form):

@@ -29,6 +29,7 @@ from commonage.sdk.calls import (
     workload_path,
 )
 from commonage.sdk.errors import ApiError, Unreachable
+from commonage.wire.activity import ExtendIn
 from commonage.wire.classes import (
     AskIn,
     ClassIn,
@@ -175,6 +176,16 @@ class Client:
         return self._call(
             Call("POST", workload_path(workload_id, "stop"), WorkloadOut, body=StopIn(reason=reason), repeatable=False)
         )
+
+    def extend(self, workload_id: str, for_s: float = 7200) -> WorkloadOut:
+        """Keep a running workload for at least `for_s` from now. Raises ApiError `extension-refused`, `not-running`."""
+        call = Call("POST", workload_path(workload_id, "extend"), WorkloadOut, body=ExtendIn(for_s=for_s))
+        return self._call(call)
+
+    def release_gpu(self, workload_id: str) -> WorkloadOut:
+        """Start a session again without its GPU; the workload that ends. Raises ApiError `no-gpu`, `not-running`."""
+        call = Call("POST", workload_path(workload_id, "release-gpu"), WorkloadOut, repeatable=False)
+        return self._call(call)
 
     def open_session(self, workload_id: str) -> OpenedOut:
         """Be let into a running session of somebody else, who is told; its address."""

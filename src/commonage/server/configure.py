@@ -163,6 +163,8 @@ def control_settings(settings: Settings) -> ControlSettings:
         class_users=settings.class_users == "create"
         or (settings.class_users == "auto" and settings.authenticator_class == "shared-password"),
         warn_before_s=settings.warn_before,
+        idle=settings.idle_rule,
+        gpu_unused_after_s=settings.gpu_unused_after,
         sample_every_s=settings.sample_every_s,
         gpu_over_share=settings.gpu_over_share,
         gpu_over_share_after_s=settings.gpu_over_share_after,

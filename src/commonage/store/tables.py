@@ -88,6 +88,8 @@ workloads = Table(
     Column("retried", Integer, nullable=False),
     Column("losses", Integer, nullable=False),
     Column("cron_job", Id),
+    Column("kept_until", Double),
+    Column("idle_warned_at", Double),
     sqlite_with_rowid=False,
 )
 

@@ -151,6 +151,8 @@ _OF_WORKLOAD = frozenset(
         "warned",
         "retried",
         "losses",
+        "kept_until",
+        "idle_warned_at",
         "version",
     }
 )

@@ -177,6 +177,8 @@ def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
         warned=draw(st.booleans()),
         retried=draw(st.integers(0, 100)),
         losses=draw(st.integers(0, 100)),
+        kept_until=draw(st.none() | instants()),
+        idle_warned_at=draw(st.none() | instants()),
     )
 
 

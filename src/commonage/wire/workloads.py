@@ -194,6 +194,13 @@ class WorkloadOut(BaseModel):
     started_at: float | None
     ended_at: float | None
     deadline: float | None
+    kept_until: float | None = Field(
+        None, description="It was extended until then, against its time limit and idleness."
+    )
+    activity: Literal["active", "idle", "unknown"] | None = Field(
+        None, description="Whether a running session is used. `unknown` counts as used."
+    )
+    active_at: float | None = Field(None, description="The last sign of use of a running session, if it is known.")
     exit_code: int | None
     site: str | None
     node: str | None

@@ -1,4 +1,6 @@
-"""A session in a container: a real JupyterLab answers, and a kernel computes. The hub beside it is a sliver of one.
+"""A session in a container: a real JupyterLab answers, a kernel computes, and it reports whether it is used.
+
+The hub and the control plane beside it are slivers of them.
 
 Inherited for each engine; `rig` and `visitor` are the fixtures to give.
 """
@@ -44,13 +46,18 @@ class Hub(BaseHTTPRequestHandler):
         known = self.headers.get("Authorization", "").split()[-1:] == [os.environ["JUPYTERHUB_API_TOKEN"]]
         self.said(200, ADA) if known else self.said(403, {"message": "no"})
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.said(200, {})
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
+        if self.path != "/api/workloads/" + os.environ["COMMONAGE_WORKLOAD_ID"] + "/activity":
+            return self.said(200, {})
+        own = self.headers["Authorization"] == "Bearer " + os.environ["COMMONAGE_TOKEN"]
+        message = " ".join(map(str, (own, body["busy"], body["is_measured"])))
+        self.said(200, {"notices": [{"code": "Said", "message": message, "offers": []}], "next_s": 1})
     def log_message(self, *_):
         pass
 ThreadingHTTPServer(("127.0.0.1", 18081), Hub).serve_forever()
 """
 _VARIABLES = {
+    "COMMONAGE_URL": "http://127.0.0.1:18081/api",
     "JUPYTERHUB_API_URL": "http://127.0.0.1:18081/hub/api",
     "JUPYTERHUB_ACTIVITY_URL": "http://127.0.0.1:18081/hub/api/users/ada/activity",
     "JUPYTERHUB_BASE_URL": "/",
@@ -93,7 +100,7 @@ class JupyterContract:
             environment=Environment("jupyter", "JupyterLab", image=NAME),
             command=("/bin/sh", "-c", f"/usr/bin/python3 -c '{_HUB}' & exec \"$@\"", "sh", *CONTAINER_SESSION),
             variables=tuple(_VARIABLES.items()),
-            secrets=(("JUPYTERHUB_API_TOKEN", _TOKEN),),
+            secrets=(("JUPYTERHUB_API_TOKEN", _TOKEN), ("COMMONAGE_TOKEN", "of-the-session")),
         )
         await (await rig.engine()).start(request)
         running = await rig.phase(request.attempt_id, Phase.RUNNING)
@@ -104,6 +111,8 @@ class JupyterContract:
         said = json.loads(visit.stdout)
         assert (said["page"], said["is_lab"], said["kernels"]) == (200, True, ["python3"])
         assert said["strangers"] == 403, "without a token nobody enters"
+        # It reports with its own token. Whether a program beside its server is used, such as this hub, it cannot know.
+        assert said["notices"] == ["True False False"]
         assert said["outputs"] == ["/opt/commonage/kernels/python3 /home/ada\n", "332833500"]
         await (await rig.engine()).stop(request.attempt_id, 10)
         await rig.phase(request.attempt_id, Phase.ENDED)

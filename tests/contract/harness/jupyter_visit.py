@@ -23,7 +23,7 @@ def main() -> None:
     url, token, code = sys.argv[1:]
     with httpx2.Client(base_url=url, headers={"Authorization": f"token {token}"}, timeout=_ANSWER_WITHIN_S) as client:
         _wait(client)
-        page = client.get("lab")
+        page, notices = client.get("lab"), _notices(client)
         specs = client.get("api/kernelspecs").raise_for_status().json()
         kernel = client.post("api/kernels", json={"name": specs["default"]}).raise_for_status().json()
         outputs = _run(f"{url.replace('http', 'ws', 1)}api/kernels/{kernel['id']}/channels", token, code)
@@ -33,6 +33,7 @@ def main() -> None:
             "strangers": httpx2.get(f"{url}api/kernels").status_code,
             "kernels": sorted(specs["kernelspecs"]),
             "outputs": outputs,
+            "notices": notices,
         }
         client.delete(f"api/kernels/{kernel['id']}").raise_for_status()
     print(json.dumps(said))
@@ -47,6 +48,17 @@ def _wait(client: httpx2.Client) -> None:
         except httpx2.TransportError:
             pass
         assert time.monotonic() < deadline, "it does not answer"
+        time.sleep(0.2)
+
+
+def _notices(client: httpx2.Client) -> list[str]:
+    """What the session was told by the control plane, to which it reports."""
+    deadline = time.monotonic() + _ANSWER_WITHIN_S
+    while True:
+        notices = client.get("commonage/notices").raise_for_status().json()["notices"]
+        if notices:
+            return [one["message"] for one in notices]
+        assert time.monotonic() < deadline, "it reports nothing"
         time.sleep(0.2)
 
 

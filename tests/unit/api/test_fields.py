@@ -91,12 +91,12 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
-        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib site"
+        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib idle site"
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
     environments.TenantChoice: Description(
-        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy"
+        (Tenant,), hidden="weight quota sites environments max_workloads members site_policy idle"
     ),
     events.EventOut: Description((Event,), hidden="tenant"),
     events.LogLineOut: Description((LogLine,)),
@@ -147,7 +147,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     tenants.QuotaOut: Description((QuotaUse,), own="text"),
     tenants.ReservationOut: Description((Reservation,), own="reason"),
     tenants.TenantOut: Description(
-        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members"
+        (TenantView, Tenant, Quota), own="quotas", hidden="tenant quota max_workloads members idle"
     ),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
@@ -178,13 +178,14 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     workloads.WorkloadOut: Description(
         (Workload, Spec, StateDetails),
         own="started_at ended_at exit_code site node shares retries stopping url usage_report internal_url",
-        hidden="spec stop attempt not_before warned retried version secrets dropped_secrets retry",
+        hidden="spec stop attempt not_before warned idle_warned_at retried version secrets dropped_secrets retry",
     ),
 }
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
-    "AskIn", "ClassIn", "ClassMessageIn", "ConsentIn", "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
+    "AskIn", "ClassIn", "ClassMessageIn", "ConsentIn",
+    "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut", "OpenedOut", "VisitorIn", "VisitorsIn", "VisitorsOut",
     "AffectedOut", "AffectedWorkloadOut", "ApplyIn", "BundleOut", "CronJobIn", "DependencyIn", "DoneOut", "ExecIn",
     "ExportOut", "FromCommand", "GitSourceIn", "HealthOut", "HubSettings", "ImageIn", "ImageNameIn", "ImageNameOut",
     "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut", "OffboardingIn",

@@ -101,7 +101,7 @@ def test_completion_scripts(shell: str) -> None:
 def test_completion_completes_commands() -> None:
     environ = {"_COMMONAGE_COMPLETE": "bash_complete", "COMP_WORDS": "commonage ex", "COMP_CWORD": "1"}
     result = CliRunner().invoke(app, [], prog_name="commonage", env=environ)
-    assert result.output == "plain,exec\nplain,explain\nplain,export\n"
+    assert result.output == "plain,exec\nplain,explain\nplain,extend\nplain,export\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from commonage.metrics.series import SERIES, Series
 UNITS = ("seconds", "bytes", "bytes_per_second", "ratio", "watts", "joules", "celsius", "cores", "hertz")
 # Counts of things and facts have no unit; everything that is measured has.
 COUNTED = re.compile(
-    r"(workloads|nodes|users|environments|faults|changes|length|info|requests|commits|errors|ended|up|load)$"
+    r"(workloads|sessions|nodes|users|environments|faults|changes|length|info|requests|commits|errors|ended|up|load)$"
 )
 ENDLESS = {"user", "owner", "workload", "attempt", "path", "id", "name"}
 

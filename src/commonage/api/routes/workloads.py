@@ -271,6 +271,8 @@ def workload_out(
         notes=[reason(note) for note in details.notes],
         position=details.position,
         progress=details.progress,
+        activity=details.activity,
+        active_at=details.active_at,
         request=request_out(spec.request),
         started_at=placed.started_at if placed else None,
         ended_at=((attempt and attempt.ended_at) or workload.since) if ended else None,

@@ -1,8 +1,9 @@
-"""`commonage explain`, `logs`, `attach` and `stop`: commands for a workload that was submitted."""
+"""Commands for a workload that was submitted: explain, logs, attach, extend, release-gpu and stop."""
 
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from commonage.cli.errors import MISUSED, Failure, ServerRefused
 from commonage.cli.workloads.follow import INTERRUPTED, follow, gpu_use
 from commonage.cli.workloads.request import message, request_fields, request_options
 from commonage.sdk.errors import ApiError
+from commonage.units import UnitError, parse_duration
 
 if TYPE_CHECKING:
     from commonage.sdk import Client
@@ -127,6 +129,57 @@ def stop(server: Server, workloads: tuple[str, ...], array: str | None, reason: 
         for each in stopped:
             click.echo(f"{each.id} {'stopping' if each.state in LIVE else each.state.replace('_', ' ')}")
     sys.exit(failed)
+
+
+@click.command
+@click.argument("workload", metavar="ID")
+@click.argument("duration", default="2h", metavar="[DURATION]")
+@as_json
+@calls_server
+def extend(server: Server, workload: str, duration: str, as_json: bool) -> None:
+    """Keep a workload for at least DURATION from now, 2h by default.
+
+    Its time limit moves if it would end before. An idle session is not stopped before. Quota, maximum age and
+    reservations may allow less.
+
+    \b
+    Examples:
+      commonage extend 7k2v
+      commonage extend main 90m
+    """
+    try:
+        seconds = parse_duration(duration, "DURATION")
+    except UnitError as error:
+        raise click.UsageError(str(error)) from error
+    with connect(server) as client:
+        kept = client.extend(find_workload(client, workload).id, seconds)
+    if as_json:
+        output.print_json(kept)
+        return
+    until = kept.kept_until or 0.0
+    less = until < time.time() + seconds - 60
+    click.echo(f"{kept.id} is kept until {output.clock(until)}{', which is as long as possible' if less else ''}.")
+
+
+@click.command("release-gpu")
+@click.argument("workload", metavar="ID")
+@as_json
+@calls_server
+def release_gpu(server: Server, workload: str, as_json: bool) -> None:
+    """Give the GPU of a session back: the session starts again without it, with the same files.
+
+    Kernels and their variables are lost.
+
+    \b
+    Example:
+      commonage release-gpu main
+    """
+    with connect(server) as client:
+        released = client.release_gpu(find_workload(client, workload).id)
+    if as_json:
+        output.print_json(released)
+    else:
+        click.echo(f"{released.id} releases its GPU. The session starts again without it.")
 
 
 def _live_members(client: Client, array: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Restarts sessions: replaces each session that ended because of its node and not because of its user.
+"""Restarts sessions: replaces each session that ended because of its node, or to go on without its GPU.
 
 The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
 page. `SessionRestarts` is notified of every workload that is written. The client key of the new session names the old
@@ -88,10 +88,11 @@ class SessionRestarts:
         key = f"again-{number}-{lost.id}"
         if self._is_there(lost) or await self._store.workload_by_key(spec.owner, key) is not None:
             return  # its user was faster, or it was already handled
-        if number > MAX_LOSSES:
+        if number > MAX_LOSSES and not gave_gpu_back(lost):
             await self._tell(lost, RestartedTooOften(times=number))
             return
-        made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))
+        request = replace(spec.request, gpu=None) if gave_gpu_back(lost) else spec.request
+        made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=(), request=request))
         await self._tell(lost, RestartedAs(workload_id=made.id), EventKind.RETRYING)
         await self._tell(made, RestartOf(workload_id=lost.id, cause=lost.reason))
 
@@ -106,7 +107,14 @@ class SessionRestarts:
 
 
 def should_restart(workload: Workload) -> bool:
-    return workload.spec.kind is Kind.SESSION and workload.spec.requeue and ended_by_platform(workload)
+    if workload.spec.kind is not Kind.SESSION:
+        return False
+    return gave_gpu_back(workload) or (workload.spec.requeue and ended_by_platform(workload))
+
+
+def gave_gpu_back(workload: Workload) -> bool:
+    stop = workload.stop
+    return workload.state is State.STOPPED and stop is not None and stop.cause is StopCause.GPU_RELEASE
 
 
 def ended_by_platform(workload: Workload) -> bool:

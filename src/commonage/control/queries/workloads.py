@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.access import access_of
-from commonage.control.loops.session_restarts import ended_by_platform, restarts_of, should_restart
+from commonage.control.loops.session_restarts import ended_by_platform, gave_gpu_back, restarts_of, should_restart
 from commonage.control.queries.visibility import visible_explanation, visible_workload
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
+from commonage.control.usage.idle import Idle, Offer
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation
+from commonage.domain.idle import ActivityState
 from commonage.domain.nodes import Node, NodeKey, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
@@ -30,11 +32,12 @@ from commonage.domain.reasons.notes import (
     SessionEnded,
     SessionNodeFaulty,
     SessionRestarted,
+    SessionWarned,
 )
 from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
-from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
+from commonage.domain.workloads import Attempt, Event, Kind, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -54,13 +57,16 @@ class StateDetails:
     """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
 
     `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
-    the progress of its start if known, for example of its image pull.
+    the progress of its start if known, for example of its image pull. `activity` and `active_at`, the last sign of use,
+    are of a running session.
     """
 
     reason: Reason
     position: int | None = None
     notes: tuple[Reason, ...] = ()
     progress: float | None = None
+    activity: ActivityState | None = None
+    active_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +78,7 @@ class WorkloadQueries:
     metrics_store: Metrics
     clock: Clock
     settings: ControlSettings
+    idle: Idle
 
     async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
@@ -118,9 +125,10 @@ class WorkloadQueries:
         if queued is None:
             node_problem = self.node_problem(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
-            return StateDetails(
-                workload.reason, notes=() if node_problem is None else (node_problem,), progress=progress
-            )
+            notes = (*(() if node_problem is None else (node_problem,)), *self.idle.notes(workload))
+            activity, state = self.idle.activity_of(workload), self.idle.state_of(workload)
+            active_at = activity.active_at if activity is not None and state is not ActivityState.UNKNOWN else None
+            return StateDetails(workload.reason, notes=notes, progress=progress, activity=state, active_at=active_at)
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)
@@ -300,11 +308,15 @@ def _once_lost(workload: Workload) -> Fate:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice about the newest session of a name. `ended`: no session of that name runs now."""
+    """A notice about the newest session of a name. `ended`: no session of that name runs now.
+
+    `offers` are what its owner can do about it.
+    """
 
     reason: Reason
     workload: Workload
     ended: bool
+    offers: tuple[Offer, ...] = ()
 
 
 async def notices(queries: WorkloadQueries, principal: Principal) -> Sequence[Notice]:
@@ -324,11 +336,19 @@ def _of(queries: WorkloadQueries, sessions: Sequence[Workload]) -> Notice | None
     if not newest.state.is_terminal:
         if node_problem := queries.node_problem(newest):
             return Notice(SessionNodeFaulty(name=name, cause=node_problem), newest, False)
-        before = next((one for one in sessions[1:] if ended_by_platform(one)), None)
+        for one in queries.idle.notices(newest):
+            return Notice(SessionWarned(name=name, cause=one.reason), newest, False, one.offers)
+        before = next((one for one in sessions[1:] if _ended_unasked(one)), None)
         if before is None or not restarts_of(newest) or now - newest.submitted_at > LONGEST_S:
             return None
         return Notice(SessionRestarted(name=name, cause=before.reason), newest, False)
-    if not ended_by_platform(newest) or now - newest.since > LONGEST_S:
+    if not _ended_unasked(newest) or now - newest.since > LONGEST_S:
         return None
     soon = should_restart(newest) and now - newest.since < _BEING_STARTED_S
     return Notice(SessionEnded(name=name, cause=newest.reason, is_restarting=soon), newest, True)
+
+
+def _ended_unasked(session: Workload) -> bool:
+    """True if it ended without its user's wish, or to go on without its GPU."""
+    was_idle = session.stop is not None and session.stop.cause is StopCause.IDLE
+    return was_idle or gave_gpu_back(session) or ended_by_platform(session)

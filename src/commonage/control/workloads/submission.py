@@ -16,7 +16,7 @@ from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import OPERATOR, Principal, Scope
-from commonage.domain.reasons.refusals import EnvironmentNotOffered
+from commonage.domain.reasons.refusals import EnvironmentNotOffered, TimeLimitBeyondMaxAge
 from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.usage import Suggestion, suggestion_of
@@ -82,7 +82,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         variables=submission.variables,
         secrets=submission.secrets,
         priority=priority,
-        time_limit_s=submission.time_limit_s,
+        time_limit_s=_time_limit(submission, tenant, environment, settings),
         grace_s=submission.grace_s,
         retry=submission.retry,
         depends_on=submission.depends_on,
@@ -201,6 +201,21 @@ def _owner(submission: Submission, access: Access) -> str:
     if not access.may(Permission.SUBMIT_FOR_OTHERS):
         raise Forbidden(f"only admins may submit for somebody else, and {principal.name} is none", code="not-admin")
     return submission.owner
+
+
+def _time_limit(
+    submission: Submission, tenant: Tenant, environment: Environment, settings: ControlSettings
+) -> int | None:
+    """The requested time limit; for a session at most its maximum age, which it gets if it requests none."""
+    most = environment.idle.over(tenant.idle).over(settings.idle).max_age_s
+    asked = submission.time_limit_s
+    if submission.kind is not Kind.SESSION or not most:
+        return asked
+    if asked is not None and asked > most:
+        raise InvalidInput(
+            TimeLimitBeyondMaxAge(requested_s=asked, max_age_s=most), field="time_limit_s", code="invalid-time"
+        )
+    return asked or most
 
 
 def _name(submission: Submission, settings: ControlSettings) -> str:

@@ -106,6 +106,22 @@ class TimeLimitNear(Reason):
     left_s: float
 
 
+class IdleWarning(Reason):
+    """Nothing has happened in the session for long. In `left_s` it is stopped, or only gives its GPU back."""
+
+    idle_s: float
+    left_s: float
+    keeps_cpu: bool = False
+
+
+class Kept(Reason):
+    """Somebody extended the workload. `limit` is why it was not extended for longer."""
+
+    by: str
+    until_at: float
+    limit: Reason | None = None
+
+
 class Stopping(Reason):
     """The workload is being stopped."""
 
@@ -287,6 +303,19 @@ class TimeLimitReached(Reason):
     """The time limit is over."""
 
     limit_s: int
+
+
+class IdleTooLong(Reason):
+    """Nothing happened in the session for longer than is allowed. Its GPU may be all that it lost."""
+
+    idle_s: float
+
+
+class GpuReleased(Reason):
+    """The session ended to go on without its GPU. `by` is empty where `cause` says why."""
+
+    by: str = ""
+    cause: Reason | None = None
 
 
 class DependencyNotFound(Reason):

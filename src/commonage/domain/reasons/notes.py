@@ -52,6 +52,19 @@ class OverGpuShareWarning(Reason):
     left_s: float = 0.0
 
 
+class GpuUnused(Reason):
+    """A session leaves its GPU unused while others wait for one: members of its tenant, and `others`, unnamed."""
+
+    gpu: str
+    unused_s: float
+    waiting: tuple[str, ...]
+    others: int = 0
+
+
+class ActivityUnknown(Reason):
+    """The session does not report what happens in it, so it counts as active."""
+
+
 class NewerReason(Reason):
     """A site agent of a newer version gives a reason that this server does not know. `reason` is its code."""
 
@@ -142,6 +155,13 @@ class RestartedTooOften(Reason):
 
 class SessionNodeFaulty(Reason):
     """Something is wrong with the node of the session."""
+
+    name: str
+    cause: Reason
+
+
+class SessionWarned(Reason):
+    """Something should be known about a running session now."""
 
     name: str
     cause: Reason

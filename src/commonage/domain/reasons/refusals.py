@@ -205,3 +205,47 @@ class EnvironmentNotOffered(Reason):
     exists: bool
     removed: Reason | None
     offered: tuple[str, ...]
+
+
+# --- keeping and giving back --------------------------------------------------------------------------------------
+
+
+class TimeLimitBeyondMaxAge(Reason):
+    """A session asks for more time than sessions may run."""
+
+    requested_s: int
+    max_age_s: int
+
+
+class MaxAgeReached(Reason):
+    """A session cannot be extended beyond the longest time that it may run."""
+
+    max_age_s: int
+
+
+class RoomReserved(Reason):
+    """A workload cannot be extended into a reservation that needs its room."""
+
+    starts_at: float
+
+
+class GpuHoursLimit(Reason):
+    """A workload cannot be extended beyond the GPU-hours that its quota leaves."""
+
+    left_s: float
+
+
+class NothingToExtend(Reason):
+    """The workload has no limit that could be extended."""
+
+
+class NoGpuToRelease(Reason):
+    """The workload holds no GPU, or is no session."""
+
+    is_session: bool
+
+
+class EnvironmentNeedsGpu(Reason):
+    """The session cannot go on without a GPU in its environment."""
+
+    environment: str

@@ -106,7 +106,7 @@ def start_no_node() -> None:
     with contextlib.suppress(Exception):
         api = importlib.import_module("jupyter_lsp.types").LanguageServerManagerAPI
         if hasattr(api, "_npm_prefix"):
-            api._npm_prefix = lambda _self, npm: global_folder(npm)
+            setattr(api, "_npm_prefix", lambda _self, npm: global_folder(npm))  # noqa: B010 - it is not ours
 
 
 def global_folder(npm: str) -> str:

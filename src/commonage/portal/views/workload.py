@@ -1,4 +1,4 @@
-"""Workload page: state with reason, log, measurements, events; stop and run again. One stream carries it all."""
+"""Workload page: state with reason, log, measurements, events; stop, extend, run again. One stream carries it all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from starlette.routing import Route
 from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
+from commonage.domain.idle import KEEP_S
 from commonage.domain.permissions import Permission, SubjectKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
+from commonage.domain.requests import format_duration
 from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Attempt, Event, EventKind, Kind, Workload
 from commonage.portal import live
@@ -36,13 +38,15 @@ _SAMPLE_S = 3.0
 
 
 def routes(site: Site) -> list[Route]:
-    """GET workloads/ID, its live stream and plain log; POST its stop, and its opening by others."""
+    """GET workloads/ID, its live stream and plain log; POST its stop, extension and opening by others."""
     view = _Workload(site)
     return [
         Route("/workloads/{id}", site.page(view.page), methods=["GET"]),
         Route("/workloads/{id}/live", site.page(view.live), methods=["GET"]),
         Route("/workloads/{id}/log", site.page(view.log), methods=["GET"]),
         Route("/workloads/{id}/stop", site.page(view.stop), methods=["POST"]),
+        Route("/workloads/{id}/extend", site.page(view.extend), methods=["POST"]),
+        Route("/workloads/{id}/release-gpu", site.page(view.release_gpu), methods=["POST"]),
         Route("/workloads/{id}/open", site.page(view.open), methods=["POST"]),
     ]
 
@@ -88,6 +92,18 @@ class _Workload:
         verb = "Stopped" if workload.state.is_terminal else "Stopping"
         return self._site.done(request, f"{verb} {title_of(workload)}", f"workloads/{workload.id}")
 
+    async def extend(self, request: Request, visitor: Visitor) -> Response:
+        workload_id = request.path_params["id"]
+        workload = await self._control.extensions.extend(visitor.principal, workload_id, KEEP_S)
+        left_s = (workload.kept_until or 0.0) - self._control.clock.now()
+        kept = f"{title_of(workload)} is kept for {format_duration(left_s)}"
+        return self._site.done(request, kept, f"workloads/{workload.id}")
+
+    async def release_gpu(self, request: Request, visitor: Visitor) -> Response:
+        workload = await self._control.extensions.release_gpu(visitor.principal, request.path_params["id"])
+        released = f"{title_of(workload)} starts again without its GPU"
+        return self._site.done(request, released, f"workloads/{workload.id}")
+
     async def open(self, request: Request, visitor: Visitor) -> Response:
         workload = await self._control.visits.open(visitor.principal, request.path_params["id"])
         return continue_at(session_url(self._control.settings.session_origin, workload.spec.owner, workload.spec.name))
@@ -104,6 +120,7 @@ async def gather(control: Control, principal: Principal, workload_id: str, numbe
     return {
         "workload": workload,
         "details": queries.details(workload),
+        "offers": [offer.value for offer in control.idle.offers(workload)],
         "explanation": await queries.explain(principal, workload_id) if workload.state.waits else None,
         "attempts": attempts,
         "shown": shown_attempt,

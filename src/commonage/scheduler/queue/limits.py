@@ -150,6 +150,22 @@ class Limits:
         over = self.exceeded(queued, shape, amounts, 0) if queued.tenant in self._of else None
         return over is not None and over.resource is Resource.GPU_HOURS
 
+    def gpu_time_left(self, allocated: AllocatedRequest, now: float) -> float | None:
+        """Seconds until an allocation alone has used up the GPU-hours of its limits; None if they last all month."""
+        limits, shares = self._of.get(allocated.tenant), allocated.allocation.shares
+        gpus = sum(share.compute_milli for share in shares) / 1000
+        if limits is None or not gpus:
+            return None
+        several = list(limits.on_any_node(allocated.tenant, allocated.owner, allocated.environment))
+        several += [(name, limit) for name, limit in limits.models if any(_is_of(name, one.model) for one in shares)]
+        left = [
+            max(0.0, limit.gpu_s - self._gpu_times.used_s(allocated.tenant, limit.scope, name, now)) / gpus
+            for name, limit in several
+            if limit.gpu_s is not None
+        ]
+        resets_in_s = self._gpu_times.month(now)[1] - now
+        return min((one for one in left if one < resets_in_s), default=None)
+
     def bounds_kinds(self, tenant: str, environment: str) -> bool:
         """Whether the answer of `allows_kind` may differ by device."""
         limits = self._of.get(tenant)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from commonage.control.settings import Limits
+from commonage.domain.idle import IdleAction, IdleRule
 from commonage.resources.fields import (
     UNIQUE_NAMES,
     DiskMib,
@@ -14,6 +15,7 @@ from commonage.resources.fields import (
     Mib,
     Milli,
     Seconds,
+    SecondsOrZero,
     Takes,
 )
 from commonage.resources.workloads import EnvironmentEntry, VolumeEntry
@@ -66,6 +68,31 @@ class WorkloadSettings(BaseModel):
         "everybody may sign in under any name, else `existing`.",
     )
     warn_before: Seconds = setting(300, "How long before its time limit a workload is warned.")
+    idle_after: SecondsOrZero = setting(
+        0,
+        "Idle for this long, a session is stopped or gives its GPU back. 0: never. Tenants and environments may say "
+        f"otherwise ({docs_page('operate/idle')}).",
+        "a duration, like 2h, or 0",
+    )
+    idle_warn: SecondsOrZero = setting(
+        600, "How long before that the owner of an idle session is warned.", "a duration, like 10m, or 0"
+    )
+    idle_action: Literal["stop", "release-gpu"] = setting(
+        "stop",
+        "What happens to an idle session. `stop` ends it. `release-gpu` starts it again without its GPU.",
+    )
+    max_age: SecondsOrZero = setting(
+        0,
+        "Longest time that a session may run: its time limit, if it asks for none. 0: no limit.",
+        "a duration, like 7d, or 0",
+    )
+    gpu_unused_after: Seconds = setting(
+        900, "How long a session may leave its GPU unused while others wait for one, before its owner is told so."
+    )
+
+    @property
+    def idle_rule(self) -> IdleRule:
+        return IdleRule(self.idle_after, self.idle_warn, IdleAction(self.idle_action), self.max_age)
 
 
 def _long_enough(value: int) -> int:

@@ -405,6 +405,10 @@ async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: S
     assert [defaults for _, defaults in given] == [
         "/run/commonage/python/sitecustomize.py",
         "/run/commonage/jupyter/labconfig/default_setting_overrides.json",
+        "/run/commonage/jupyter/jupyter_server_config.py",
+        "/run/commonage/jupyter/commonage_session.py",
+        "/run/commonage/jupyter/labextensions/@commonage/session/package.json",
+        "/run/commonage/jupyter/labextensions/@commonage/session/static/remoteEntry.js",
     ]
     texts = [base64.b64decode(delivered(scene, "configs")[one.id]["Data"]).decode() for one, _ in given]
     assert "set_per_process_memory_fraction" in texts[0]

@@ -181,7 +181,13 @@ INJECTED_INSIDE = "/run/commonage"
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # the user inside may be another one outside
 _FILES = {
     PYTHON: ("sitecustomize.py",),
-    JUPYTER: ("labconfig/default_setting_overrides.json",),
+    JUPYTER: (
+        "labconfig/default_setting_overrides.json",
+        "jupyter_server_config.py",
+        "commonage_session.py",
+        "labextensions/@commonage/session/package.json",
+        "labextensions/@commonage/session/static/remoteEntry.js",
+    ),
 }
 
 
@@ -203,8 +209,8 @@ def put_in(place: Path) -> None:
         for name in names:
             target = place / folder.name / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            for above in (place / folder.name, target.parent):
-                above.chmod(_FOLDER_MODE)
+            for above in target.relative_to(place).parents[:-1]:
+                (place / above).chmod(_FOLDER_MODE)
             fresh = target.with_name(f".{target.name}.new")
             fresh.unlink(missing_ok=True)
             fresh.write_bytes((folder / name).read_bytes())

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0114"
-down_revision = "0107"
+down_revision = "0112"
 
 ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 

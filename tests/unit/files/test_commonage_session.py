@@ -1,0 +1,164 @@
+"""What a session's server counts as use: kernels that compute and programs in terminals, not shells that wait."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.fakes.waiting import wait_until
+
+from commonage.files.injected import JUPYTER
+
+ATTEMPT = "1m7yv9fqka6p0-1"
+
+
+@pytest.fixture(scope="module")
+def module() -> Iterator[Any]:
+    """The module as a session loads it. Jupyter's server is not among our own dependencies: only names are needed."""
+    before = set(sys.modules)
+    for name in ("jupyter_server", "jupyter_server.base", "jupyter_server.base.handlers", "jupyter_server.utils"):
+        sys.modules.setdefault(name, ModuleType(name))
+    vars(sys.modules["jupyter_server.base.handlers"]).setdefault("APIHandler", object)
+    vars(sys.modules["jupyter_server.utils"]).setdefault("url_path_join", os.path.join)
+    spec = importlib.util.spec_from_file_location("commonage_session", JUPYTER / "commonage_session.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    yield loaded
+    for name in set(sys.modules) - before:
+        if name.startswith("jupyter_server"):
+            del sys.modules[name]
+
+
+@dataclass
+class Kernels:
+    """The kernel manager of a server: `kernels` by id."""
+
+    kernels: dict[str, Any] = field(default_factory=dict)
+
+    def list_kernel_ids(self) -> list[str]:
+        return list(self.kernels)
+
+    def get_kernel(self, kernel_id: str) -> Any:
+        return self.kernels[kernel_id]
+
+
+def kernel(state: str, active_s: float = 0.0, pid: int | None = None) -> Any:
+    at = datetime.now(UTC) - timedelta(seconds=active_s)
+    return SimpleNamespace(
+        execution_state=state, last_activity=at, kernel_name="python3", provisioner=SimpleNamespace(pid=pid)
+    )
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    return Kernels()
+
+
+@pytest.fixture
+def watch(module: Any, kernels: Kernels) -> Any:
+    found = module.Watch(SimpleNamespace(kernel_manager=kernels, web_app=SimpleNamespace(settings={})), ATTEMPT)
+    found.active_at -= 1000
+    return found
+
+
+def age(module: Any, watch: Any) -> float:
+    return float(module.time.monotonic() - watch.active_at)
+
+
+def looks(watch: Any) -> Any:
+    watch.look()
+    return watch
+
+
+@dataclass
+class Shell:
+    master: int
+
+    def type(self, line: str) -> None:
+        os.write(self.master, line.encode())
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    """A shell in a terminal of the attempt; not a child of this process, as in tmux."""
+    master, slave = pty.openpty()
+    code = (
+        "import os,sys; os.fork() and sys.exit(); os.setsid(); import fcntl,termios; "
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('sh', ['sh', '-i'])"
+    )
+    environ = {"PATH": os.environ["PATH"], "COMMONAGE_ATTEMPT_ID": ATTEMPT, "PS1": "> "}
+    subprocess.run([sys.executable, "-c", code], stdin=slave, stdout=slave, stderr=slave, env=environ, check=True)
+    os.close(slave)
+    yield Shell(master)
+    os.close(master)  # hangs up
+
+
+def test_a_kernel_that_computes_is_use_and_one_that_waits_is_none(module: Any, watch: Any, kernels: Kernels) -> None:
+    kernels.kernels = {"a": kernel("idle", 500), "b": kernel("busy", 900)}
+    assert looks(watch).is_busy
+    assert watch.programs == ["kernel python3"]
+    assert age(module, watch) < 5
+    watch.active_at -= 1000
+    kernels.kernels = {"a": kernel("idle", 500), "b": kernel("idle", 700)}
+    assert not looks(watch).is_busy
+    assert 499 <= age(module, watch) < 600
+
+
+def test_the_processes_of_a_kernel_are_use_while_they_compute(watch: Any, kernels: Kernels) -> None:
+    code = "import subprocess,sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    quiet = "import subprocess,sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    for program, computes in ((code, True), (quiet, False)):
+        root = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+        try:
+            kernels.kernels = {"a": kernel("idle", 500, root.pid)}
+            if computes:
+                wait_until(lambda: looks(watch).is_busy, within_s=60)
+            else:
+                assert not looks(watch).is_busy
+                assert not looks(watch).is_busy
+        finally:
+            os.killpg(root.pid, 9)
+            root.wait()
+
+
+def test_a_program_in_a_terminal_is_use_and_a_shell_that_waits_is_none(module: Any, watch: Any, shell: Shell) -> None:
+    assert not looks(watch).is_busy
+    for line in ("sleep 600\n", "\x03", "sleep 600 &\n"):
+        shell.type(line)
+        running = line.startswith("sleep")
+        wait_until(lambda running=running: looks(watch).is_busy is running, within_s=60)
+        assert watch.programs == (["sleep"] if running else [])
+    shell.type("kill $!\n")
+    wait_until(lambda: not looks(watch).is_busy, within_s=60)
+    assert age(module, watch) < 600, "what was typed is a sign of use"
+
+
+def test_terminals_of_other_sessions_are_not_looked_at(module: Any, kernels: Kernels, shell: Shell) -> None:
+    other = module.Watch(
+        SimpleNamespace(kernel_manager=kernels, web_app=SimpleNamespace(settings={})), "1m7yv9fqka6p1-1"
+    )
+    mine = module.Watch(SimpleNamespace(kernel_manager=kernels, web_app=SimpleNamespace(settings={})), ATTEMPT)
+    shell.type("sleep 600\n")
+    wait_until(lambda: looks(mine).is_busy, within_s=60)
+    assert not looks(other).is_busy
+
+
+def test_a_program_beside_the_server_makes_its_use_unknown(watch: Any) -> None:
+    app = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert not looks(watch).is_measured
+        assert not watch.is_busy
+    finally:
+        app.kill()
+        app.wait()
+    assert looks(watch).is_measured
