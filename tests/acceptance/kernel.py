@@ -15,16 +15,20 @@ import aiohttp
 def by_number(session_url: str) -> tuple[str, dict[str, str]]:
     """A session's address for programs, which may not know names below `localhost`, and the header with the name."""
     parts = urlsplit(session_url)
+    if parts.scheme == "https":
+        return session_url, {}  # the certificate is for the name
     return f"http://127.0.0.1:{parts.port}{parts.path}", {"Host": parts.netloc}
 
 
-async def run_notebook(session_url: str, token: str, notebook: Path) -> list[str]:
+async def run_notebook(
+    session_url: str, token: str, notebook: Path, connector: aiohttp.BaseConnector | None = None
+) -> list[str]:
     """The text that each code cell of `notebook` put out. Raises AssertionError for a cell that fails."""
     cells = json.loads(notebook.read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     session_url, host = by_number(session_url)
     headers = {"Authorization": f"token {token}", **host}
-    async with aiohttp.ClientSession(headers=headers) as http:
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as http:
         async with http.post(f"{session_url}api/kernels", json={"name": "python3"}) as made:
             assert made.status == 201, await made.text()
             kernel = (await made.json())["id"]

@@ -227,12 +227,12 @@ async def test_token_cannot_create_one_with_more_scopes(api: Api, ann: httpx2.As
 @pytest.mark.parametrize(
     ("left_s", "asked_s", "status", "lasts_s"),
     [
-        (None, None, 201, [90 * 86400]),
-        (None, 90 * 86400 + 1, 422, []),
+        (None, None, 201, [30 * 86400]),
+        (None, 30 * 86400 + 1, 422, []),
         (20, None, 201, [17, 18]),
         (20, 10, 201, [10]),
         (20, 20, 422, []),
-        (20, 90 * 86400, 422, []),
+        (20, 30 * 86400, 422, []),
         (1, None, 403, []),
     ],
 )

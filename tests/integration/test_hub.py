@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -48,6 +49,34 @@ async def test_a_wrong_password_is_refused(here: Installation, user: str) -> Non
         assert page.status_code == 403
         assert "Invalid username or password" in page.text
         assert (await browser.get("/hub/home")).url.path == "/hub/login"
+
+
+@pytest.mark.parametrize("user", ["alice", "admin"])
+async def test_nobody_shares_a_session(here: Installation, user: str) -> None:
+    """Only the control plane lets visitors in, as their roles permit."""
+    await here.identity.ensure_user(user)
+    await here.identity.ensure_user("bob")
+    async with here.as_service() as client:
+        made = await client.post(f"users/{user}/tokens", json={"note": "all of my rights"})
+    headers = {"Authorization": f"token {made.json()['token']}"}
+    async with httpx2.AsyncClient(base_url=f"{here.plan.hub_url}/hub/api/", headers=headers, trust_env=False) as own:
+        for path, body in ((f"shares/{user}/", {"user": "bob"}), (f"share-codes/{user}/", {})):
+            assert (await own.post(path, json=body)).status_code in (403, 404), path
+        assert (await own.get("user")).status_code == 200
+    async with here.as_service() as client:
+        assert (await client.get(f"shares/{user}/")).json()["items"] == []
+
+
+async def test_a_token_expires_after_the_longest_lifetime_by_default(here: Installation) -> None:
+    await here.identity.ensure_user("carol")
+    made = await here.identity.mint_token("carol", [Scope.READ], "a script", None)
+    assert made.expires_at == pytest.approx(time.time() + 30 * 24 * 3600, abs=3600)
+    async with here.browser() as browser:
+        await here.sign_in(browser, "carol", here.secrets.users_password)
+        page = await browser.get("/hub/token")
+    assert "at the latest after\n    30 days" in page.text
+    assert '<option selected="selected"value="2592000">1 Month' in page.text.replace('" value', '"value')
+    assert "365 days" not in page.text and "1 Year" not in page.text
 
 
 async def test_a_code_is_good_once(here: Installation) -> None:

@@ -1,24 +1,15 @@
 """Another authenticator by configuration: a GitHub organisation, against a fake of the GitHub endpoints it asks."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
 
 import pytest
-import uvicorn
-from fastapi import FastAPI, Header, HTTPException, Response
-from fastapi.responses import RedirectResponse
-from tests.fakes.waiting import until
+from tests.fakes.identity_providers import GitHub, served
 from tests.integration.hub_installation import Installation
 
 from commonage.domain.principals import Scope
-from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
-
-MEMBERS = {"octocat": "our-lab", "mona": "our-lab", "admin": "somewhere-else", "mallory": "somewhere-else"}
 
 CONFIG = """
 c.GitHubOAuthenticator.client_id = "id"
@@ -31,41 +22,10 @@ c.Authenticator.admin_users = {{"octocat"}}
 """
 
 
-class GitHub:
-    """Signs in whoever `visitor` names; the code and the token are that name."""
-
-    def __init__(self) -> None:
-        self.visitor = ""
-        self.app = FastAPI()
-        self.app.add_api_route("/login/oauth/authorize", self.authorize)
-        self.app.add_api_route("/login/oauth/access_token", self.token, methods=["POST"])
-        self.app.add_api_route("/api/user", self.user)
-        self.app.add_api_route("/api/orgs/{org}/members/{name}", self.member)
-
-    async def authorize(self, redirect_uri: str, state: str) -> RedirectResponse:
-        return RedirectResponse(f"{redirect_uri}?{urlencode({'code': self.visitor, 'state': state})}")
-
-    async def token(self) -> dict[str, str]:
-        return {"access_token": self.visitor, "token_type": "bearer", "scope": "read:org"}
-
-    async def user(self, authorization: str = Header()) -> dict[str, Any]:
-        return {"login": authorization.rsplit(maxsplit=1)[-1], "email": None}
-
-    async def member(self, org: str, name: str) -> Response:
-        if MEMBERS[name] != org:
-            raise HTTPException(404)
-        return Response(status_code=204)
-
-
 @pytest.fixture(scope="module")
 async def github() -> AsyncIterator[tuple[GitHub, str]]:
-    fake, port = GitHub(), free_port()
-    server = uvicorn.Server(uvicorn.Config(fake.app, port=port, log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server._serve())
-    await until(lambda: server.started)
-    yield fake, f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    await serving
+    async with served(GitHub()) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

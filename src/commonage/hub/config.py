@@ -17,6 +17,7 @@ from traitlets.config import Config
 
 from commonage.hub import scopes
 from commonage.hub.accounts import end_earlier_sign_ins_of_new_admins, refuse_tokens_made_with_tokens
+from commonage.hub.authenticators import authenticator_of
 from commonage.hub.proxy import GuardedProxy, guards
 from commonage.hub.spawner import CommonageSpawner
 from commonage.wire.hub import (
@@ -27,6 +28,7 @@ from commonage.wire.hub import (
     SERVICE_NAME,
     USER_NAME,
     HubSettings,
+    docs_page,
 )
 from commonage.wire.origins import label_of, session_domain
 
@@ -38,6 +40,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_TEMPLATES = Path(__file__).parent / "templates"
 # The portal's style, so that users see that the sign-in page belongs to it.
 _LOGO = Path(__file__).parents[1] / "portal" / "static" / "logo.svg"
 
@@ -87,6 +90,14 @@ def _configure_hub(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.cookie_secret_file = str(secrets / "cookie_secret")
     c.JupyterHub.default_url = PORTAL_PATH
     c.JupyterHub.logo_file = str(_LOGO)
+    c.JupyterHub.template_paths = [str(_TEMPLATES)]
+    c.JupyterHub.template_vars = {
+        "site_name": settings.name,
+        "portal": PORTAL_PATH,
+        "docs": docs_page("operate/sign-in"),
+        "contact": settings.contact,
+        "token_days": settings.token_lifetime_s // _DAY_S,
+    }
     c.JupyterHub.log_level = settings.log_level
     # Sessions outlive the hub, however it ends.
     c.JupyterHub.cleanup_servers = False
@@ -144,14 +155,15 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
 
 
 def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
-    c.JupyterHub.authenticator_class = settings.authenticator_class
     c.Authenticator.username_pattern = USER_NAME
     if settings.authenticator_class == "shared-password":
+        c.JupyterHub.authenticator_class = settings.authenticator_class
         c.Authenticator.admin_users = set(settings.admin_users)
         c.Authenticator.allow_all = True
         c.SharedPasswordAuthenticator.admin_password = _secret(secrets, "admin_password")
         c.SharedPasswordAuthenticator.user_password = _secret(secrets, "users_password")
     else:
+        c.JupyterHub.authenticator_class = authenticator_of(settings.authenticator_class, settings.contact)
         # `admin` is the admin of the shared passwords. With other authenticators an unknown person may have that name,
         # and
         # JupyterHub lets every admin in; so there the extra configuration must name the admins.
@@ -159,6 +171,10 @@ def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
         # The address to which GitHub or an OIDC provider sends users back. The extra configuration decides
         # who may sign in.
         c.OAuthenticator.oauth_callback_url = f"{settings.public_url or settings.bind_url}/hub/oauth_callback"
+        c.OAuthenticator.custom_403_message = (
+            "Your user name at the provider cannot be used here, or is blocked. "
+            f"Ask {settings.contact or 'the administrator of this server'} for help."
+        )
 
 
 def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> None:

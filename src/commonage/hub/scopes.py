@@ -34,20 +34,20 @@ _REACH_PORTAL = f"access:services!service={SERVICE_NAME}"
 USER_SCOPES = ["self", _REACH_PORTAL, MANAGE, SUBMIT, READ, TOKENS]
 ADMIN_SCOPES = [ADMIN, MANAGE, SUBMIT, READ]
 
-_ALL_SESSIONS = "access:servers"
+_ALL_SESSIONS, _SHARING = "access:servers", "shares"
 # The control plane lets a user into a session of another, by a share of the hub. A share needs its scope in the hands
 # of the one who makes it.
 VISITS_ROLE = {
     "name": "commonage-visits",
     "description": "Lets the control plane admit users to sessions of others, as their roles permit.",
-    "scopes": [_ALL_SESSIONS, "shares"],
+    "scopes": [_ALL_SESSIONS, _SHARING],
     "services": [SERVICE_NAME],
 }
 
 
 def of_admins(given: Sequence[str]) -> list[str]:
-    """The scopes of admins, from JupyterHub's own: they too enter sessions of others by the control plane only."""
-    return [*(one for one in given if one != _ALL_SESSIONS), *ADMIN_SCOPES]
+    """The scopes of admins, from JupyterHub's own: they too enter and share sessions by the control plane only."""
+    return [*(one for one in given if one not in (_ALL_SESSIONS, _SHARING)), *ADMIN_SCOPES]
 
 
 # Scopes of the portal's token of a signed-in user. Without TOKENS: a stolen sign-in must not outlive itself.

@@ -56,6 +56,7 @@ from commonage.server.processes.hub import HubPlan
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
+from commonage.server.session_names import SessionNames
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
@@ -209,7 +210,7 @@ async def assemble(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
         create_router(control, portal_auth),
-        metrics_router(control, meter).routes,
+        [*metrics_router(control, meter).routes, SessionNames(identity.accounts, hub.session_origin).route()],
         Services(registry),
     )
     web = meter.around(app)

@@ -41,6 +41,14 @@ from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
 from commonage.server.processes.components import check_ports, write_components
+from commonage.server.processes.https import (
+    HttpsPlan,
+    certificate_problem,
+    check_https,
+    https_child,
+    https_notes,
+    https_plan,
+)
 from commonage.server.processes.hub import HubPlan, hub_children
 from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen, wait_until_free
 from commonage.server.processes.registry import RegistryCollection
@@ -172,24 +180,30 @@ class _Server:
             names = ("port", "control_port", "hub_port", "proxy_api_port")
             check_ports({name: getattr(settings, name) for name in names})
         elif data.was_killed:
-            await wait_until_free(data.path, settings.bind, settings.port)
+            edge = (settings.https_port, settings.http_port) if settings.domain else ()
+            listened = [(settings.bind, settings.port), *((settings.https_bind, one) for one in edge)]
+            await wait_until_free(data.path, *listened)
         port = settings.port or free_port(settings.bind)
         ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
         origins = origins_of(settings, port)
         inner = (ports.control, ports.hub, ports.proxy_api)
         plan = HubPlan(data.path, settings, port, *inner, origins.hub, origins.sessions)
+        https = https_plan(plan)
         control_socket = listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
             for address in plan.addresses.values():
                 check(address, port, "--port")
             for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
                 check(LOOPBACK, number, variable)
+        if https is not None:
+            await asyncio.to_thread(check_https, https)
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
             started = await self._open(closing, plan, control_socket)
         with self._terminal.step("sign-in and proxy"):
             await self._start_children(closing, plan)
+        notes = [] if https is None else await self._start_https(closing, https)
         self._data.announce(
             Running(
                 pid=os.getpid(),
@@ -206,7 +220,7 @@ class _Server:
         gc.freeze()
         url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        for note in _notes(settings, started.components):
+        for note in (*notes, *_notes(settings, started.components)):
             self._terminal.line(f"Note: {note}")
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
@@ -223,6 +237,15 @@ class _Server:
         else:
             write_components(children, plan.data_dir)
             await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
+
+    async def _start_https(self, closing: AsyncExitStack, plan: HttpsPlan) -> list[str]:
+        """Start Caddy and wait for its certificate. Returns notes for the admin."""
+        with self._terminal.step("HTTPS"):
+            await closing.enter_async_context(Supervisor([https_child(plan)]))
+            problem = await certificate_problem(plan)
+        if problem:
+            log.warning("%s", problem)
+        return [*([problem] if problem else []), *await asyncio.to_thread(https_notes, plan)]
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Started:
         registry = registry_of(self._settings, self._data, self._secrets, plan.port)

@@ -47,8 +47,10 @@ class HubSettings(BaseModel):
     database_url: str = Field(description="SQLAlchemy URL of the hub's own database.")
     secrets_dir: str = Field(description="Folder of the secret files that the server created.")
     authenticator_class: str = Field("shared-password", description="Value of JupyterHub.authenticator_class.")
+    name: str = Field("Commonage", description="Name of the installation, shown on the hub's pages.")
+    contact: str | None = Field(None, description="The helpers whom refusals of a sign-in name.")
     admin_users: list[str] = Field(default_factory=lambda: ["admin"])
     max_failed_sign_ins_per_minute: int = Field(10, description="Limit for one client address and one user name.")
-    token_lifetime_s: int = Field(90 * 24 * 3600, description="The longest lifetime of a user's token, in seconds.")
+    token_lifetime_s: int = Field(30 * 24 * 3600, description="The longest lifetime of a user's token, in seconds.")
     extra_config: str | None = Field(None, description="A Python file that is loaded last and overrides all settings.")
     log_level: str = "INFO"

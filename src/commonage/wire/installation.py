@@ -29,6 +29,9 @@ class InfoOut(BaseModel):
         default_factory=list, description="Your roles in all tenants: `operator`, `admin`."
     )
     scopes: list[str]
+    token_expires_at: float | None = Field(
+        None, description="When the token of this request expires, in unix seconds; null if never."
+    )
     simulated_gpus: bool
     engines: list[str]
     counts: dict[str, int] = Field(description="Number of live workloads in each state.")

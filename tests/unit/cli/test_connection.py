@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,26 @@ def test_tokens_are_saved_by_address_for_owner_only() -> None:
     assert load().tokens == {"http://a": "1", "http://b": "2"}
     assert load().default_url == "http://b"
     assert find_server("http://a", None, None).token == "1"
+
+
+def test_an_expiring_token_is_announced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    day_s = 24 * 3600
+    save("http://soon", "1", time.time() + 2 * day_s)
+    save("http://late", "2", time.time() - 2 * day_s)
+    save("http://never", "3")
+    save("http://later", "4", time.time() + 20 * day_s)
+    for url in ("http://never", "http://later"):
+        find_server(url, None, None)
+    find_server("http://soon", "another-token", None)
+    assert capsys.readouterr().err == ""
+    find_server("http://soon", None, None)
+    assert "Your token for http://soon expires on" in (said := capsys.readouterr().err)
+    assert "commonage login http://soon" in said
+    find_server("http://late", None, None)
+    assert "expired on" in capsys.readouterr().err
+    save("http://soon", "5")
+    find_server("http://soon", None, None)
+    assert capsys.readouterr().err == ""
 
 
 def test_readable_or_damaged_file_is_refused() -> None:

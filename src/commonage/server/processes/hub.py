@@ -19,7 +19,7 @@ from commonage.server.settings.settings import Settings
 from commonage.wire.hub import HubSettings
 
 _LOOPBACKS = frozenset({LOOPBACK, "::1"})
-_HEADER_BYTES = 64 * 1024
+HEADER_BYTES = 64 * 1024
 # The health check answers earlier, when a SIGTERM would still fail.
 HUB_READY_LINE = "JupyterHub is now running"
 
@@ -91,6 +91,8 @@ def _hub(plan: HubPlan) -> Child:
         database_url=settings.hub_database_url or f"sqlite:///{database}",
         secrets_dir=str(plan.data_dir.absolute() / "secrets"),
         authenticator_class=settings.authenticator_class,
+        name=settings.name,
+        contact=settings.contact,
         admin_users=list(settings.admin_users),
         max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
         extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
@@ -167,7 +169,7 @@ def _entry_point(address: str, port: int) -> dict[str, Any]:
         },
         # Forwarding headers are trusted from an HTTPS edge on this machine and from nobody else.
         "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
-        "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": _HEADER_BYTES},
+        "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": HEADER_BYTES},
     }
 
 

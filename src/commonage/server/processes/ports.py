@@ -67,10 +67,13 @@ def is_free(bind: str, port: int = 0) -> bool:
     return True
 
 
-async def wait_until_free(data_dir: Path, bind: str, port: int) -> None:
-    """Wait a moment for `bind`:`port` and the kept loopback ports, which children of a killed server may still hold."""
+async def wait_until_free(data_dir: Path, *listened: tuple[str, int]) -> None:
+    """Wait a moment for these addresses and ports, and the kept loopback ports.
+
+    Children of a killed server may still hold them.
+    """
     kept = _kept_ports(data_dir / "ports.json")
-    places = [(bind, port), *((LOOPBACK, one) for one in astuple(kept))]
+    places = [*listened, *((LOOPBACK, one) for one in astuple(kept))]
     with suppress(TimeoutError):
         async with asyncio.timeout(_CHILDREN_END_WITHIN_S):
             for place in places:
@@ -131,9 +134,13 @@ def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
                 f"Port {port} of {bind} is in use{_by_process(port)}. Stop that process, or choose another with {flag}."
             )
         case errno.EADDRNOTAVAIL:
-            return f"{bind} is not an address of this machine. Choose one with --bind, or 0.0.0.0 for all."
+            option = "--https-bind" if flag in ("--https-port", "--http-port") else "--bind"
+            return f"{bind} is not an address of this machine. Choose one with {option}, or 0.0.0.0 for all."
         case errno.EACCES:
-            return f"This user (uid {os.geteuid()}) may not use port {port}. Choose one above 1023 with {flag}."
+            return (
+                f"This user (uid {os.geteuid()}) may not use port {port}. Choose one above 1023 with {flag}, start as "
+                f"root, or allow all users such ports: sysctl -w net.ipv4.ip_unprivileged_port_start={port}"
+            )
         case _:
             return f"Cannot listen on {bind}, port {port}: {error.strerror or error}."
 

@@ -128,11 +128,16 @@ class UserSettings(BaseModel):
         flag="--password-file",
     )
     admin_users: Names = setting(("admin",), "Users who are admins from the start.", "user names, separated by commas")
+    contact: OptionalText = setting(
+        None,
+        "Who users ask for help. A refused sign-in names it.",
+        "a name or an e-mail address, like gpu-help@example.org",
+    )
     hub_config: OptionalPath = setting(
         None, "JupyterHub configuration file. It is loaded last and overrides other configuration.", "a file"
     )
     token_lifetime: Annotated[Seconds, Field(ge=_MIN_LIFETIME_S)] = setting(
-        90 * 24 * 3600,
+        30 * 24 * 3600,
         "Longest lifetime of a user's token, and the lifetime if none is requested. The token of a session is valid "
         "as long as the session.",
         "a duration of at least a minute, like 30d",

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from commonage.resources.fields import Entry
 from commonage.server.settings.fields import Row, quantity_of, takes_of
+from commonage.server.settings.https import HttpsSettings
 from commonage.server.settings.nodes import EngineSettings, JoinSettings, NodePoolSettings, NodeSettings
 from commonage.server.settings.scheduling import PriceSettings, SchedulingSettings
 from commonage.server.settings.server import LogSettings, RetentionSettings, ServerSettings, UserSettings
@@ -34,6 +35,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "Server": ServerSettings,
+    "HTTPS": HttpsSettings,
     "Users and sign-in": UserSettings,
     "This node": NodeSettings,
     "Engine and containers": EngineSettings,
@@ -66,6 +68,7 @@ class Settings(
     EngineSettings,
     NodeSettings,
     UserSettings,
+    HttpsSettings,
     ServerSettings,
 ):
     """All settings of one run of the server. Memory is MiB, CPUs thousandths, durations seconds.

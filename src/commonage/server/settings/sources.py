@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from commonage.server import ServerError
+from commonage.server.settings.server import AUTO
 from commonage.server.settings.settings import (
     DEFAULT,
     ENV_PREFIX,
@@ -31,6 +32,7 @@ CONFIG_VARIABLE = "COMMONAGE_CONFIG"
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
 _TEST_PREFIX = "TEST_"
 _WORKLOAD_VARIABLE = "COMMONAGE_WORKLOAD_ID"  # set inside a workload, with other variables that are not settings
+_HTTPS_PORT = 443
 _MAX_BYTES = 1024 * 1024
 _HEADER = re.compile(r"\s*(?P<list>\[)?\[\s*(?P<name>[\w.-]+)\s*\]")
 _KEY = re.compile(r"\s*(?P<key>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
@@ -68,7 +70,7 @@ def resolve(
     file = _file(environ, folder, config, values)
     if file is not None:
         take(_from_file(file))
-    settings = _validated(values, origins, file)
+    settings = _with_domain(_validated(values, origins, file), origins)
     # A path in the file is relative to the file; other paths are relative to the current folder.
     anchored = {
         name: (file.parent if file is not None and origins.get(name, "").startswith(str(file)) else folder) / value
@@ -77,6 +79,34 @@ def resolve(
     }
     settings = settings.model_copy(update=anchored)
     return Resolved(settings, {name: origins.get(name, DEFAULT) for name in Settings.model_fields}, file)
+
+
+def _with_domain(settings: Settings, origins: dict[str, str]) -> Settings:
+    """The settings that follow from `domain`. Raises SettingsError for those that contradict it."""
+    if settings.domain is None:
+        return settings
+    because = origins["domain"]
+    if settings.public_url is not None:
+        raise SettingsError(
+            f"{origins['public_url']}: public_url is for a proxy of your own in front of the server, and domain "
+            f"({because}) starts one. Remove one of the two."
+        )
+    if settings.bind not in ("127.0.0.1", "::1"):
+        raise SettingsError(
+            f"{origins['bind']}: bind = {settings.bind} would also serve plain HTTP to others, beside the HTTPS of "
+            f"domain ({because}). Remove bind; https_bind sets the address for HTTPS."
+        )
+    if settings.children == "external":
+        raise SettingsError(
+            f"{origins['children']}: children = external, but domain ({because}) starts Caddy as a child. In "
+            "containers, Caddy has a container of its own: set COMMONAGE_SITE there, and remove domain."
+        )
+    port = "" if settings.https_port == _HTTPS_PORT else f":{settings.https_port}"
+    derived = {"public_url": f"https://{settings.domain}{port}"}
+    if settings.session_host == AUTO:
+        derived["session_host"] = f"*.{settings.domain}"
+    origins |= dict.fromkeys(derived, f"domain ({because})")
+    return settings.model_copy(update=derived)
 
 
 def _flag(name: str) -> str:
@@ -133,7 +163,7 @@ def _suggest(name: str, write: Any) -> str:
 
 
 def _validated(values: dict[str, Any], origins: Mapping[str, str], file: Path | None) -> Settings:
-    for name in ("data_dir", "password_file", "hub_config"):
+    for name in ("data_dir", "password_file", "hub_config", "acme_root"):
         if isinstance(values.get(name), str) and values[name]:
             values[name] = Path(values[name]).expanduser()
     try:

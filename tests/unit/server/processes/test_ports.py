@@ -55,7 +55,7 @@ async def test_ports_that_children_of_a_killed_server_hold_become_free(tmp_path:
     child = here if held == "port" else listen("127.0.0.1", getattr(kept, held), "")
     if child is not here:
         here.close()
-    waiting = asyncio.create_task(wait_until_free(tmp_path, "127.0.0.1", port))
+    waiting = asyncio.create_task(wait_until_free(tmp_path, ("127.0.0.1", port)))
     await asyncio.sleep(0)
     assert not waiting.done()
     child.close()

@@ -198,7 +198,7 @@ def test_all_settings_are_shown_with_origin_and_without_passwords(tmp_path: Path
     assert set(rows) == set(Settings.model_fields)
     assert rows["database_url"].value == "postgresql://ann:***@db/commonage"
     assert rows["database_url"].origin == "COMMONAGE_DATABASE_URL"
-    written = {"default_memory": "1GiB", "max_bundle": "64MiB", "default_cpus": "1", "token_lifetime": "90d"}
+    written = {"default_memory": "1GiB", "max_bundle": "64MiB", "default_cpus": "1", "token_lifetime": "30d"}
     assert {name: rows[name].value for name in written} == written
     assert hide("name", "a://b:c@d") == "a://b:c@d"
 

@@ -1,0 +1,98 @@
+"""What Commonage adds to every authenticator but the shared passwords. Used by `hub.config`.
+
+- A user who is refused reads why, and what to do.
+- With `Authenticator.manage_groups`, groups also come from LDAP and from Unix accounts (PAM).
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+from collections.abc import Collection, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from jupyterhub.auth import Authenticator, LocalAuthenticator
+from jupyterhub.utils import maybe_future
+from tornado import web
+from traitlets.utils.importstring import import_item
+
+_ENTRY_POINTS = "jupyterhub.authenticators"
+_FIRST_VALUE = re.compile(r"[^=]+=\s*((?:\\.|[^,\\])+)")  # of a distinguished name
+_GITHUB = (
+    "If you are a member, GitHub may not have told us: open GitHub, Settings, Applications, Authorized OAuth Apps, and "
+    "grant this application access to the organization."
+)
+
+
+def authenticator_of(name: str, contact: str | None) -> type[Authenticator]:
+    """The authenticator with this entry point or class name, extended. Raises ImportError if there is none."""
+    found = {one.name.lower(): one for one in entry_points(group=_ENTRY_POINTS)}
+    base = found[name.lower()].load() if name.lower() in found else import_item(name)
+    # Its options are those of the base, because traitlets reads the sections of all base classes.
+    return type(f"Commonage{base.__name__}", (_Extended, base), {"contact": contact})
+
+
+class _Extended(Authenticator):
+    contact: str | None = None
+
+    async def check_allowed(self, username: str, authentication: Mapping[str, Any] | None = None) -> bool:
+        if not await maybe_future(super().check_allowed(username, authentication)):
+            raise web.HTTPError(403, refusal(self, username, self.contact))
+        return True
+
+    async def run_post_auth_hook(self, handler: Any, auth_model: dict[str, Any]) -> dict[str, Any]:
+        if self.manage_groups and "groups" not in auth_model:
+            auth_model = {**auth_model, "groups": self._groups(auth_model)}
+        model: dict[str, Any] = await super().run_post_auth_hook(handler, auth_model)
+        return model
+
+    def _groups(self, auth_model: Mapping[str, Any]) -> list[str]:
+        if isinstance(self, LocalAuthenticator):
+            account = pwd.getpwnam(auth_model["name"])
+            return [grp.getgrgid(number).gr_name for number in os.getgrouplist(account.pw_name, account.pw_gid)]
+        names = (auth_model.get("auth_state") or {}).get("ldap_groups", ())
+        return [name_in(one) for one in names]
+
+
+def name_in(distinguished_name: str) -> str:
+    """`gpu-users` for `cn=GPU-Users,ou=groups,dc=example,dc=org`. LDAP does not distinguish upper and lower case."""
+    found = _FIRST_VALUE.match(distinguished_name)
+    return (re.sub(r"\\(.)", r"\1", found[1]) if found else distinguished_name).strip().lower()
+
+
+def refusal(authenticator: Authenticator, username: str, contact: str | None) -> str:
+    """Why this authenticator does not admit the user, and what to do."""
+    who = contact or "the administrator of this server"
+    organizations = _listed(authenticator, "allowed_organizations")
+    groups = [name_in(one) for one in _listed(authenticator, "allowed_groups")]
+    if organizations:
+        names = _either([_organization(one) for one in organizations])
+        return (
+            f"You signed in to GitHub as {username}, who is not a member of {names}. Ask {who} to add you there, then "
+            f"sign in again. {_GITHUB}"
+        )
+    if groups:
+        names = _either([f"the group {one}" for one in groups])
+        return (
+            f"You signed in as {username}, who is not a member of {names}. Ask {who} to add you there, then sign in "
+            "again."
+        )
+    return f"You signed in as {username}, but this server does not admit that user. Ask {who} to admit {username}."
+
+
+def _listed(authenticator: Authenticator, name: str) -> list[str]:
+    found: Collection[str] = getattr(authenticator, name, ())
+    return sorted(found)
+
+
+def _organization(name: str) -> str:
+    organization, _, team = name.partition(":")
+    return f"the team {team} of the GitHub organization {organization}" if team else f"the GitHub organization {name}"
+
+
+def _either(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,184 @@
+"""Sign-in by GitHub, OpenID Connect, LDAP and PAM in a browser, with the files that docs/operate/sign-in.md shows."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, async_playwright
+from tests.acceptance.browser import ARGUMENTS, PATIENCE_MS
+from tests.conftest import chromium_path
+from tests.fakes.identity_providers import GitHub, OpenId, served
+from tests.fakes.waiting import wait_until
+from tests.integration.hub_installation import Installation
+
+from commonage.server.processes.ports import free_port
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("chromium")]
+GUIDE = Path(__file__).parents[2] / "docs" / "operate" / "sign-in.md"
+SECTIONS = {
+    "GitHub": "GitHubOAuthenticator",
+    "OpenID Connect": "GenericOAuthenticator",
+    "LDAP": "LDAPAuthenticator",
+    "PAM": "PAMAuthenticator",
+}
+CONTACT = "gpu-help@example.org"
+
+
+def shown(title: str) -> str:
+    """The Python file that the guide shows below this title."""
+    _, _, section = GUIDE.read_text().partition(f"\n### {title}\n")
+    return section.partition("```python\n")[2].partition("```")[0]
+
+
+@asynccontextmanager
+async def installed(folder: Path, authenticator: str, title: str, **replaced: str) -> AsyncIterator[Installation]:
+    """A hub with the guide's configuration, in which the keys of `replaced` are set to other values."""
+    text = shown(title) + "".join(f"c.{SECTIONS[title]}.{option} = {value}\n" for option, value in replaced.items())
+    config = folder / "hub.py"
+    config.write_text(text)
+    settings = {"authenticator_class": authenticator, "hub_config": config, "contact": CONTACT}
+    async with Installation(folder / "data", **settings) as here:
+        yield here
+
+
+@pytest.fixture(scope="module")
+async def page() -> AsyncIterator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
+        page = await browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
+        await browser.close()
+
+
+async def signs_in_with_a_click(page: Page, here: Installation) -> None:
+    await page.context.clear_cookies()
+    await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
+    await page.get_by_role("button", name="Sign in with").click()
+
+
+async def signs_in_with_a_password(page: Page, here: Installation, user: str, password: str) -> None:
+    await page.context.clear_cookies()
+    await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
+    await page.locator("#username_input").fill(user)
+    await page.locator("#password_input").fill(password)
+    await page.locator("#login_submit").click()
+
+
+async def sees_the_token_page(page: Page, user: str) -> None:
+    await page.wait_for_url("**/hub/token")
+    assert user in await page.locator("#login_widget").inner_text()
+
+
+async def is_refused(page: Page, *said: str) -> None:
+    text = await page.locator(".error, .login_error").inner_text()
+    for one in (*said, CONTACT):
+        assert one in text, text
+
+
+async def groups_of(here: Installation, user: str) -> list[str]:
+    account = await here.identity.account(user)
+    assert account is not None
+    return list(account.groups)
+
+
+async def test_github_admits_members_and_their_teams_are_groups(page: Page, tmp_path: Path) -> None:
+    async with AsyncExitStack() as closing:
+        github, url = await closing.enter_async_context(served(GitHub()))
+        addresses = {"github_url": repr(url), "github_api": repr(f"{url}/api")}
+        here = await closing.enter_async_context(installed(tmp_path, "github", "GitHub", **addresses))
+        github.visitor = "mona"
+        await signs_in_with_a_click(page, here)
+        await sees_the_token_page(page, "mona")
+        assert await groups_of(here, "mona") == ["our-lab:students"]
+        github.visitor = "mallory"
+        await signs_in_with_a_click(page, here)
+        await is_refused(page, "mallory", "the GitHub organization our-lab or the team gpu of the GitHub organization")
+
+
+async def test_openid_admits_a_group(page: Page, tmp_path: Path) -> None:
+    async with AsyncExitStack() as closing:
+        groups = {"ada": ["gpu-users", "optics"], "grace": ["gpu-users", "gpu-admins"], "bob": ["optics"]}
+        provider, url = await closing.enter_async_context(served(OpenId(groups)))
+        addresses = {
+            "authorize_url": repr(f"{url}/auth"),
+            "token_url": repr(f"{url}/token"),
+            "userdata_url": repr(f"{url}/userinfo"),
+        }
+        here = await closing.enter_async_context(installed(tmp_path, "generic-oauth", "OpenID Connect", **addresses))
+        for user, admin in (("ada", False), ("grace", True)):
+            provider.visitor = user
+            await signs_in_with_a_click(page, here)
+            await sees_the_token_page(page, user)
+            assert await here.identity.is_admin(user) == admin
+        assert await groups_of(here, "ada") == ["gpu-users", "optics"]
+        provider.visitor = "bob"
+        await signs_in_with_a_click(page, here)
+        await is_refused(page, "bob", "the group gpu-users")
+
+
+@pytest.fixture
+def directory() -> Iterator[int]:
+    """The port of an LDAP server."""
+    port = free_port()
+    program = Path(__file__).parents[1] / "fakes" / "ldap_server.py"
+    process = subprocess.Popen([sys.executable, program, str(port)])
+
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    try:
+        wait_until(answers)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def test_ldap_admits_a_group(page: Page, tmp_path: Path, directory: int) -> None:
+    at = {"server_address": "'127.0.0.1'", "server_port": str(directory), "tls_strategy": "'insecure'"}
+    async with installed(tmp_path, "ldap", "LDAP", **at) as here:
+        await signs_in_with_a_password(page, here, "ada", "wrong")
+        assert "Invalid username or password" in await page.locator(".login_error").inner_text()
+        await signs_in_with_a_password(page, here, "ada", "secret of ada")
+        await sees_the_token_page(page, "ada")
+        assert await here.identity.is_admin("ada")
+        assert await groups_of(here, "ada") == ["gpu-users"]
+        await signs_in_with_a_password(page, here, "bob", "secret of bob")
+        await is_refused(page, "bob", "the group gpu-users")
+
+
+@contextmanager
+def pam_service(folder: Path) -> Iterator[str]:
+    """A PAM service that takes one password from everybody. It does not look at the machine's own passwords."""
+    check = folder / "check"
+    check.write_text("#!/bin/sh\n[ \"$(tr -d '\\0')\" = 'secret of all' ]\n")
+    check.chmod(0o755)
+    service = Path("/etc/pam.d") / f"commonage-test-{free_port()}"
+    service.write_text(f"auth required pam_exec.so expose_authtok quiet {check}\naccount required pam_permit.so\n")
+    try:
+        yield service.name
+    finally:
+        service.unlink()
+
+
+@pytest.mark.needs("root")
+async def test_pam_admits_a_unix_group(page: Page, tmp_path: Path) -> None:
+    # Debian has these accounts on every machine.
+    with pam_service(tmp_path) as service:
+        options = {"service": repr(service), "allowed_groups": "{'games'}", "admin_groups": "{'games'}"}
+        async with installed(tmp_path, "pam", "PAM", **options) as here:
+            await signs_in_with_a_password(page, here, "games", "wrong")
+            assert "Invalid username or password" in await page.locator(".login_error").inner_text()
+            await signs_in_with_a_password(page, here, "games", "secret of all")
+            await sees_the_token_page(page, "games")
+            assert await groups_of(here, "games") == ["games"]
+            assert await here.identity.is_admin("games")
+            await signs_in_with_a_password(page, here, "daemon", "secret of all")
+            await is_refused(page, "daemon", "the group games")

@@ -1,0 +1,57 @@
+"""What a refused user reads, and the names of LDAP groups."""
+
+import pytest
+from jupyterhub.auth import DummyAuthenticator
+from oauthenticator.generic import GenericOAuthenticator
+from oauthenticator.github import GitHubOAuthenticator
+from tornado import web
+from traitlets.config import Config
+
+from commonage.hub.authenticators import authenticator_of, name_in, refusal
+
+
+@pytest.mark.parametrize(
+    ("distinguished", "name"),
+    [
+        ("cn=GPU-Users,ou=groups,dc=example,dc=org", "gpu-users"),
+        ("CN=Optics\\, Lab,DC=org", "optics, lab"),
+        ("gpu-users", "gpu-users"),
+    ],
+)
+def test_a_group_of_ldap_is_called_by_its_first_part(distinguished: str, name: str) -> None:
+    assert name_in(distinguished) == name
+
+
+def test_a_refusal_names_the_organizations_and_whom_to_ask() -> None:
+    github = GitHubOAuthenticator(allowed_organizations={"our-lab", "partners:gpu"})
+    said = refusal(github, "mona", "help@example.org")
+    assert (
+        "mona, who is not a member of the GitHub organization our-lab or the team gpu of the GitHub organization"
+        in said
+    )
+    assert "Ask help@example.org to add you" in said and "grant this application access" in said
+
+
+def test_a_refusal_names_the_groups() -> None:
+    said = refusal(GenericOAuthenticator(allowed_groups={"gpu-users"}, manage_groups=True), "bob", None)
+    assert "bob, who is not a member of the group gpu-users. Ask the administrator of this server" in said
+
+
+def test_a_refusal_without_a_rule_names_the_user() -> None:
+    assert "does not admit that user. Ask the administrator" in refusal(DummyAuthenticator(), "bob", None)
+
+
+@pytest.mark.anyio
+async def test_an_extended_authenticator_has_the_options_of_its_base() -> None:
+    kind = authenticator_of("dummy", "help@example.org")
+    made = kind(config=Config({"DummyAuthenticator": {"allowed_users": {"ada"}}}))
+    assert isinstance(made, DummyAuthenticator)
+    assert await made.check_allowed("ada")
+    with pytest.raises(web.HTTPError, match="does not admit that user") as refused:
+        await made.check_allowed("bob")
+    assert refused.value.status_code == 403
+
+
+def test_an_unknown_authenticator_is_refused() -> None:
+    with pytest.raises(ImportError):
+        authenticator_of("no_such_package.Authenticator", None)
