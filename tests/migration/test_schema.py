@@ -27,7 +27,7 @@ from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
 
-OLDEST, HEAD = "0100", "0112"
+OLDEST, HEAD = "0100", "0114"
 UPGRADE = "import asyncio, sys; from commonage.store.upgrade import upgrade; asyncio.run(upgrade(sys.argv[1]))"
 
 _SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'schema_version' ORDER BY name"

@@ -19,6 +19,7 @@ from commonage.api import failures
 from commonage.api.auth import Auth
 from commonage.api.routes import (
     activity,
+    classes,
     cron_jobs,
     environments,
     events,
@@ -43,6 +44,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import TooLarge
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.wire.activity import ActivityIn, ExtendIn
+from commonage.wire.classes import AskIn, ClassIn, ClassMessageIn, ConsentIn
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
 from commonage.wire.files import FolderIn, MoveIn
 from commonage.wire.hub import API_PATH, UPLOAD_PATH
@@ -60,13 +62,14 @@ from commonage.wire.workloads import StopIn, SubmitIn
 
 _NOUNS = (
     workloads, activity, cron_jobs, events, usage, execs, files, visits, nodes, sites, environments, images,
-    registry, resources, tenants, offboarding, installation, materials,
+    registry, resources, tenants, classes, offboarding, installation, materials,
 )  # fmt: skip
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
     VisitorsIn, ActivityIn, ExtendIn, FolderIn, MoveIn, ResetIn, MaterialTokenIn,
+    ClassIn, ClassMessageIn, AskIn, ConsentIn,
 )  # fmt: skip
 _UNLIMITED = frozenset({API_PATH + environments.BUNDLES_PATH, API_PATH + files.CONTENT_PATH, UPLOAD_PATH})
 _SECURITY_SCHEMES = {

@@ -53,6 +53,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Retired name",
             "The user or tenant was renamed or removed, or is being so; an admin can release the name.",
         ),
+        "consent-needed": (
+            "Consent needed",
+            "A session of a class is entered only with the consent of its student, for the meeting that is on.",
+        ),
         "sessions-share-origin": (
             "Sessions share an origin",
             "Sessions of others cannot be opened while sessions have no host names of their own.",
@@ -68,6 +72,9 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "device-not-found": ("No such GPU", "The node has no such GPU; `detail` lists its GPUs."),
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
         "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
+        "class-not-found": ("No such class", "No class has this name that you teach, attend or may see."),
+        "student-not-found": ("Not on the roster", "The class has no student of this name."),
+        "consent-not-asked": ("Not asked", "This user has not asked to open your session in the meeting."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
         "environment-not-found": (
             "No such environment",
@@ -122,6 +129,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Node in use",
             "A node can be removed when it is lost, or drained and empty; `detail` lists its workloads.",
         ),
+        "reservation-of-class": (
+            "Reservation of a class",
+            "The reservation follows the times of its class; change or remove the class.",
+        ),
+        "no-meeting": ("No meeting now", "The class has no meeting at present."),
         "reservation-conflict": (
             "Not enough room for the reservation",
             "The nodes cannot provide it in addition to the existing reservations; `detail` has the numbers.",
@@ -221,6 +233,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "A resource names another one that does not exist, or that the change deletes.",
         ),
         "unknown-tenant": ("No such tenant", "The settings have no tenant of this name; `detail` lists the tenants."),
+        "invalid-calendar": (
+            "Invalid calendar file",
+            "The .ics file has no meetings that can be used; `detail` says why.",
+        ),
         "invalid-schedule": (
             "Invalid schedule",
             "This is no cron expression or time zone, or no workload that can repeat; `field` names which.",

@@ -63,6 +63,7 @@ COMMANDS: dict[str, Row] = {
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
     "site": Row("commonage.cli.site:site", "List, invite, join, revoke and remove sites elsewhere.", NODES),
+    "class": Row("commonage.cli.classes:classes", "List, set and remove classes, and teach them.", USERS),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List, rename and remove tenants.", USERS),
     "user": Row("commonage.cli.user:user", "List, rename and remove users.", USERS),

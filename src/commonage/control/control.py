@@ -11,6 +11,11 @@ from commonage.control.catalogue.builds import EnvironmentBuilds
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
+from commonage.control.classes.admission import check_seats
+from commonage.control.classes.classes import Classes
+from commonage.control.classes.loop import ClassLoop
+from commonage.control.classes.meetings import KEEP_S, Meetings
+from commonage.control.classes.seats import Seats
 from commonage.control.engines import Engines
 from commonage.control.files import UserFiles
 from commonage.control.loops.gangs import Gangs
@@ -167,9 +172,10 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self._add_queries()
-        self.execs, self.visits, self.session_apps, self.files = (
-            Execs(self.queries, live_state, writer, engines, clock),
-            Visits(self.queries, writer, adapters.identity, clock, settings),
+        self._meetings, self.execs, self.visits, self.session_apps, self.files = (
+            meetings := Meetings(store, writer, clock, settings),
+            Execs(self.queries, live_state, writer, engines, clock, meetings),
+            Visits(self.queries, writer, adapters.identity, clock, settings, meetings),
             SessionApps(adapters.apps, live_state, engines, clock),
             UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
@@ -226,12 +232,25 @@ class Control:
         self.extensions = Extensions(self.queries, live_state, writer, self.idle, clock, settings)
 
     def _add_administration(self, adapters: Adapters) -> None:
-        """What changes resources, users and tenants."""
+        """What changes resources, users and tenants, and classes, which are both."""
+        self._seats = Seats(
+            self.store, self.live_state, self.settings, lambda workload: self.queries.details(workload).reason
+        )
+        self._class_loop = ClassLoop(
+            self.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.identity,
+            self.reservations, self.clock, self.settings, self._meetings, self._seats,
+            self.workloads.start_session_by_hub,
+        )  # fmt: skip
         builtin = replace(self.settings.platform, environments=tuple(adapters.environments))
         self.resources = Resources(
             self.store, self.live_state, self.writer, self.clock, self.settings, adapters.support, builtin,
             self.engines, self._declare,
             lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
+            lambda before, after: check_seats(before, after, self.live_state, self.clock.now()),
+        )  # fmt: skip
+        self.classes = Classes(
+            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self._meetings,
+            self._seats, self._class_loop,
         )  # fmt: skip
         self._settings_file = adapters.declared
         self.builds = EnvironmentBuilds(
@@ -243,7 +262,8 @@ class Control:
         self.materials = Materials(
             adapters.materials, self.live_state, self.writer, self.homes, self.clock, self.settings
         )
-        self._loops += [self.offboardings, self.builds, *([self.materials] if adapters.materials else [])]
+        self._loops += [self.offboardings, self.builds, self._class_loop]
+        self._loops += [self.materials] if adapters.materials else []
 
     def _offboardings(self, adapters: Adapters) -> Offboardings:
         planner = Planner(
@@ -280,14 +300,16 @@ class Control:
         self.node_pools.declare(platform.node_pools)
         self.reservations.refresh()
         self.materials.refresh()
+        self._class_loop.declared()
 
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self.services.changed,
-            self.builds.changed,
+            self.builds.changed, self._seats.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
+        self.usage_reports.measured.follow(self._seats.measured)
         self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.conditions_changed)
@@ -315,6 +337,8 @@ class Control:
         await self.images.open()
         await self.builds.open()
         await self.reservations.open()
+        await self._meetings.open()
+        await self._seats.open(self.clock.now() - KEEP_S)
         await self.quota_notices.open()
         await self.gangs.open()
         await self.session_restarts.open()

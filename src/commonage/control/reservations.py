@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -18,7 +18,6 @@ from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.tenants import tenant_named
-from commonage.control.windows import Window
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.iterations import Iterations
@@ -37,6 +36,7 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request, format_duration
 from commonage.domain.tenants import Reservation, Rules
+from commonage.domain.windows import Window
 from commonage.domain.workloads import Event, EventKind, IdSequence
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -153,12 +153,81 @@ class Reservations:
             raise NotFound(
                 f"there is no reservation {reservation_id[:60]!r} that is not over", code="reservation-not-found"
             )
+        if found.class_name:
+            raise Conflict(
+                f"Reservation {found.id} belongs to class {found.class_name}. Change the times of the class, or remove "
+                f"the class with `commonage class rm {found.class_name}`.",
+                code="reservation-of-class",
+            )
         removed = ReservationRemoved(by=principal.name, reservation=_info(found))
         event = Event(EventKind.AUDIT, self.clock.now(), removed, tenant=found.tenant)
         await self.writer.write(events=[event], unreserved=[found.id])
         self._live.pop(reservation_id, None)
         self._tell()
         return found
+
+    async def follow_class(self, by: str, name: str, wanted: Wanted | None) -> Reason | None:
+        """Make the reservations of a class those of `wanted`; None: without any. Changes nothing that fits already.
+
+        A window that cannot be kept is left out; returns why the first of these was.
+        """
+        async with self._adding:
+            now = self.clock.now()
+            mine = {one.starts_at: one for one in self._live.values() if one.class_name == name}
+            made, refused = list[Reservation](), None
+            for starts_at, ends_at in () if wanted is None else wanted.windows:
+                before = mine.pop(starts_at, None)
+                after = self._of_class(by, name, wanted, (starts_at, ends_at), before, now)
+                if after == before:
+                    continue
+                try:
+                    others = [one.id for one in mine.values()] + ([] if before is None else [before.id])
+                    await self._shortfalls([*made, after], now, without=others)
+                    made.append(after)
+                except Conflict as error:
+                    refused = refused or error.reason  # an earlier one stays as it is
+            if not made and not mine:
+                return refused
+            events = [
+                Event(EventKind.AUDIT, now, ReservationRemoved(by=by, reservation=_info(one)), tenant=one.tenant)
+                for one in mine.values()
+            ]
+            events += [
+                Event(EventKind.AUDIT, now, ReservationMade(by=by, reservation=_info(one), more=0), tenant=one.tenant)
+                for one in made
+            ]
+            gone = [one.id for one in mine.values()]
+            await self.writer.write(events=events, reservations=made, unreserved=gone)
+            for reservation_id in gone:
+                self._live.pop(reservation_id, None)
+            self._live.update((one.id, one) for one in made)
+            self._tell()
+            return refused
+
+    def _of_class(
+        self, by: str, name: str, wanted: Wanted | None, window: Window, before: Reservation | None, now: float
+    ) -> Reservation:
+        assert wanted is not None
+        found = before or Reservation(
+            f"r{self._ids.next(now, self.chance(1 << 20))}",
+            wanted.tenant,
+            *window,
+            wanted.request,
+            class_name=name,
+            by=by,
+        )
+        return replace(
+            found,
+            tenant=wanted.tenant,
+            ends_at=window[1],
+            request=wanted.request,
+            count=wanted.count,
+            title=wanted.title,
+        )
+
+    def of_class(self, name: str) -> Sequence[Reservation]:
+        """The reservations of a class that are not over, by start."""
+        return [one for one in self.rules.reservations if one.class_name == name]
 
     async def revise(self, by: str, before: Reservation, after: Reservation | None) -> None:
         """Give a reservation another owner or tenant, or cancel it (None): its own is renamed or removed."""
@@ -225,11 +294,13 @@ class Reservations:
         if never is not None:
             raise Unschedulable(never)
 
-    async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
+    async def _shortfalls(
+        self, made: Sequence[Reservation], now: float, without: Collection[str] = ()
+    ) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, allocated = list(self.live_state.nodes.values()), self.live_state.allocated()
         candidates = self.live_state.snapshot.candidates
-        others = [candidates.reserved(one) for one in self._live.values()]
+        others = [candidates.reserved(one) for one in self._live.values() if one.id not in without]
         made = [candidates.reserved(one) for one in made]
         if not nodes:
             return NoNodes()

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from commonage.domain.classes import Class
 from commonage.domain.idle import DEFAULT_RULE, IdleRule
 from commonage.domain.permissions import RoleBinding
 from commonage.domain.resources import NodePool, Platform
@@ -58,7 +60,8 @@ class Retention:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes` and `node_pools` are platform resources: built-in
+    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes`, `node_pools` and `classes` are platform
+    resources: built-in
     ones at first,
     then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
     """
@@ -82,6 +85,8 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
+    classes: Mapping[str, Class] = field(default_factory=dict)  # by name
+    class_users: bool = False  # create users in the hub who are on a roster and never signed in
     bundles: BundleLimits = field(default_factory=BundleLimits)
     retention: Retention = field(default_factory=Retention)
     prepull: bool = True
@@ -108,6 +113,7 @@ class ControlSettings:
             volumes=self.volumes,
             node_pools=self.node_pools,
             roles=self.platform_roles,
+            classes=tuple(self.classes.values()),
             prices=self.prices,
         )
 
@@ -118,6 +124,7 @@ class ControlSettings:
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = tuple(map(self._with_folder, platform.volumes)), platform.node_pools
         self.platform_roles = platform.roles
+        self.classes = {one.name: one for one in platform.classes}
 
     def _with_folder(self, volume: Volume) -> Volume:
         """A material is a folder that the platform keeps."""

@@ -22,6 +22,7 @@ class Permission(StrEnum):
     READ_OUTPUT = "read-output"
     STOP_WORKLOADS = "stop-workloads"
     ENTER_WORKLOADS = "enter-workloads"
+    TEACH = "teach"
     MANAGE_IMAGES = "manage-images"
     WRITE_VOLUMES = "write-volumes"
     MANAGE_ENVIRONMENTS = "manage-environments"
@@ -99,7 +100,7 @@ class Role(StrEnum):
 
 _VIEWER = frozenset({_P.SEE_TENANT, _P.SEE_WORKLOADS})
 _MEMBER = frozenset({_P.SEE_TENANT, _P.SUBMIT})
-_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS, _P.MANAGE_MATERIALS}
+_TEACHER = _VIEWER | _MEMBER | {_P.READ_OUTPUT, _P.STOP_WORKLOADS, _P.ENTER_WORKLOADS, _P.MANAGE_MATERIALS, _P.TEACH}
 
 PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,

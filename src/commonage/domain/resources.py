@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from commonage.domain.classes import Class
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodePoolPolicy
 from commonage.domain.permissions import RoleBinding
@@ -77,6 +78,7 @@ class Platform:
     node_pools: tuple[NodePool, ...] = ()
     sites: tuple[Site, ...] = ()
     roles: tuple[RoleBinding, ...] = ()
+    classes: tuple[Class, ...] = ()
     prices: Prices = field(default_factory=Prices)
 
 

@@ -155,7 +155,8 @@ PRIORITY_CLASSES = (
 class Reservation:
     """From `starts_at` until `ends_at`, room for `count` times `request` for one tenant, or only its member `owner`.
 
-    Only workloads that end before it begins may use the room. Its owner uses the room by submitting.
+    Only workloads that end before it begins may use the room. Its owner uses the room by submitting. One with a
+    `class_name` follows that class.
     """
 
     id: str
@@ -167,6 +168,7 @@ class Reservation:
     title: str = ""
     owner: str | None = None
     by: str = ""
+    class_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
 from commonage.messages import (
     attempts,
+    classes,
     cron_jobs,
     devices,
     engines,
@@ -30,6 +31,7 @@ from commonage.messages.template import Params, Texts
 _FAMILIES = (
     waiting, refusals, permissions, attempts, nodes, devices, engines, notes, resources, offboarding, cron_jobs,
     materials,
+    classes,
 )  # fmt: skip
 TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.TEXTS.items()}
 

@@ -85,6 +85,8 @@ TEXTS: Texts = {
     r.TenantRemoved: "Delete tenant {name}, with its quota and roles.",
     r.VolumesFollow: lambda reason, _: f"Give the volumes {_some(reason.volumes)} to {reason.receiver}.",
     r.VolumesShared: lambda reason, _: f"Take the tenant off the volumes {_some(reason.volumes)}.",
+    r.ClassesChange: lambda reason, _: f"Change the classes {_some(reason.classes)}.",
+    r.ClassesDeleted: lambda reason, _: f"Delete the classes {_some(reason.classes)}, with their reservations.",
     r.VolumesDeleted: lambda reason, _: (
         f"Delete the volumes {_some(reason.volumes)}, which nobody else may use. Their folders stay."
     ),

@@ -21,6 +21,7 @@ ACTIONS = {
         "jobs"
     ),
     _P.MANAGE_ENVIRONMENTS: "build and remove environments",
+    _P.TEACH: "teach: create, change and remove classes, see the seat of each student, and write to all of them",
     _P.MANAGE_IMAGES: "replace, pull in advance and remove everybody's images",
     _P.WRITE_VOLUMES: "write to volumes whose writers are managers, in workloads and on the page Data",
     _P.MANAGE_MATERIALS: "sync materials of the tenant, and see and change their credentials",

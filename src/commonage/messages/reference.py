@@ -10,6 +10,7 @@ from commonage.domain.reasons import (
     REASONS,
     Reason,
     attempts,
+    classes,
     cron_jobs,
     devices,
     engines,
@@ -22,7 +23,9 @@ from commonage.domain.reasons import (
     waiting,
 )
 
-_FAMILIES = (waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs, materials)
+_FAMILIES = (
+    waiting, attempts, refusals, nodes, devices, engines, notes, resources, offboarding, cron_jobs, materials, classes,
+)  # fmt: skip
 
 
 def reference() -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from commonage.control.access import Access
 from commonage.control.materials import MaterialState
 from commonage.control.settings import ControlSettings
+from commonage.domain.classes import SeatState
 from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
 from commonage.domain.permissions import Permission, RoleBinding, SubjectKind
@@ -71,6 +72,14 @@ KINDS: dict[Kind, Sign] = {
     Kind.SESSION: Sign("Session", "session", "quiet"),
     Kind.JOB: Sign("Job", "job", "quiet"),
     Kind.SERVICE: Sign("Service", "service", "quiet"),
+}
+
+SEATS: dict[SeatState, Sign] = {
+    SeatState.NOT_STARTED: Sign("Not started", "clock", "quiet"),
+    SeatState.STARTED: Sign("Started", "play", "info"),
+    SeatState.WORKING: Sign("Working", "check", "good"),
+    SeatState.STUCK: Sign("Stuck", "question", "wait"),
+    SeatState.OUT_OF_MEMORY: Sign("Out of memory", "warning", "bad"),
 }
 
 ISOLATION: dict[Isolation, str] = {

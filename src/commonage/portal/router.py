@@ -15,6 +15,7 @@ from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.site import Site, continue_at
 from commonage.portal.static_files import Docs
 from commonage.portal.views import (
+    classes,
     cron_jobs,
     data,
     environments,
@@ -50,6 +51,7 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
             cron_jobs,
             data,
             materials,
+            classes,
             nodes,
             environments,
             reservations,

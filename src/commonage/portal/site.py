@@ -127,6 +127,8 @@ class Site:
             here=request.url.path,
             origin_warning=self.control.settings.origin_warning,
             prices=self.control.settings.prices,
+            class_notices=() if visitor is None else self.control.classes.attended(visitor.principal),
+            has_classes=visitor is not None and self.control.classes.concern(visitor.principal),
             **values,
         )
         return HTMLResponse(text, status_code=status)

@@ -84,6 +84,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         environment_signs=labels.ENVIRONMENTS,
         image_signs=labels.IMAGES,
         node_signs=labels.NODES,
+        seat_signs=labels.SEATS,
     )
     return environment
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.classes import ClassMeeting
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node, NodeKey
@@ -28,8 +29,10 @@ class Batch:
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
     inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
-    replaced by (site, name), `reservations` and `cron_jobs` by their id, `images` by their name, `quota_notices` by
-    their bound; `departed` names nodes, `unreserved` reservations and `removed_cron_jobs` cron jobs to delete.
+    replaced by (site, name), `reservations`, `cron_jobs` and `class_meetings` by
+    their id, `images` by their name, `quota_notices` by
+    their bound; `departed` names nodes, `unreserved` reservations, `removed_cron_jobs` and
+    `removed_class_meetings` such rows to delete.
     `resources` carry the version they were read with plus one, like `updates`; a new one has version 1. `offboardings`
     are inserted or replaced by their id.
 
@@ -53,6 +56,8 @@ class Batch:
     unreserved: list[str] = field(default_factory=list)
     cron_jobs: list[CronJob] = field(default_factory=list)
     removed_cron_jobs: list[str] = field(default_factory=list)
+    class_meetings: list[ClassMeeting] = field(default_factory=list)
+    removed_class_meetings: list[str] = field(default_factory=list)
     departed: list[NodeKey] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
     resources: list[StoredResource] = field(default_factory=list)
@@ -66,7 +71,8 @@ class Batch:
         work = self.inserts or self.updates or self.events or self.expired or self.expired_events
         rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
         cron_jobs = self.cron_jobs or self.removed_cron_jobs
-        return bool(work or rest or cron_jobs or self.quota_notices or self.resources or self.offboardings)
+        classes = self.class_meetings or self.removed_class_meetings
+        return bool(work or rest or cron_jobs or classes or self.quota_notices or self.resources or self.offboardings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +209,9 @@ class Store(Protocol):
 
     async def cron_jobs(self) -> Sequence[CronJob]:
         """All cron jobs, by id."""
+
+    async def class_meetings(self) -> Sequence[ClassMeeting]:
+        """All meetings of classes that are not removed, by id."""
 
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         """The newest notice about each bound whose period began at `since` or later, by tenant, scope and name."""

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput, NotFound
+from commonage.resources.classes import ClassEntry
 from commonage.resources.fields import Form
 from commonage.resources.scheduling import (
     PlatformRoleEntry,
@@ -38,6 +39,7 @@ KINDS = {
         ResourceKind("Tenant", TenantEntry, "Tenants", "tenants"),
         ResourceKind("Volume", VolumeEntry, "Volumes", "volumes"),
         ResourceKind("NodePool", NodePoolEntry, "Node pools", "node_pools"),
+        ResourceKind("Class", ClassEntry, "Classes"),
     )
 }
 """In the order in which they are shown and exported: a resource comes after those that it names."""

@@ -10,6 +10,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.images import Environment
 from commonage.domain.resources import Platform
 from commonage.domain.workloads import Kind
+from commonage.resources.classes import ClassEntry
 from commonage.resources.documents import Forms
 from commonage.resources.fields import Form
 from commonage.resources.scheduling import (
@@ -42,6 +43,7 @@ def platform_of(forms: Forms, builtin: Platform) -> Platform:
         node_pools=_over(builtin.node_pools, (one.node_pool() for one in _all(forms, NodePoolEntry)), _pool_name),
         sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
         roles=(*builtin.roles, *(bound for one in _all(forms, PlatformRoleEntry) for bound in one.bindings())),
+        classes=tuple(one.made() for one in _all(forms, ClassEntry)),
         prices=prices[0] if prices else builtin.prices,
     )
 
@@ -76,6 +78,17 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
         _check(f"the volume {volume.name}: sites", volume.sites, known_sites, _UNKNOWN_SITE)
+    for one in _all(forms, ClassEntry):
+        _check_class(one, platform, tenants, environments)
+
+
+def _check_class(one: ClassEntry, platform: Platform, tenants: Collection[str], environments: Collection[str]) -> None:
+    _check(f"the class {one.name}: tenant", [one.tenant], tenants)
+    if one.environment is not None and "/" not in one.environment:
+        _check(f"the class {one.name}: environment", [one.environment], environments)
+    volumes = [volume.name for volume in platform.volumes if volume.is_for(one.tenant)]
+    if one.material:
+        _check(f"the class {one.name}: material", [one.material], volumes)
 
 
 def _check_open(tenant: TenantEntry, platform: Platform) -> None:

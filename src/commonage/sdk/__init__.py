@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from commonage.sdk.asynchronous import AsyncClient
     from commonage.sdk.errors import ApiError, Unreachable
     from commonage.sdk.synchronous import Client
+    from commonage.wire.classes import ClassIn
     from commonage.wire.cron_jobs import CronJobIn, TriggerIn
     from commonage.wire.tenants import ReservationIn
     from commonage.wire.workloads import DependencyIn, SubmitIn
 
 _HOMES = {
     "ApiError": "commonage.sdk.errors",
+    "ClassIn": "commonage.wire.classes",
     "AsyncClient": "commonage.sdk.asynchronous",
     "Client": "commonage.sdk.synchronous",
     "CronJobIn": "commonage.wire.cron_jobs",
@@ -39,6 +41,7 @@ _HOMES = {
 __all__ = [
     "ApiError",
     "AsyncClient",
+    "ClassIn",
     "Client",
     "CronJobIn",
     "DependencyIn",

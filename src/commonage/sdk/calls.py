@@ -120,6 +120,10 @@ def resource_path(kind: str, name: str) -> str:
     return "/".join(["/resources", quote(kind, safe=""), quote(name, safe="")])
 
 
+def class_path(name: str) -> str:
+    return f"/classes/{quote(name, safe='')}"
+
+
 def site_path(name: str, *rest: str) -> str:
     return "/".join(["/sites", quote(name, safe=""), *rest])
 

@@ -20,6 +20,7 @@ from commonage.sdk.calls import (
     Call,
     Executed,
     WorkloadFilter,
+    class_path,
     events_path,
     given,
     image_path,
@@ -32,6 +33,15 @@ from commonage.sdk.calls import (
 )
 from commonage.sdk.errors import ApiError, Unreachable
 from commonage.wire.activity import ExtendIn
+from commonage.wire.classes import (
+    AskIn,
+    ClassIn,
+    ClassList,
+    ClassMessageIn,
+    ClassOut,
+    ConsentIn,
+    ConsentOut,
+)
 from commonage.wire.cron_jobs import CronJobIn, CronJobList, CronJobOut, TriggeredOut, TriggerIn
 from commonage.wire.environments import (
     EnvironmentBuildIn,
@@ -644,6 +654,41 @@ class Client:
         return self._call(
             Call("DELETE", f"/reservations/{quote(reservation_id, safe='')}", ReservationOut, repeatable=False)
         )
+
+    def classes(self) -> Sequence[ClassOut]:
+        """Classes of the user's tenants, and those that the user attends."""
+        return self._get("/classes", ClassList).items
+
+    def one_class(self, name: str) -> ClassOut:
+        """One class, with the seat of each student for those who teach."""
+        return self._get(class_path(name), ClassOut)
+
+    def put_class(self, name: str, ask: ClassIn) -> ClassOut:
+        """Create or replace a class. For teachers and managers of its tenant."""
+        return self._call(Call("PUT", class_path(name), ClassOut, body=ask))
+
+    def delete_class(self, name: str, *, force: bool = False) -> ClassOut:
+        """Delete a class with its reservations; while its sessions run only with `force`."""
+        query = "?force=true" if force else ""
+        return self._call(Call("DELETE", f"{class_path(name)}{query}", ClassOut, repeatable=False))
+
+    def send_class_message(self, name: str, text: str) -> ClassOut:
+        """Send a message to all students of the meeting that is on."""
+        path = f"{class_path(name)}/messages"
+        return self._call(Call("POST", path, ClassOut, body=ClassMessageIn(text=text), repeatable=False))
+
+    def ask_student(self, name: str, student: str) -> ConsentOut:
+        """Ask a student to be let into the session."""
+        return self._call(Call("POST", f"{class_path(name)}/questions", ConsentOut, body=AskIn(student=student)))
+
+    def answer_teacher(self, name: str, teacher: str, *, given: bool) -> ConsentOut:
+        """Let a teacher open the user's session in the meeting, or (no longer) not."""
+        body = ConsentIn(teacher=teacher, given=given)
+        return self._call(Call("POST", f"{class_path(name)}/consents", ConsentOut, body=body))
+
+    def start_class_session(self, name: str) -> WorkloadOut:
+        """The user's session in the meeting; started if it does not run."""
+        return self._call(Call("POST", f"{class_path(name)}/session", WorkloadOut))
 
     def registry(self) -> RegistryOut:
         """The address and certificate authority of the site's registry. Raises ApiError if it has none."""

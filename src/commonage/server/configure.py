@@ -175,6 +175,8 @@ def control_settings(settings: Settings) -> ControlSettings:
         ),
         retention=Retention(workloads_s=settings.keep_workloads, events_s=settings.keep_events),
         prepull=settings.prepull,
+        class_users=settings.class_users == "create"
+        or (settings.class_users == "auto" and settings.authenticator_class == "shared-password"),
         warn_before_s=settings.warn_before,
         idle=settings.idle_rule,
         gpu_unused_after_s=settings.gpu_unused_after,

@@ -9,6 +9,7 @@ from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store.rows import (
+    CLASS_MEETING,
     CRON_JOB,
     EVENT,
     IMAGE,
@@ -55,6 +56,8 @@ class Changes:
         self.unreserved = [{"of_id": clean(reservation_id)} for reservation_id in batch.unreserved]
         self.cron_jobs = _last_rows(CRON_JOB, batch.cron_jobs, lambda cron_job: cron_job.id)
         self.removed_cron_jobs = [{"of_id": clean(cron_job_id)} for cron_job_id in batch.removed_cron_jobs]
+        self.class_meetings = _last_rows(CLASS_MEETING, batch.class_meetings, lambda meeting: meeting.id)
+        self.removed_class_meetings = [{"of_id": clean(meeting_id)} for meeting_id in batch.removed_class_meetings]
         self.quota_notices = _last_rows(
             QUOTA_NOTICE, batch.quota_notices, lambda one: (one.tenant, one.scope, one.name, one.resource)
         )

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Select, Table, select
 
+from commonage.domain.classes import ClassMeeting
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
@@ -148,6 +149,7 @@ NODE = Stored(Node, tables.nodes)
 USAGE_REPORT = Stored(UsageReport, tables.usage_reports)
 RESERVATION = Stored(Reservation, tables.reservations)
 CRON_JOB = Stored(CronJob, tables.cron_jobs)
+CLASS_MEETING = Stored(ClassMeeting, tables.class_meetings)
 IMAGE = Stored(Image, tables.images)
 RESOURCE = Stored(StoredResource, tables.resources)
 QUOTA_NOTICE = Stored(QuotaNotice, tables.quota_notices)

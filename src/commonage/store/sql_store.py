@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
+from commonage.domain.classes import ClassMeeting
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
@@ -29,6 +30,7 @@ from commonage.store.expiry import expired
 from commonage.store.renaming import Renaming
 from commonage.store.rows import (
     ATTEMPT_COLUMNS,
+    CLASS_MEETING,
     CRON_JOB,
     EVENT,
     IMAGE,
@@ -45,6 +47,7 @@ from commonage.store.rows import (
 )
 from commonage.store.tables import (
     attempts,
+    class_meetings,
     cron_jobs,
     events,
     images,
@@ -225,6 +228,9 @@ class SqlStore:
 
     async def resources(self) -> Sequence[StoredResource]:
         return await self._read(RESOURCE, RESOURCE.select().order_by(resources.c.kind, resources.c.name))
+
+    async def class_meetings(self) -> Sequence[ClassMeeting]:
+        return await self._read(CLASS_MEETING, CLASS_MEETING.select().order_by(class_meetings.c.id))
 
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         later = QUOTA_NOTICE.select().where(quota_notices.c.period_at >= since)

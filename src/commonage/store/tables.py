@@ -235,6 +235,15 @@ cron_jobs = Table(
     sqlite_with_rowid=False,
 )
 
+# Meetings of classes that are on, or were over a short time ago.
+class_meetings = Table(
+    "class_meetings",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # Platform resources. A deleted one stays without a body, so that its versions go on growing.
 resources = Table(
     "resources",

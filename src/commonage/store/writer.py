@@ -19,6 +19,7 @@ from commonage.store.many import is_among, many_in_one
 from commonage.store.rows import WORKLOAD, Row
 from commonage.store.tables import (
     attempts,
+    class_meetings,
     cron_jobs,
     events,
     images,
@@ -85,6 +86,8 @@ class Writer:
         self._delete_reservations = prepared(delete(reservations).where(reservations.c.id == bindparam("of_id")))
         self._upsert_cron_jobs = upsert(cron_jobs)
         self._delete_cron_jobs = prepared(delete(cron_jobs).where(cron_jobs.c.id == bindparam("of_id")))
+        self._upsert_class_meetings = upsert(class_meetings)
+        self._delete_class_meetings = prepared(delete(class_meetings).where(class_meetings.c.id == bindparam("of_id")))
         self._upsert_images = upsert(images)
         resource_key = (resources.c.kind == bindparam("kind"), resources.c.name == bindparam("name"))
         self._resource_version = prepared(select(resources.c.version).where(*resource_key).with_for_update())
@@ -111,6 +114,8 @@ class Writer:
         self._delete_reservations.many(connection, changes.unreserved)
         self._upsert_cron_jobs.many(connection, changes.cron_jobs)
         self._delete_cron_jobs.many(connection, changes.removed_cron_jobs)
+        self._upsert_class_meetings.many(connection, changes.class_meetings)
+        self._delete_class_meetings.many(connection, changes.removed_class_meetings)
         self._upsert_images.many(connection, changes.images)
         for row in changes.resources:
             self._check_resource(connection, row)

@@ -142,7 +142,8 @@ class ReservationOut(BaseModel):
     count: int
     request: RequestOut
     owner: str | None
-    by: str = Field(description="The admin who created it.")
+    by: str = Field(description="The user who created it.")
+    class_name: str = Field("", description="The class that it belongs to; empty: none.")
     reason: ReasonOut | None = Field(
         None, description="Why a part of it cannot be provided at present; null if all can."
     )

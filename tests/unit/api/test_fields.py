@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
+from commonage.control.classes.classes import ClassView, Seat
 from commonage.control.files import PlaceView
 from commonage.control.offboarding.offboardings import UserView
 from commonage.control.offboarding.plans import OffboardingPlan
@@ -23,6 +24,7 @@ from commonage.control.tenants import TenantView
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
+from commonage.domain.classes import Announcement, Class, ClassMeeting, Consent
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.explanations import Explanation, Holder, JobsAhead, SiteChoice
 from commonage.domain.files import Entry
@@ -54,6 +56,7 @@ from commonage.ports.metrics import Point
 from commonage.ports.registry import Collected, RegistryAbout
 from commonage.ports.sites import SiteToken, SiteView
 from commonage.wire import (
+    classes,
     cron_jobs,
     environments,
     events,
@@ -82,6 +85,15 @@ class Description:
 
 
 DESCRIPTIONS: dict[type[BaseModel], Description] = {
+    classes.AnnouncementOut: Description((Announcement,)),
+    classes.ClassOut: Description(
+        (ClassView, Class),
+        own="seat_count version session_url document",
+        hidden="one resource session users groups",
+    ),
+    classes.ConsentOut: Description((Consent,)),
+    classes.MeetingOut: Description((ClassMeeting,), hidden="id class_name warned over"),
+    classes.SeatOut: Description((Seat,), own="workload_id", hidden="workload"),
     cron_jobs.CronJobOut: Description(
         (CronJob, Spec, CronRule),
         own="next_times reason active",
@@ -190,6 +202,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
+    "AskIn", "ClassIn", "ClassMessageIn", "ConsentIn",
     "FileChangedOut", "FolderIn", "MoveIn", "UploadOut",
     "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut",
     "EnvironmentBuildIn", "EnvironmentDetailsOut", "PackageIn",

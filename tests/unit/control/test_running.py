@@ -459,8 +459,8 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 LOOPS = {
     "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
-    "retention", "quota-notices", "offboardings", "cron_jobs", "cron_sites", "sample", "schedule", "timers", "watch",
-    "node_pools", "idle", "services",
+    "retention", "classes", "quota-notices", "offboardings", "cron_jobs", "cron_sites", "sample", "schedule", "timers",
+    "watch", "node_pools", "idle", "services",
 }  # fmt: skip
 
 

@@ -32,11 +32,11 @@ from commonage.control.nodes.node_states import reasons_for
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.queries.visibility import visible_nodes
 from commonage.control.usage.attribution import unattributed
-from commonage.control.windows import deadline_of
 from commonage.domain.errors import NotFound
 from commonage.domain.nodes import NodeKey, NodePoolView
 from commonage.domain.permissions import Permission
 from commonage.domain.time_zones import zone_of
+from commonage.domain.windows import deadline_of
 from commonage.ports.joining import Joining
 from commonage.wire.hub import PORTAL_PATH
 from commonage.wire.nodes import (

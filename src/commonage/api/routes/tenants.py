@@ -15,7 +15,6 @@ from commonage.control.control import Control
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants import TenantView
-from commonage.control.windows import window_of, windows
 from commonage.domain.codec import to_json
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
@@ -25,6 +24,7 @@ from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_labels
 from commonage.domain.tenants import Reservation
 from commonage.domain.time_zones import zone_of
+from commonage.domain.windows import window_of, windows
 from commonage.wire.tenants import (
     QuotaList,
     QuotaOut,

@@ -21,7 +21,8 @@ class Revision:
 
     `roles` are tenants whose roles change, `platform_roles` those on the platform. `volumes` and `sites` get other
     tenants. `deleted` are volumes that are deleted, and `opened` sites that would be open to all tenants.
-    `environments` get another tenant, `deleted_environments` go with theirs.
+    `environments` get another tenant, `deleted_environments` go with theirs. `rosters` are classes that change,
+    `classes` those that are deleted.
     """
 
     documents: list[Document] = field(default_factory=list)
@@ -35,6 +36,8 @@ class Revision:
     opened: list[str] = field(default_factory=list)
     environments: list[str] = field(default_factory=list)
     deleted_environments: list[str] = field(default_factory=list)
+    rosters: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
     declares: bool = False  # the tenant itself
 
     @property
@@ -48,6 +51,10 @@ class Revision:
             yield reasons.TenantRemoved(name=wanted.name)
         yield from self._roles(wanted.to)
         yield from self._tenants(wanted.receiver)
+        if self.rosters:
+            yield reasons.ClassesChange(classes=tuple(self.rosters))
+        if self.classes:
+            yield reasons.ClassesDeleted(classes=tuple(self.classes))
         if self.deleted:
             yield reasons.VolumesDeleted(volumes=tuple(self.deleted))
         if self.environments:
@@ -78,6 +85,8 @@ def revision_of(present: Sequence[StoredResource], wanted: Wanted) -> Revision:
             _tenant(one, wanted, revision)
         elif one.kind == "PlatformRole":
             _platform_role(one, wanted, revision)
+        elif one.kind == "Class":
+            _class(one, wanted, revision)
         elif wanted.subject is Subject.TENANT and one.fields.get("tenant") == wanted.name:
             _environment(one, wanted, revision)
         elif wanted.subject is Subject.TENANT and wanted.name in one.fields.get("tenants", ()):
@@ -120,6 +129,33 @@ def _platform_role(one: StoredResource, wanted: Wanted, revision: Revision) -> N
     if one.managed_by:
         revision.managed.append(one)
     revision.documents.append({**one.document, field_name: _replaced(before, wanted.name, wanted.to)})
+
+
+def _class(one: StoredResource, wanted: Wanted, revision: Revision) -> None:
+    """Students leave the roster or get their new name. A class goes with its tenant."""
+    fields = dict(one.fields)
+    if wanted.subject is Subject.USER:
+        before: list[str] = fields.get("users", [])
+        if wanted.name not in before:
+            return
+        fields["users"] = _replaced(before, wanted.name, wanted.to)
+        fields.setdefault("seats", len(before))  # as many as before, also without any user
+        revision.rosters.append(one.name)
+    else:
+        if fields["tenant"] != wanted.name and wanted.name not in fields.get("groups", ()):
+            return
+        fields["groups"] = _replaced(fields.get("groups", []), wanted.name, wanted.to)
+        if fields["tenant"] == wanted.name and not wanted.receiver:
+            revision.classes.append(one.name)
+            revision.gone.append(one.key)
+        else:
+            if fields["tenant"] == wanted.name:
+                fields["tenant"] = wanted.receiver
+            revision.rosters.append(one.name)
+    if one.managed_by:
+        revision.managed.append(one)
+    if one.key not in revision.gone:
+        revision.documents.append({"kind": one.kind, "name": one.name, **fields})
 
 
 def _site(one: StoredResource, wanted: Wanted, revision: Revision) -> None:

@@ -11,9 +11,10 @@ from commonage.domain.nodes import NodeKey
 from commonage.domain.permissions import RoleBinding, SubjectKind
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
+from commonage.domain.reasons.classes import ClassGone
 from commonage.domain.resources import Action, Platform, ResourceChange
 from commonage.domain.tenants import Amounts, Tenant
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Kind, Workload
 
 QUOTA_RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 
@@ -127,6 +128,13 @@ class Impact:
             on_them = self._where(lambda one: _node_of(one) in there)
             yield reasons.NodePoolGone(node_pool=change.name), on_them
 
+    def _class(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
+        before = next((one for one in self.before.classes if one.name == change.name), None)
+        if change.action is Action.DELETE and before is not None:
+            mine = (Kind.SESSION, before.name, before.tenant)
+            sessions = self._where(lambda one: (one.spec.kind, one.spec.name, one.spec.tenant) == mine)
+            yield ClassGone(class_name=change.name), sessions
+
     def _site(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         there = self._where(lambda one: _site_of(one) == change.name)
         if change.action is Action.DELETE:
@@ -159,4 +167,5 @@ _FINDERS: dict[str, _Finder] = {
     "Volume": Impact._volume,
     "NodePool": Impact._node_pool,
     "Site": Impact._site,
+    "Class": Impact._class,
 }

@@ -85,6 +85,7 @@ class _Next:
 class Resources:
     """`sites` are those with an engine. `on_change` is called with what is in force, also when it is opened.
 
+    `admit`, called with the resources in force and those after a change, raises if it may not be made.
     `is_claimed`: whether the name of a tenant was given up, or is being taken by a rename.
     `ignored`: settings of the file that the database has replaced.
     """
@@ -99,6 +100,7 @@ class Resources:
     sites: Collection[str]
     on_change: Callable[[Platform], None]
     is_claimed: Callable[[str], bool] = lambda _tenant: False
+    admit: Callable[[Platform, Platform], None] = lambda _before, _after: None
     ignored: tuple[str, ...] = ()
     _stored: dict[Key, StoredResource] = field(default_factory=dict)
     _forms: Mapping[Key, Form] = field(default_factory=dict)
@@ -191,10 +193,17 @@ class Resources:
     def one(self, principal: Principal, kind: str, name: str) -> StoredResource:
         """For operators and admins. Raises NotFound."""
         self._access(principal).need(Permission.SEE_PLATFORM)
+        return self._one(kind, name)
+
+    def of_kind(self, kind: str) -> Sequence[StoredResource]:
+        """Those of one kind, by name: for use cases that check what their caller may see."""
+        return sorted((one for one in self.present() if one.kind == kind), key=lambda one: one.name)
+
+    def _one(self, kind: str, name: str) -> StoredResource:
         kind_named(kind)
         found = self._stored.get((kind, name))
         if found is None or found.body is None:
-            names = ", ".join(one.name for one in self.all(principal, kind)[:20]) or "none"
+            names = ", ".join(one.name for one in self.of_kind(kind)[:20]) or "none"
             raise NotFound(f"there is no {kind} {name[:60]!r}; there are: {names}", code="resource-not-found")
         return found
 
@@ -225,6 +234,10 @@ class Resources:
     ) -> StoredResource:
         """Create (version 0) or replace one resource of this version. Raises InvalidInput, Conflict."""
         self._access(principal).need(Permission.MANAGE_PLATFORM)
+        return await self.put_for(principal.name, document, version, kind=kind, name=name)
+
+    async def put_for(self, by: str, document: Document, version: int, *, kind: str, name: str) -> StoredResource:
+        """`put` by a use case that has checked what its caller may do."""
         kind_named(kind)
         key, form = parse({**document, "kind": kind, "name": name})
         async with self._changing:
@@ -232,7 +245,7 @@ class Resources:
             self._need_version(key, version)
             if key in self._forms:
                 need_unmanaged(self._stored[key])
-            _, following = self._planned(Declaration({key: form}), principal.name)
+            _, following = self._planned(Declaration({key: form}), by)
             await self._commit(following)
         return self._stored[key]
 
@@ -241,13 +254,17 @@ class Resources:
     ) -> StoredResource:
         """Delete one resource of this version; while workloads use it only with `force`. Raises NotFound, Conflict."""
         self._access(principal).need(Permission.MANAGE_PLATFORM)
+        return await self.delete_for(principal.name, kind, name, version, force=force)
+
+    async def delete_for(self, by: str, kind: str, name: str, version: int, *, force: bool = False) -> StoredResource:
+        """`delete` by a use case that has checked what its caller may do."""
         async with self._changing:
             await self._reread()
-            found = self.one(principal, kind, name)
+            found = self._one(kind, name)
             self._need_version(found.key, version)
             need_unmanaged(found)
             change = ResourceChange(kind, name, Action.DELETE, found.version)
-            plan, following = self._after([change], {}, principal.name)
+            plan, following = self._after([change], {}, by)
             if any(one.workloads for one in plan.changes[0].affected) and not force:
                 raise _in_use(plan.changes[0])
             await self._commit(following)
@@ -320,6 +337,7 @@ class Resources:
         platform = platform_of(forms, self.builtin)
         check_references(forms, platform, self.sites, self.settings.default_tenant)
         self.support.check(platform)
+        self.admit(self._platform, platform)
         return platform
 
     async def _commit(self, following: _Next) -> None:

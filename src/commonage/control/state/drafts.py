@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
+from commonage.domain.classes import ClassMeeting
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Reassigned, Record, Trigger, step
@@ -36,6 +37,8 @@ class Rows(TypedDict, total=False):
     unreserved: Sequence[str]
     cron_jobs: Sequence[CronJob]
     removed_cron_jobs: Sequence[str]
+    class_meetings: Sequence[ClassMeeting]
+    removed_class_meetings: Sequence[str]
     images: Sequence[Image]
     resources: Sequence[StoredResource]
     expired: Sequence[str]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from commonage.control.signals import Signal
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, parts_of, shares_by_device, utilisation_of
@@ -54,6 +55,7 @@ class UsageReports:
         self._last_use: dict[str, LastUse] = {}  # by attempt, until its end is written
         self._energy: dict[DeviceKey, tuple[float, float]] = {}  # device -> (at, the GPU's own counter)
         self._written_at = 0.0
+        self.measured = Signal[str, Measured, float]()  # attempt, its measurement, and when
 
     async def open(self) -> None:
         """Read unfinished reports of the last process; close those that have ended. Call after the writer is open."""
@@ -132,6 +134,7 @@ class UsageReports:
             over_share=over,
         )
         self._open[workload.id] = replace(usage_report, figures=with_measurement(usage_report.figures, measured))
+        self.measured.send(attempt.id, measured, round_.at)
 
     def _span(self, attempt: Attempt, at: float) -> float:
         """Seconds that this round stands for: since the last one, or one interval after a gap of more than three."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commonage.control.classes.meetings import Meetings
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -27,13 +28,14 @@ _RESET = f'[ -n "${VARIABLE}" ] || exit {_NOT_KEPT}; rm -rf -- "$HOME/${VARIABLE
 
 @dataclass(slots=True)
 class Execs:
-    """Needs the permission `enter-workloads`, except in one's own workloads."""
+    """Needs the permission `enter-workloads`, except in one's own workloads. A student in a class must agree."""
 
     queries: WorkloadQueries
     live_state: LiveState
     writer: Writer
     engines: Mapping[str, Engine]
     clock: Clock
+    meetings: Meetings
 
     async def begin(
         self, principal: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
@@ -83,6 +85,7 @@ class Execs:
         principal.need(Scope.SUBMIT)
         workload = await self.queries.workload(principal, workload_id)
         self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
+        self.meetings.need_consent(principal, workload)
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commonage.control.access import access_of
+from commonage.control.classes.meetings import Meetings
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import event_of
@@ -26,13 +27,14 @@ from commonage.ports.identity import Identity
 
 @dataclass(slots=True)
 class Visits:
-    """Needs the permission `enter-workloads`, except in one's own sessions."""
+    """Needs the permission `enter-workloads`, except in one's own sessions, and the consent of a student in a class."""
 
     queries: WorkloadQueries
     writer: Writer
     identity: Identity
     clock: Clock
     settings: ControlSettings
+    meetings: Meetings
 
     async def open(self, principal: Principal, workload_id: str) -> Workload:
         """Let the principal into a running session. An audit event tells its owner first.
@@ -42,6 +44,7 @@ class Visits:
         principal.need(Scope.SUBMIT)
         workload = await self.queries.workload(principal, workload_id)
         self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
+        self.meetings.need_consent(principal, workload)
         spec = workload.spec
         if spec.kind is not Kind.SESSION or workload.state is not State.RUNNING or workload.stop is not None:
             raise NotRunning(f"{workload.id} is not a running session; only a running session can be opened")
@@ -98,9 +101,11 @@ class Visits:
     ) -> Sequence[Principal]:
         """Those of the visitors who may still be in this session. For the hub and admins."""
         access_of(principal, self.settings).need(Permission.MANAGE_PLATFORM)
-        spec = (await self.queries.workload(principal, workload_id)).spec
+        workload = await self.queries.workload(principal, workload_id)
+        spec = workload.spec
         return [
             one
             for one in visitors
             if access_of(one, self.settings).may_on(Permission.ENTER_WORKLOADS, spec.owner, spec.tenant)
+            and self.meetings.consent_missing(one, workload) is None
         ]

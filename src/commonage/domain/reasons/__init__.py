@@ -1,6 +1,7 @@
 """All reasons, by family. A new code goes to its family here, its text to the module of that name in `messages`."""
 
 from commonage.domain.reasons import attempts as attempts
+from commonage.domain.reasons import classes as classes
 from commonage.domain.reasons import cron_jobs as cron_jobs
 from commonage.domain.reasons import devices as devices
 from commonage.domain.reasons import engines as engines

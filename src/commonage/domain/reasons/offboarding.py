@@ -382,3 +382,15 @@ class WaitsForNewName(Reason):
     subject: str
     name: str
     receiver: str
+
+
+class ClassesChange(Reason):
+    """Classes get the new name of a student, tenant or group, or lose it."""
+
+    classes: tuple[str, ...]
+
+
+class ClassesDeleted(Reason):
+    """The classes of the tenant are deleted, with their reservations."""
+
+    classes: tuple[str, ...]

@@ -15,9 +15,9 @@ from commonage.control.access import access_of
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import device_of
 from commonage.control.queries.visibility import visible_nodes
-from commonage.control.windows import deadline_of
 from commonage.domain.images import Image, environments_of
 from commonage.domain.nodes import DeviceKey, Node, NodeKey
+from commonage.domain.windows import deadline_of
 from commonage.domain.workloads import Kind
 from commonage.messages import texts
 from commonage.portal.auth import Visitor

@@ -14,13 +14,13 @@ from starlette.routing import Route
 from commonage import messages
 from commonage.control.reservations import Wanted
 from commonage.control.settings import ControlSettings
-from commonage.control.windows import window_of, windows
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.permissions import Permission
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest
 from commonage.domain.requests import parse_cpus, parse_gpus, parse_memory
 from commonage.domain.time_zones import zone_of
+from commonage.domain.windows import window_of, windows
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text
 from commonage.portal.views.launch_form import number

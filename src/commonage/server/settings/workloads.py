@@ -60,6 +60,13 @@ class WorkloadSettings(BaseModel):
         "VRAM tolerated above the share, for CUDA contexts: each further process needs one. If measured contexts are "
         "larger, their size is tolerated.",
     )
+    class_users: Literal["auto", "create", "existing"] = setting(
+        "auto",
+        "Students on the roster of a class who never signed in. `create` creates them in JupyterHub, so that their "
+        "sessions start before they sign in; with some authenticators, whoever is known there may sign in. `existing` "
+        "starts only sessions of users whom JupyterHub knows. `auto` is `create` with the shared passwords, where "
+        "everybody may sign in under any name, else `existing`.",
+    )
     warn_before: Seconds = setting(300, "How long before its time limit a workload is warned.")
     idle_after: SecondsOrZero = setting(
         0,

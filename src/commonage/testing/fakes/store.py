@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commonage.domain.classes import ClassMeeting
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.images import Image
@@ -60,6 +61,7 @@ class Shelf:
     usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     cron_jobs: dict[str, CronJob] = field(default_factory=dict)
+    class_meetings: dict[str, ClassMeeting] = field(default_factory=dict)
     resources: dict[tuple[str, str], StoredResource] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     totals: list[DailyUsage] = field(default_factory=list)
@@ -178,6 +180,9 @@ class MemoryStore:
         self.shelf.cron_jobs.update((each.id, each) for each in batch.cron_jobs)
         for gone in batch.removed_cron_jobs:
             self.shelf.cron_jobs.pop(gone, None)
+        self.shelf.class_meetings.update((each.id, each) for each in batch.class_meetings)
+        for gone in batch.removed_class_meetings:
+            self.shelf.class_meetings.pop(gone, None)
 
     def reassign(self, workloads: Iterable[Workload]) -> None:
         """Their keys follow, or are given up."""
@@ -425,6 +430,10 @@ class MemoryStore:
     async def cron_jobs(self) -> Sequence[CronJob]:
         await self._turn()
         return [self.shelf.cron_jobs[key] for key in sorted(self.shelf.cron_jobs)]
+
+    async def class_meetings(self) -> Sequence[ClassMeeting]:
+        await self._turn()
+        return [self.shelf.class_meetings[key] for key in sorted(self.shelf.class_meetings)]
 
     async def quota_notices(self, *, since: float) -> Sequence[QuotaNotice]:
         await self._turn()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from commonage.domain.classes import Announcement, ClassMeeting, Consent
 from commonage.domain.cron_jobs import Overlap
 from commonage.domain.errors import Conflict
 from commonage.domain.reasons.cron_jobs import PreviousRunActive
@@ -41,6 +42,18 @@ class StoreReservationsContract:
         moved_on = replace(secret, decided_until=make.NOW + 60)
         await store.commit(Batch(cron_jobs=[moved_on], removed_cron_jobs=[other.id, "never-there"]))
         assert await store.cron_jobs() == [moved_on]
+
+    async def test_meetings_of_classes_are_read_as_they_were_written_and_removed_by_id(self, store: Store) -> None:
+        asked = Consent("ann", "grace", None, make.NOW)
+        meeting = ClassMeeting(
+            "ml@1", "ml", 1.0, 2.0, announcement=Announcement("Hi ü", "grace", 1.5), consents=(asked,)
+        )
+        other = ClassMeeting("ml@9", "ml", 9.0, 10.0)
+        await store.commit(Batch(class_meetings=[meeting, other]))
+        assert await store.class_meetings() == [meeting, other]
+        after = replace(meeting, over=True)
+        await store.commit(Batch(class_meetings=[after], removed_class_meetings=[other.id]))
+        assert await store.class_meetings() == [after]
 
     async def test_runs_are_found_by_their_cron_job(self, store: Store) -> None:
         runs = [make.workload(cron_job="c1", due_at=make.NOW), make.workload(State.FAILED, cron_job="c1")]

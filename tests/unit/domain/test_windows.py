@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from commonage.control.windows import deadline_of, window_of, windows
 from commonage.domain.errors import InvalidInput
 from commonage.domain.time_zones import zone_of
+from commonage.domain.windows import deadline_of, window_of, windows
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC).timestamp()
 

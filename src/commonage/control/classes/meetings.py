@@ -1,0 +1,80 @@
+"""What happens in meetings: messages to all, and which students let a teacher into their session.
+
+The only writer of `ClassMeeting`. Visits and commands in workloads ask it whether a consent is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.access import access_of
+from commonage.control.settings import ControlSettings
+from commonage.control.state.writer import Writer
+from commonage.domain.classes import Class, ClassMeeting, meeting_id
+from commonage.domain.errors import Forbidden
+from commonage.domain.permissions import Permission
+from commonage.domain.principals import Principal
+from commonage.domain.reasons.classes import ConsentNeeded
+from commonage.domain.workloads import Event, Kind, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+KEEP_S = 86_400.0
+
+
+@dataclass(slots=True)
+class Meetings:
+    store: Store
+    writer: Writer
+    clock: Clock
+    settings: ControlSettings
+    _known: dict[str, ClassMeeting] = field(default_factory=dict)
+
+    async def open(self) -> None:
+        self._known = {one.id: one for one in await self.store.class_meetings()}
+
+    def all(self) -> Sequence[ClassMeeting]:
+        return list(self._known.values())
+
+    def current(self, one: Class) -> ClassMeeting | None:
+        """The meeting that is on, or whose sessions start now."""
+        window = one.meeting(self.clock.now())
+        if window is None:
+            return None
+        starts_at, ends_at = window
+        found = self._known.get(meeting_id(one.name, starts_at))
+        made = found or ClassMeeting(meeting_id(one.name, starts_at), one.name, starts_at, ends_at)
+        return replace(made, ends_at=ends_at)
+
+    async def put(self, meeting: ClassMeeting, events: Sequence[Event] = ()) -> None:
+        """Durable when this returns. Raises Unavailable."""
+        await self.writer.write(events=events, class_meetings=[meeting])
+        self._known[meeting.id] = meeting
+
+    async def remove(self, meeting: ClassMeeting) -> None:
+        await self.writer.write(removed_class_meetings=[meeting.id])
+        self._known.pop(meeting.id, None)
+
+    def consent_missing(self, principal: Principal, workload: Workload) -> ConsentNeeded | None:
+        """Why this user may not enter a session of a class; None if it is another workload, or the student agrees.
+
+        Admins decide about the platform, and need no consent.
+        """
+        spec = workload.spec
+        one = self.settings.classes.get(spec.name) if spec.kind is Kind.SESSION else None
+        if one is None or one.tenant != spec.tenant or spec.owner == principal.name:
+            return None
+        if access_of(principal, self.settings).may(Permission.MANAGE_PLATFORM):
+            return None
+        meeting = self.current(one)
+        consent = None if meeting is None else meeting.consent(spec.owner, principal.name)
+        if consent is not None and consent.given:
+            return None
+        return ConsentNeeded(student=spec.owner, class_name=one.name)
+
+    def need_consent(self, principal: Principal, workload: Workload) -> None:
+        """Raise Forbidden unless the user may enter."""
+        missing = self.consent_missing(principal, workload)
+        if missing is not None:
+            raise Forbidden(missing, code="consent-needed")
