@@ -23,7 +23,10 @@ pytestmark = pytest.mark.anyio
 
 
 class Proxy:
-    """Notes the routes. `fails` is the result of health checks; `full`: nothing can be written; `hangs`: no check ends."""
+    """Notes the routes. `fails` is the result of health checks, which do not end while it `hangs`.
+
+    `full`: nothing can be written.
+    """
 
     def __init__(self) -> None:
         self.routes: Sequence[ServiceRoute] = ()
@@ -94,6 +97,16 @@ async def test_a_running_service_has_a_route_until_it_stops(site: Site) -> None:
         await control.workloads.stop(ANN, one.id)
         await site.clock.advance(20)
         assert site.services.routes == ()
+
+
+async def test_a_service_is_known_while_it_lives(site: Site) -> None:
+    async with site.open() as control:
+        one, other = await started(site, control), await submit(control)
+        known = control.live_state.is_service
+        assert (known(one.id), known(other.id), known("0123456789abc")) == (True, False, False)
+        await control.workloads.stop(ANN, one.id)
+        await site.clock.advance(20)
+        assert not known(one.id)
 
 
 async def test_routes_are_written_again_after_a_failure_and_a_restart(site: Site) -> None:
