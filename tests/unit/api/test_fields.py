@@ -175,7 +175,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     usage.UsageRow: Description((Usage,), own="cost"),
     environments.HomeOut: Description((HomeView,), own="over measured_at text", hidden="at"),
     environments.VolumeOut: Description(
-        (VolumeView, Volume), own="in_memory", hidden="volume source per target memory"
+        (VolumeView, Volume), own="in_memory", hidden="volume source per target memory material"
     ),
     files.FileOut: Description((Entry,)),
     files.FilePlaceOut: Description((PlaceView,)),
@@ -202,6 +202,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
 ENVELOPES = ("List", "Page", "Query")
 WITHOUT_SOURCE = {
+    "MaterialAccessOut", "MaterialCopyOut", "MaterialOut", "MaterialTokenIn", "ResetIn",
     "AskIn", "ClassIn", "ClassMessageIn", "ConsentIn",
     "FileChangedOut", "FolderIn", "MoveIn", "UploadOut",
     "ActivityIn", "ActivityOut", "ExtendIn", "NoticeOut",

@@ -86,7 +86,8 @@ def test_volume_says_whether_quotas_of_storage_are_enforced(gap: StorageGap | No
     settings = ControlSettings(
         volumes=(labs, DATASETS), rules=Rules((Tenant("lab", quota=quota),)), default_tenant="lab"
     )
-    homes = cast(Any, SimpleNamespace(enforcement=Enforcement(None, {} if gap is None else {"labs": gap})))
+    enforcement = Enforcement(None, {} if gap is None else {"labs": gap})
+    homes = cast(Any, SimpleNamespace(enforcement=enforcement, folder_mib=lambda *_: None))
     engine = cast(Any, SimpleNamespace(capabilities=lambda *_: [Capabilities("docker", mounts=True)]))
     notes = {one.volume.name: one.notes for one in Volumes(engine, settings, homes).offered(ANN)}
     expected = (StorageNotEnforced(gap=gap),) if told and gap is not None else ()

@@ -145,7 +145,7 @@ async def test_site_notes_are_shown_once(portal: Portal, ann: Person) -> None:
     portal.engine.capabilities = lambda: replace(capabilities, notes=(NodesWithoutAgent(nodes=("gpu-2",)),))  # type: ignore[method-assign]  # as an engine's change with its nodes
     page = (await ann.get("nodes")).text
     assert page.count("gpu-2 without an agent") == 1
-    assert page.index("Environments") > page.index("gpu-2 without an agent") > page.rindex("Node gpu-")
+    assert page.rindex("Environments") > page.index("gpu-2 without an agent") > page.rindex("Node gpu-")
 
 
 async def test_faulty_node_is_not_shown_as_draining(portal: Portal, ann: Person, root: Person) -> None:
