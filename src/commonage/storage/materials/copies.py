@@ -43,6 +43,7 @@ from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
 from commonage.ports.materials import EVERYTHING
 from commonage.storage.materials.content import CHUNK, digest_of, id_of
+from commonage.storage.room import room_in
 
 OWN = ".commonage"
 _MAX_STATE_BYTES = 32 * 1024 * 1024
@@ -51,7 +52,6 @@ _MAX_TRIES = 8
 _MAX_TIME = 1e11
 _ROOT = Path("/")
 _LATE_S = 60.0  # a program that has a replaced file open has written to it by then
-_RESERVE_BYTES = 256 * 1024 * 1024  # of the disk of homes
 _MIB = 1024 * 1024
 _LOOK_BYTES = 64 * _MIB  # read besides the files of the version
 _ROUND_BYTES = 2048 * _MIB  # the same for a round, which compares files of the version before, too
@@ -295,8 +295,7 @@ class _Round:
 
     def _why_no_room(self, room_mib: int | None) -> Reason | None:
         with self.copy.home.folder() as descriptor:
-            disk = os.fstatvfs(descriptor)
-        free = max(0, disk.f_bavail * disk.f_frsize - _RESERVE_BYTES) // _MIB
+            free = room_in(descriptor, self.copy.home.parent) // _MIB
         free = free if room_mib is None else min(free, max(0, room_mib))
         needed = self._needed_mib()
         if needed > free:

@@ -23,6 +23,7 @@ from commonage.domain.materials import MaterialCopy
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
 from commonage.ports.materials import EVERYTHING
+from commonage.storage import room
 from commonage.storage.materials import copies
 from commonage.storage.materials.content import id_of
 from commonage.storage.materials.copies import Damaged, HomeCopy
@@ -285,6 +286,19 @@ def test_full_disk_leaves_files_as_they_were(student: Student, monkeypatch: pyte
     assert isinstance(found.error, reasons.CopyNeedsSpace)
     student.publish({"a": b"two"})
     assert student.files() == {"a": b"two"}
+
+
+def test_rest_of_a_project_quota_can_be_used_to_its_end(student: Student, monkeypatch: pytest.MonkeyPatch) -> None:
+    student.publish({"a": b"one"})
+    home = (student.root / "home").stat().st_ino
+
+    def free(descriptor: int) -> int:
+        return (100 if os.fstat(descriptor).st_ino == home else 100_000) * 1024 * 1024
+
+    monkeypatch.setattr(room, "_free", free)
+    assert student.publish({"a": b"two"}).error is None
+    monkeypatch.setattr(room, "_free", lambda descriptor: 100 * 1024 * 1024)  # of the disk
+    assert isinstance(student.publish({"a": b"three"}).error, reasons.CopyNeedsSpace)
 
 
 class Killed(BaseException):
