@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,12 @@ class PushedRepository:
     def git(self, *arguments: str) -> str:
         person = ["-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false"]
         done = subprocess.run(["git", *person, *arguments], cwd=self.work, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def make_tree(self, entries: Iterable[str]) -> str:
+        """Write a tree with these lines, as `git ls-tree` shows them; return its id."""
+        given = "".join(f"{one}\n" for one in entries)
+        done = subprocess.run(["git", "mktree"], cwd=self.work, input=given, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
     def push(self, files: Mapping[str, str | bytes | None], *, force: bool = False) -> str:

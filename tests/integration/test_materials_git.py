@@ -16,6 +16,7 @@ from tests.integration.git_server import GitServer, PushedRepository, git_server
 from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material
 from commonage.domain.reasons import materials as reasons
+from commonage.files import git as git_module
 from commonage.files.git import Branch, GitAccess, GitFailed
 from commonage.files.safe_path import SafePath
 from commonage.storage.materials import versions
@@ -118,6 +119,34 @@ async def test_fetch_ends_when_it_exceeds_the_limit(
         await folders.sync("course", Material(course.url), NOW)
     assert isinstance(refused.value.reason, reasons.MaterialDiskFull)
     assert await folders.version("course") == first
+
+
+async def test_tree_that_a_small_repository_multiplies_is_refused(
+    folders: MaterialFolders, course: PushedRepository
+) -> None:
+    course.push({"a": "one"})
+    first = await folders.sync("course", Material(course.url), NOW)
+    blob = course.git("rev-parse", "HEAD:a")
+    entry = f"100644 blob {blob}"
+    for _ in range(10):  # 10^10 paths in ten trees
+        tree = course.make_tree(f"{entry}\t{number}" for number in range(10))
+        entry = f"040000 tree {tree}"
+    commit = course.git("commit-tree", "-m", "bomb", tree)
+    course.git("push", "--quiet", "--force", "origin", f"{commit}:main")
+    with pytest.raises(Unavailable) as refused:
+        await folders.sync("course", Material(course.url), NOW)
+    assert refused.value.reason == reasons.MaterialTooManyFiles(material="course", files=50_001, limit=50_000)
+    assert await folders.version("course") == first
+
+
+def test_answer_of_git_is_bounded(course: PushedRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course.push({"large.yaml": b"x" * 5000})
+    branch = Branch(course.url, "main", tmp_path / "repository")
+    commit = branch.fetch()
+    assert branch.files(commit, "", ".yaml") == {"large.yaml": b"x" * 5000}
+    monkeypatch.setattr(git_module, "_MAX_OUTPUT", 4000)
+    with pytest.raises(GitFailed, match="more than 4000 bytes"):
+        branch.files(commit, "", ".yaml")
 
 
 async def test_old_versions_can_be_removed(folders: MaterialFolders, course: PushedRepository, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from commonage.control.access import Access, access_of
+from commonage.control.loops.session_restarts import restarts_of
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import cancel_all, wait_at_most
 from commonage.control.state.live_state import LiveState
@@ -30,7 +31,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.domain.volumes import Volume, mounts_of
-from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
+from commonage.domain.workloads import Attempt, Event, EventKind, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.materials import EVERYTHING, MaterialAccess, MaterialStorage
 
@@ -87,9 +88,10 @@ class _Status:
 
 @dataclass(slots=True)
 class _Delivery:
-    """The newest delivery to one home. `mark`: the version, and the attempt that it was for."""
+    """The newest delivery to one home. `tree`: the version. `served`: the attempts, and their states, that have it."""
 
-    mark: tuple[str, str, State]
+    tree: str
+    served: frozenset[tuple[str, State]]
     at: float
     done: asyncio.Event = field(default_factory=asyncio.Event)
     copy: MaterialCopy | None = None
@@ -205,20 +207,27 @@ class Materials:
         if status is None or status.version is None or workload.attempt is None:
             return
         key, now = (workload.spec.owner, volume.name), self._clock.now()
-        mark = (status.version.tree, workload.attempt.id, workload.state)
+        tree, mark = status.version.tree, (workload.attempt.id, workload.state)
         last = self._deliveries.get(key)
         if last is not None:
             if not last.done.is_set():
                 return
             is_incomplete = last.copy is None or last.copy.error is not None
-            if last.mark == mark and not (is_incomplete and now - last.at >= RETRY_S):
+            is_served = last.tree == tree and mark in last.served
+            if is_served and not (is_incomplete and now - last.at >= RETRY_S):
                 if last.is_settled or now - last.at < SETTLE_S:
                     return
                 last.is_settled = True
                 self._begin(self._deliver(storage, key, replace(last, done=asyncio.Event())), f"material to {key[0]}")
                 return
-        delivery = self._deliveries[key] = _Delivery(mark, now)
-        self._begin(self._deliver(storage, key, delivery), f"material to {key[0]}")
+        self._begin(self._deliver(storage, key, self._new_delivery(key, tree, mark)), f"material to {key[0]}")
+
+    def _new_delivery(self, key: tuple[str, str], tree: str, mark: tuple[str, State]) -> _Delivery:
+        """Of several sessions of one owner, each is served once with a version."""
+        last = self._deliveries.get(key)
+        served = frozenset() if last is None or last.tree != tree else last.served
+        made = self._deliveries[key] = _Delivery(tree, served | {mark}, self._clock.now())
+        return made
 
     async def _deliver(
         self,
@@ -231,7 +240,7 @@ class Materials:
         try:
             async with self._copying.setdefault(key, asyncio.Lock()):
                 delivery.copy = await storage.deliver(
-                    name, user, self._clock.now(), reset=reset, room_mib=self._room_mib(user)
+                    name, user, self._clock.now(), reset=reset, room_mib=self._homes.left_mib(user)
                 )
             if delivery.copy.error is not None:
                 log.warning("material %s is not complete in the home of %s: %s", name, user, delivery.copy.error)
@@ -242,10 +251,6 @@ class Materials:
             log.warning("material %s is not copied to the home of %s: %s", name, user, error)
         finally:
             delivery.done.set()
-
-    def _room_mib(self, user: str) -> int | None:
-        quota, used = self._settings.home_quota_mib, self._homes.used_mib(user)
-        return None if quota is None else max(0, quota - (used or 0))
 
     async def _remove_unused(self, storage: MaterialStorage, declared: Collection[str]) -> None:
         """Remove versions that no workload can read any more, and what is left of materials that are not declared."""
@@ -295,28 +300,46 @@ class Materials:
 
     async def prepare(self, workload: Workload) -> None:
         """Bring the copies of a session up to date before it starts. Waits a while at most, and never fails."""
-        storage, attempt, begun = self._storage, workload.attempt, []
-        if storage is None or attempt is None:
+        if self._storage is None or workload.attempt is None or not self._mounts(workload):
             return
+        ready = asyncio.Event()
+        work = self._begin(self._prepare(self._storage, workload, workload.attempt), f"materials of {workload.id}")
+        work.add_done_callback(lambda _: ready.set())
+        try:
+            await wait_at_most(BEFORE_START_S, ready, self._clock)
+        finally:
+            work.cancel()  # deliveries that have begun go on
+
+    async def _prepare(self, storage: MaterialStorage, workload: Workload, attempt: Attempt) -> None:
+        begun = []
         for volume in self._mounts(workload):
             version = await self._version(storage, volume.name)  # makes the folder that is mounted
             if version is None or volume.material is None or workload.spec.kind is not Kind.SESSION:
                 continue
-            key = (workload.spec.owner, volume.name)
-            mark = (version.tree, attempt.id, State.STARTING)
+            key, mark = (workload.spec.owner, volume.name), (attempt.id, State.STARTING)
             delivery = self._deliveries.get(key)
-            if delivery is None or delivery.mark[:2] != mark[:2]:
-                reset = EVERYTHING if volume.material.reset_at_start else ()
-                delivery = self._deliveries[key] = _Delivery(mark, self._clock.now())
-                self._begin(self._deliver(storage, key, delivery, reset), f"material to {key[0]}")
+            if delivery is None or delivery.tree != version.tree or mark not in delivery.served:
+                is_reset = volume.material.reset_at_start and not self._goes_on(workload, attempt, volume)
+                delivery = self._new_delivery(key, version.tree, mark)
+                work = self._deliver(storage, key, delivery, EVERYTHING if is_reset else ())
+                self._begin(work, f"material to {key[0]}")
             begun.append(delivery.done)
-        if begun:
-            every = asyncio.Event()
-            waiting = asyncio.create_task(_when_all(begun, every))
-            try:
-                await wait_at_most(BEFORE_START_S, every, self._clock)
-            finally:
-                waiting.cancel()
+        for one in begun:
+            await one.wait()
+
+    def _goes_on(self, workload: Workload, attempt: Attempt, volume: Volume) -> bool:
+        """Whether the owner works with the material already: in a session that this one replaces, or in another."""
+        if attempt.number > 1 or restarts_of(workload) > 0:
+            return True
+        mine = (attempt.allocation.at, workload.id)
+        return any(
+            one.state is State.RUNNING or (one.attempt is not None and (one.attempt.allocation.at, one.id) < mine)
+            for one in self._live_state.in_state(State.STARTING, State.RUNNING)
+            if one.spec.owner == workload.spec.owner
+            and one.id != workload.id
+            and one.spec.kind is Kind.SESSION
+            and self._mounts(one, {volume.name})
+        )
 
     def _volumes(self) -> list[Volume]:
         return [one for one in self._settings.volumes if one.material is not None]
@@ -391,7 +414,7 @@ class Materials:
                 code="unknown-file",
             )
         key = (principal.name, name)
-        delivery = _Delivery(("", "", State.RUNNING), self._clock.now())
+        delivery = _Delivery(status.version.tree, frozenset(), self._clock.now())
         await self._deliver(storage, key, delivery, frozenset(files) or EVERYTHING)
         view = await self._view(access, volume)
         failed = None if delivery.copy is None else delivery.copy.error
@@ -497,9 +520,3 @@ def _bad_signature() -> Unauthenticated:
         "The signature of the webhook is wrong. `commonage material access NAME` shows the address and the secret to "
         "set at the repository's server."
     )
-
-
-async def _when_all(events: Iterable[asyncio.Event], then: asyncio.Event) -> None:
-    for one in events:
-        await one.wait()
-    then.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import selectors
 import shlex
 import signal
 import subprocess
@@ -26,6 +27,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,200}")
 _MAX_FILES = 500
 _CHUNK = 1024 * 1024
+_MAX_OUTPUT = 64 * 1024 * 1024  # of one command: a repository of a few kB can list a tree without end
+_KEPT_ERRORS = 64 * 1024
 _SETTINGS = {
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # others can run any program
     "GIT_TERMINAL_PROMPT": "0",
@@ -39,6 +42,10 @@ Guard = Callable[[], None]
 
 class GitFailed(Exception):
     """The repository cannot be read; the message is git's."""
+
+
+class TooManyEntries(GitFailed):
+    """The tree has more entries than asked for, or their names are too long together."""
 
 
 class BranchMissing(GitFailed):
@@ -168,15 +175,19 @@ class Branch:
             return None
         return found if kind == "tree" else None
 
-    def entries(self, tree: str) -> list[TreeEntry]:
-        """All entries of a tree at any depth. The size of what is no file is 0. Raises GitFailed."""
-        listed = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
-        found = []
-        for line in listed.decode(errors="surrogateescape").split("\0"):
-            about, _, path = line.partition("\t")
-            if path:
-                mode, _, blob, size = about.split()
-                found.append(TreeEntry(path, mode, blob, int(size) if size.isdigit() else 0))
+    def entries(self, tree: str, most: int) -> list[TreeEntry]:
+        """All entries of a tree at any depth. The size of what is no file is 0. Raises GitFailed, TooManyEntries.
+
+        git is ended at one entry more than `most`.
+        """
+        found: list[TreeEntry] = []
+        read, rest = 0, b""
+        for part in self._output("ls-tree", "-r", "-z", "-l", "--full-tree", tree):
+            read += len(part)
+            *lines, rest = (rest + part).split(b"\0")
+            found += [_entry(one.decode(errors="surrogateescape")) for one in lines]
+            if len(found) > most or read > _MAX_OUTPUT:
+                raise TooManyEntries(f"more than {most} files, or names of more than {_MAX_OUTPUT} bytes")
         return found
 
     @contextmanager
@@ -222,25 +233,48 @@ class Branch:
             raise GitFailed("the program git is not installed") from None
 
     def _git(self, *arguments: str, limit_s: float = _TIMEOUT_S, guard: Guard | None = None) -> bytes:
+        found = bytearray()
+        for part in self._output(*arguments, limit_s=limit_s, guard=guard):
+            found += part
+            if len(found) > _MAX_OUTPUT:
+                raise GitFailed(f"git {arguments[0]} gave more than {_MAX_OUTPUT} bytes")
+        return bytes(found)
+
+    def _output(self, *arguments: str, limit_s: float = _TIMEOUT_S, guard: Guard | None = None) -> Iterator[bytes]:
+        """What git writes, while it runs. It ends with the iterator."""
         where = ["--git-dir", str(self.folder)] if arguments[0] != "init" else []
         process = self._popen(["git", *where, *arguments], subprocess.DEVNULL)
-        deadline = time.monotonic() + limit_s
+        said, deadline, guarded = b"", time.monotonic() + limit_s, time.monotonic()
+        assert process.stdout is not None and process.stderr is not None
         try:
-            while True:
-                try:
-                    stdout, stderr = process.communicate(timeout=limit_s if guard is None else _GUARD_EVERY_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    if guard is not None:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(process.stdout, selectors.EVENT_READ)
+                waiting.register(process.stderr, selectors.EVENT_READ)
+                while waiting.get_map():
+                    for key, _ in waiting.select(_GUARD_EVERY_S):
+                        part = os.read(key.fd, _CHUNK)
+                        if not part:
+                            waiting.unregister(key.fileobj)
+                        elif key.fileobj is process.stderr:
+                            said = (said + part)[-_KEPT_ERRORS:]
+                        else:
+                            yield part
+                    now = time.monotonic()
+                    if guard is not None and now - guarded >= _GUARD_EVERY_S:
+                        guarded = now
                         guard()
-                    if time.monotonic() > deadline:
-                        raise GitFailed(f"git {arguments[0]} took longer than {limit_s:.0f} s") from None
+                    if now > deadline:
+                        raise GitFailed(f"git {arguments[0]} took longer than {limit_s:.0f} s")
+            process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise GitFailed(f"git {arguments[0]} took longer than {limit_s:.0f} s") from None
         finally:
             _end(process)
+            process.stdout.close()
+            process.stderr.close()
         if process.returncode:
-            said = stderr.decode(errors="replace").strip().replace(self.url, without_credentials(self.url))
-            raise GitFailed(said[-1000:] or f"git {arguments[0]} failed")
-        return stdout
+            text = said.decode(errors="replace").strip().replace(self.url, without_credentials(self.url))
+            raise GitFailed(text[-1000:] or f"git {arguments[0]} failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +300,12 @@ class BlobReader:
             self._answers.read(1)  # the line end after it
         except (BrokenPipeError, ConnectionError) as error:
             raise GitFailed(f"git ended while {blob} was read") from error
+
+
+def _entry(line: str) -> TreeEntry:
+    about, _, path = line.partition("\t")
+    mode, _, blob, size = about.split()
+    return TreeEntry(path, mode, blob, int(size) if size.isdigit() else 0)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

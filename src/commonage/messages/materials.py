@@ -29,7 +29,9 @@ TEXTS: Texts = {
         "Put large data in another volume, or raise the material's size."
     ),
     r.MaterialTooManyFiles: (
-        "The new version of material {material} has {files} files, and {limit} are allowed. " + _STAYS + " Pack small "
+        "The new version of material {material} has {files} or more files and links, and {limit} are allowed. "
+        + _STAYS
+        + " Pack small "
         "files into an archive, or put them in another volume."
     ),
     r.MaterialDiskFull: lambda reason, _: (

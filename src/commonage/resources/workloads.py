@@ -76,7 +76,8 @@ class MaterialEntry(Entry):
     size: Mib = Field(2048, description="Largest size of a version.")
     reset_at_start: bool = Field(
         False,
-        description="Whether each session starts with the originals. Edited files are kept under another name.",
+        description="Whether each session starts with the originals. Edited files are kept under another name. A "
+        "session that replaces another or runs beside one leaves the files as they are.",
     )
 
     def material(self) -> Material:

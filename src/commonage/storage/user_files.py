@@ -24,9 +24,9 @@ from commonage.domain.files import MAX_ENTRIES, Entry, EntryKind, Listing, Parts
 from commonage.domain.volumes import folder_name
 from commonage.files.safe_path import SafePath, absolute
 from commonage.ports.files import Files, OpenFile, Place, Upload
+from commonage.storage.room import room_in
 
 _THREADS = 16
-_RESERVE_BYTES = 256 * 1024 * 1024  # nodes with less free space take no jobs
 _BATCH_BYTES = 1024 * 1024
 _FILE_MODE, _FOLDER_MODE, _HOME_MODE, _ABOVE_MODE = 0o644, 0o755, 0o700, 0o711
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -255,29 +255,12 @@ def _begin(target: SafePath, upload: Upload, offset: int, above: SafePath) -> in
                 f"the upload has {status.st_size} bytes here, not {offset}; ask for its offset, and go on from there",
                 code="upload-offset",
             )
-        _check_room(descriptor, upload.length - offset, above)
+        if upload.length - offset > room_in(descriptor, above):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _check_room(descriptor: int, size: int, above: SafePath) -> None:
-    """A disk that is full stops the work of all its users, so it is not filled to the end.
-
-    In a folder with a project quota the kernel reports what that leaves; the folder above has the whole disk.
-    """
-    room = _free(descriptor)
-    with above.open_path() as folder:
-        if os.fstat(folder).st_dev == os.fstat(descriptor).st_dev:
-            room = min(room, _free(folder) - _RESERVE_BYTES)
-    if size > max(0, room):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _free(descriptor: int) -> int:
-    found = os.fstatvfs(descriptor)
-    return found.f_bavail * found.f_frsize
 
 
 def _finish(target: SafePath, descriptor: int, upload: Upload) -> None:

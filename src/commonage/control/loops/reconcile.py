@@ -81,15 +81,21 @@ class Reconcile:
         return self._engines.get(attempt.allocation.site) if attempt else None
 
     async def _start(self, workload_id: str, attempt_id: str) -> None:
+        request: StartRequest | None = None
         for tries in range(1, START_TRIES + 1):
-            workload = self._live_state.get(workload_id)
-            if not _is_current_attempt(workload, attempt_id) or workload is None or workload.stop is not None:
+            workload = self._to_start(workload_id, attempt_id)
+            if workload is None:
                 return
-            engine = self._engine_of(workload)
             try:
+                if request is None:
+                    request = await self._request_of(workload)  # waits for files
+                    workload = self._to_start(workload_id, attempt_id)
+                    if workload is None:
+                        return
+                engine = self._engine_of(workload)
                 if engine is None:
                     raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
-                await engine.start(await self._request_of(workload))
+                await engine.start(request)
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
@@ -98,6 +104,13 @@ class Reconcile:
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
                 await self._clock.sleep(0.5 * 2**tries)
+
+    def _to_start(self, workload_id: str, attempt_id: str) -> Workload | None:
+        """The workload if the attempt is still to be started."""
+        workload = self._live_state.get(workload_id)
+        if workload is None or workload.stop is not None or not _is_current_attempt(workload, attempt_id):
+            return None
+        return workload
 
     async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
         workload = self._live_state.get(workload_id)

@@ -18,7 +18,8 @@ still have it open. If it differs, it gets the name `NAME.mine-DATE.EXT`. A file
 stays.
 
 The user can change all of this at any time, so no link is followed (`SafePath`), and `state` counts as no more than a
-hint about this user's own files. Everything here blocks.
+hint about this user's own files: how much is read follows from the version, and a file that is not read counts as
+edited. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -36,21 +37,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.materials import PLACE, MaterialCopy, SourceFile, Version
+from commonage.domain.materials import MAX_FILES, PLACE, MaterialCopy, SourceFile, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
 from commonage.ports.materials import EVERYTHING
 from commonage.storage.materials.content import CHUNK, digest_of, id_of
+from commonage.storage.room import room_in
 
 OWN = ".commonage"
 _MAX_STATE_BYTES = 32 * 1024 * 1024
+_MAX_STATE_FILES = 4 * MAX_FILES  # with those that versions before had
 _MAX_TRIES = 8
 _MAX_TIME = 1e11
 _ROOT = Path("/")
 _LATE_S = 60.0  # a program that has a replaced file open has written to it by then
-_RESERVE_BYTES = 256 * 1024 * 1024  # of the disk of homes
 _MIB = 1024 * 1024
+_LOOK_BYTES = 64 * _MIB  # read besides the files of the version
+_ROUND_BYTES = 2048 * _MIB  # the same for a round, which compares files of the version before, too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY = (
     errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM,
@@ -101,17 +105,20 @@ class HomeCopy:
 
     home: SafePath
     name: str
+    _readable: int = 0  # bytes that may still be read to compare files
 
     def look(self, version: Version | None = None) -> MaterialCopy | None:
         """The copy as it is. Raises OSError."""
         if not self._own.is_folder():
             return None
+        self._readable = _LOOK_BYTES + (0 if version is None else 2 * version.size_bytes)
         return self._copy(self._load(), version)
 
     def deliver(
         self, version: Version, read: Read, at: float, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
         """Bring it to this version. Raises Damaged, OSError before anything was done."""
+        self._readable = _ROUND_BYTES + 2 * version.size_bytes
         self.home.make_folder(parents=True)
         self._make_folders()
         state = self._load()
@@ -172,7 +179,7 @@ class HomeCopy:
         try:
             text = self._state.read(_MAX_STATE_BYTES)
             return _state_of(json.loads(text))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return _State()
 
     def save(self, state: _State) -> None:
@@ -220,7 +227,14 @@ class HomeCopy:
         known = [*entry.delivered, *more]
         if found.st_size not in {size for _, size in known}:
             return ""
-        return id_of(self.at(path), found.st_size, known[0][0])
+        return self.id_of(self.at(path), found.st_size, known[0][0])
+
+    def id_of(self, place: SafePath, size: int, like: str) -> str:
+        """Git's id of the file; "" also if it is too much to read."""
+        if size > self._readable:
+            return ""
+        self._readable -= size
+        return id_of(place, size, like)
 
 
 @dataclass(slots=True)
@@ -281,8 +295,7 @@ class _Round:
 
     def _why_no_room(self, room_mib: int | None) -> Reason | None:
         with self.copy.home.folder() as descriptor:
-            disk = os.fstatvfs(descriptor)
-        free = max(0, disk.f_bavail * disk.f_frsize - _RESERVE_BYTES) // _MIB
+            free = room_in(descriptor, self.copy.home.parent) // _MIB
         free = free if room_mib is None else min(free, max(0, room_mib))
         needed = self._needed_mib()
         if needed > free:
@@ -393,7 +406,7 @@ class _Round:
         found = self.copy._found(place)
         if found is None or not stat.S_ISREG(found.st_mode) or found.st_size != size:
             return
-        if id_of(self.copy.at(place), size, blob) == blob:
+        if self.copy.id_of(self.copy.at(place), size, blob) == blob:
             old = self.copy._old / f"{_key(place)}.{blob}.{size}.{secrets.token_hex(4)}"
             with suppress(FileNotFoundError):
                 self.copy.at(place).move(old)
@@ -422,7 +435,7 @@ class _Round:
         """Remove it if nobody edited it and it is old enough; otherwise the user gets it back beside `path`."""
         found = old.stat()
         is_file = stat.S_ISREG(found.st_mode)
-        if blob != "-" and is_file and found.st_size == size and id_of(old, size, blob) == blob:
+        if blob != "-" and is_file and found.st_size == size and self.copy.id_of(old, size, blob) == blob:
             if late and time.time() - found.st_ctime > _LATE_S:
                 old.remove()
             return
@@ -562,7 +575,9 @@ def _json_of(state: _State) -> Mapping[str, Any]:
 
 
 def _state_of(data: Any) -> _State:
-    """Raises ValueError, TypeError, KeyError or AttributeError for anything else."""
+    """Raises ValueError, TypeError, KeyError, AttributeError or OverflowError for anything else."""
+    if len(data["files"]) > _MAX_STATE_FILES:
+        raise ValueError("too many files")
     files = {}
     for path, (blob, size, tries, seen, offered, blocked) in data["files"].items():
         SafePath(_ROOT, tuple(path.split("/")))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material, MaterialCopy, Version
@@ -21,7 +22,8 @@ from commonage.storage.materials.credentials import Credentials
 from commonage.storage.materials.versions import Versions
 
 T = TypeVar("T")
-_SYNCS, _COPIES, _LOOKS = 8, 4, 4  # threads: slow repositories and large copies must not delay anything else
+# Threads: slow repositories and large copies must not delay anything else, and no user's files those of all.
+_SYNCS, _COPIES, _LOOKS, _RECORDS = 8, 4, 4, 4
 
 
 @dataclass(slots=True)
@@ -33,11 +35,13 @@ class MaterialFolders:
     homes: SafePath
     _syncs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_SYNCS, "material-sync"))
     _copies: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_COPIES, "material-copy"))
-    _looks: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_LOOKS, "material"))
+    _looks: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_LOOKS, "material-look"))
+    _records: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_RECORDS, "material"))
+    _looking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _rewriting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def version(self, name: str) -> Version | None:
-        return await self._run(self._looks, name, partial(self.versions.current, name))
+        return await self._run(self._records, name, partial(self.versions.current, name))
 
     async def sync(self, name: str, material: Material, now: float) -> Version:
         def sync() -> Version:
@@ -46,20 +50,20 @@ class MaterialFolders:
         return await self._run(self._syncs, name, sync)
 
     async def old_versions(self, name: str) -> Collection[str]:
-        return await self._run(self._looks, name, partial(self.versions.old, name))
+        return await self._run(self._records, name, partial(self.versions.old, name))
 
     async def remove_version(self, name: str, tree: str) -> None:
-        await self._run(self._looks, name, partial(self.versions.discard, name, tree))
+        await self._run(self._records, name, partial(self.versions.discard, name, tree))
 
     async def names(self) -> Collection[str]:
-        return await self._run(self._looks, "", self.versions.names)
+        return await self._run(self._records, "", self.versions.names)
 
     async def remove(self, name: str) -> None:
         def remove() -> None:
             self.versions.remove(name)
             self.credentials.remove(name)
 
-        await self._run(self._looks, name, remove)
+        await self._run(self._records, name, remove)
 
     async def deliver(
         self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
@@ -94,17 +98,23 @@ class MaterialFolders:
     async def copy(self, name: str, user: str) -> MaterialCopy | None:
         version = await self.version(name)
         look = partial(HomeCopy(self.homes / folder_name(user), name).look, version)
-        return await self._run(self._looks, name, look)
+        lock = self._looking.setdefault(user, asyncio.Lock())  # one user does not take all threads
+        async with lock:
+            looking = asyncio.ensure_future(self._run(self._looks, name, look))
+            try:
+                return await asyncio.shield(looking)
+            finally:
+                await asyncio.wait([looking])  # also if whoever asked has gone: the thread goes on
 
     async def access(self, name: str) -> MaterialAccess:
-        return await self._run(self._looks, name, partial(self.credentials.access, name))
+        return await self._run(self._records, name, partial(self.credentials.access, name))
 
     async def set_token(self, name: str, user: str, token: str) -> None:
-        await self._run(self._looks, name, partial(self.credentials.set_token, name, user, token))
+        await self._run(self._records, name, partial(self.credentials.set_token, name, user, token))
 
     def close(self) -> None:
         self.versions.stop()
-        for threads in (self._syncs, self._copies, self._looks):
+        for threads in (self._syncs, self._copies, self._looks, self._records):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, threads: ThreadPoolExecutor, name: str, work: Callable[[], T]) -> T:

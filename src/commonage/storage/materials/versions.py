@@ -25,7 +25,16 @@ from commonage.domain.errors import Unavailable
 from commonage.domain.materials import CURRENT, MAX_FILES, Material, SourceFile, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
-from commonage.files.git import REMOTE_ONLY, BlobReader, Branch, BranchMissing, GitAccess, GitFailed, TreeEntry
+from commonage.files.git import (
+    REMOTE_ONLY,
+    BlobReader,
+    Branch,
+    BranchMissing,
+    GitAccess,
+    GitFailed,
+    TooManyEntries,
+    TreeEntry,
+)
 from commonage.files.safe_path import SafePath
 from commonage.storage.materials.content import id_of
 
@@ -80,6 +89,9 @@ class Versions:
         except BranchMissing as error:
             reason: Reason = reasons.MaterialBranchMissing(material=name, branch=material.branch)
             raise Unavailable(reason) from error
+        except TooManyEntries as error:
+            reason = reasons.MaterialTooManyFiles(material=name, files=MAX_FILES + 1, limit=MAX_FILES)
+            raise Unavailable(reason) from error
         except GitFailed as error:
             raise Unavailable(reasons.MaterialUnreachable(material=name, detail=str(error)[-300:])) from error
         except OSError as error:
@@ -103,8 +115,6 @@ class Versions:
         return version
 
     def _check_size(self, name: str, material: Material, version: Version) -> None:
-        if len(version.files) > MAX_FILES:
-            raise Unavailable(reasons.MaterialTooManyFiles(material=name, files=len(version.files), limit=MAX_FILES))
         if version.size_bytes > material.size_mib * _MIB:
             raise Unavailable(reasons.MaterialTooLarge(material=name, limit_mib=material.size_mib))
         needed, free = -(-version.size_bytes // _MIB), _free_mib(self._home(name))
@@ -227,8 +237,8 @@ class Versions:
 
 
 def _version(branch: Branch, commit: str, tree: str, at: float) -> Version:
-    """Raises GitFailed."""
-    entries = branch.entries(tree)
+    """Raises GitFailed, TooManyEntries."""
+    entries = branch.entries(tree, MAX_FILES)
     files = {one.path: _file(one) for one in entries if one.mode in _FILES and _is_plain(one.path)}
     return Version(commit, tree, at, files, len(entries) - len(files))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -22,7 +23,9 @@ from commonage.domain.materials import MaterialCopy
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
 from commonage.ports.materials import EVERYTHING
+from commonage.storage import room
 from commonage.storage.materials import copies
+from commonage.storage.materials.content import id_of
 from commonage.storage.materials.copies import Damaged, HomeCopy
 
 
@@ -200,6 +203,7 @@ def test_link_in_place_of_own_folders_is_an_error(student: Student, tmp_path: Pa
         b"", b"[]", b"{", b"[" * 100_000, b'{"files": {"../../x": ["", 0, [], null, null, false]}}',
         b'{"tree": 1, "commit": "", "at": NaN, "files": {}}',
         b'{"tree": "", "commit": "", "at": 1e400, "files": {"a": ["", 0, [], null, ["../../b", "", 0], false]}}',
+        b'{"tree": "", "commit": "", "at": 0, "files": {"a": ["", 1e400, [], null, null, false]}}',
     ],
 )  # fmt: skip
 def test_forged_state_counts_as_missing(student: Student, state: bytes) -> None:
@@ -208,6 +212,34 @@ def test_forged_state_counts_as_missing(student: Student, state: bytes) -> None:
     (student.root / "home/.commonage/materials/course/state").write_bytes(state)
     found = student.publish({"a": b"one", "b": b"two"})
     assert student.files()["a"] == b"one" and student.files()["b"] == b"mine" and found.error is None
+
+
+def test_only_what_the_version_has_is_read_from_a_home(student: Student, monkeypatch: pytest.MonkeyPatch) -> None:
+    student.publish({"a": b"one", "b": b"two"})
+    huge, state = 2**42, student.root / "home/.commonage/materials/course/state"
+    os.truncate(student.folder / "a", huge)
+    own, blob = state.parent, "0" * 40
+    (own / "old" / f"{blob}.{blob}.{huge}.0").touch()
+    os.truncate(own / "old" / f"{blob}.{blob}.{huge}.0", huge)
+    (student.folder / "offer").touch()
+    os.truncate(student.folder / "offer", huge)
+    forged = json.loads(state.read_bytes())
+    forged["files"]["a"] = [blob, huge, [[blob, huge]], None, None, False]
+    forged["files"]["b"] = [blob, 3, [], None, ["offer", blob, huge], False]
+    state.write_text(json.dumps(forged))
+    sizes: list[int] = []
+
+    def noted(place: SafePath, size: int, like: str) -> str:
+        sizes.append(size)
+        return id_of(place, size, like) if size < 10 else ""
+
+    monkeypatch.setattr(copies, "id_of", noted)
+    version = student.contents.version({"a": b"one", "b": b"two"})
+    found = student.copy.look(version)
+    assert found is not None and found.edited == ("a", "b")
+    student.publish({"a": b"one", "b": b"two", "c": b"three"})
+    assert sum(sizes) < 100
+    assert sorted(one.stat().st_size for one in student.folder.iterdir())[-3:] == [huge] * 3
 
 
 def test_damaged_version_is_not_delivered(student: Student) -> None:
@@ -254,6 +286,19 @@ def test_full_disk_leaves_files_as_they_were(student: Student, monkeypatch: pyte
     assert isinstance(found.error, reasons.CopyNeedsSpace)
     student.publish({"a": b"two"})
     assert student.files() == {"a": b"two"}
+
+
+def test_rest_of_a_project_quota_can_be_used_to_its_end(student: Student, monkeypatch: pytest.MonkeyPatch) -> None:
+    student.publish({"a": b"one"})
+    home = (student.root / "home").stat().st_ino
+
+    def free(descriptor: int) -> int:
+        return (100 if os.fstat(descriptor).st_ino == home else 100_000) * 1024 * 1024
+
+    monkeypatch.setattr(room, "_free", free)
+    assert student.publish({"a": b"two"}).error is None
+    monkeypatch.setattr(room, "_free", lambda descriptor: 100 * 1024 * 1024)  # of the disk
+    assert isinstance(student.publish({"a": b"three"}).error, reasons.CopyNeedsSpace)
 
 
 class Killed(BaseException):
