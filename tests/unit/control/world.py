@@ -119,6 +119,7 @@ class Site:
         self.clouds: Sequence[Any] = ()
         self.joining: Any = None
         self.homes: Any = None
+        self.registry: Any = None
         self.services: Any = NoServiceAccess()
         self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
@@ -149,6 +150,7 @@ class Site:
             support=GivenClouds({policy.name: cloud for policy, cloud in self.clouds}),
             joining={} if self.joining is None else {LOCAL_SITE: self.joining},
             homes=self.homes,
+            registry=self.registry,
             declared=self.declared,
             services=self.services,
         )
