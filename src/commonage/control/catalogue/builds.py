@@ -42,6 +42,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import EnvironmentBuilt, EnvironmentNotRegistered
 from commonage.domain.resources import Document
 from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
+from commonage.files.apps import apps_of_environments
 from commonage.ports.clock import Clock
 from commonage.ports.registry import Registry
 from commonage.ports.store import Filter, Store
@@ -235,7 +236,7 @@ class EnvironmentBuilds:
             if self.registry is None:
                 raise Conflict("this installation has no registry any more")
             image = _image_of(workload, order, result.image, self.registry.about.address)
-            check(image)
+            check(image, [one.name for one in apps_of_environments()])
             repository_of(image.reference)
             await self.images.register(image)
             if order.name in self.catalogue and self.catalogue[order.name].built_by:
