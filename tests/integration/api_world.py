@@ -1,8 +1,8 @@
 """Helpers for tests of the API: the control plane behind the API, on any store, with the fake engine.
 
-Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for a user with the scope `read` only,
-`none:NAME` for a user without scopes, `only-admin:NAME` for a user with the scope `admin` only, SPAWNER for the hub's
-spawner, OPERATOR_TOKEN for the operator.
+Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `manage:NAME` for a user who has the scope `manage` too,
+`read:NAME` for a user with the scope `read` only, `none:NAME` for a user without scopes, `only-admin:NAME` for a user
+with the scope `admin` only, SPAWNER for the hub's spawner, OPERATOR_TOKEN for the operator.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class FakeIdentity(HubUsers):
             "admin": frozenset(Scope),
             "read": frozenset({Scope.READ}),
             "none": frozenset[Scope](),
+            "manage": _USER | {Scope.MANAGE},
             "only-admin": frozenset({Scope.ADMIN}),
         }
         return Principal(name, scopes.get(role, _USER), self.groups.get(name, ()))

@@ -92,6 +92,13 @@ async def test_registered_image_is_listed_and_runs_workloads(api: Api, ann: http
     assert path.startswith("/opt/kernels/torch/bin:/usr/local/sbin:")
 
 
+async def test_the_apps_of_an_image_are_those_that_sessions_know(ann: httpx2.AsyncClient) -> None:
+    refused = await ann.post("/images", json=wanted(apps=["tensorboard", "solitaire"]))
+    assert (refused.status_code, refused.json()["code"], refused.json()["field"]) == (422, "invalid-image", "apps")
+    made = await ann.post("/images", json=wanted(apps=["desktop"]))
+    assert (made.status_code, made.json()["apps"]) == (201, ["desktop"]), made.text
+
+
 async def test_images_of_other_tenants_are_hidden(ann: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
     assert (await ann.post("/images", json=wanted())).status_code == 201
     assert (await bob.get("/images")).json() == {"items": []}

@@ -31,6 +31,9 @@ class FakeRegistry:
         granted = " ".join(f"{one.kind}:{one.name}:{','.join(one.actions)}" for one in access)
         return RegistryToken(f"{subject} {granted}".strip(), 1_790_000_000.0, 300)
 
+    def push_token(self, subject: str, repository: str) -> RegistryToken:
+        return self.token(subject, [Access("repository", repository, ("pull", "push"))])
+
     async def collect(self, keep: Collection[str]) -> Collected:
         self.kept.append(set(keep))
         return Collected(("lab/old@sha256:1",), 1024)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -80,22 +80,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of an environment. `apps` are names of `APPS`; `built_at` in unix seconds, None if unknown."""
+    """The contents of an environment. `apps` are names of `domain.apps.App`; `built_at` in unix seconds, or None."""
 
     kernels: tuple[Kernel, ...] = ()
     apps: tuple[str, ...] = ()
     size_bytes: int | None = None
     built_at: float | None = None
-
-
-APPS = {
-    "tensorboard": "tensorboard",
-    "visdom": "visdom",
-    "code-server": "code-server",
-    "rstudio": "rserver",
-    "desktop": "Xtigervnc",
-}
-"""Apps that an environment may have, and the program by which each is recognized."""
 
 
 class EnvironmentState(StrEnum):
@@ -205,7 +195,7 @@ class Image:
     `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for an image that was loaded by hand its id.
     `server_prefix` is the folder of the virtual environment that has `jupyterhub-singleuser`; `path` the image's own
     search path. `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires. `apps` are names of
-    `APPS`.
+    `domain.apps.App`.
     """
 
     name: str
@@ -275,8 +265,11 @@ def repository_of(reference: str) -> str | None:
     return repository
 
 
-def check(image: Image) -> None:
-    """Raise InvalidInput(code="invalid-image") for an image that contradicts itself or could not be run."""
+def check(image: Image, apps: Collection[str]) -> None:
+    """Raise InvalidInput(code="invalid-image") for an image that contradicts itself or could not be run.
+
+    `apps` are the names of all apps that an environment may have.
+    """
     names = [kernel.name for kernel in image.kernels]
     for field, folder in [
         ("server_prefix", image.server_prefix),
@@ -289,6 +282,9 @@ def check(image: Image) -> None:
             raise _wrong("kernels", f"{name[:40]!r} is not the name of a kernel: letters, digits, . _ -, at most 31")
     if len(set(names)) < len(names):
         raise _wrong("kernels", f"two kernels have the same name: {', '.join(sorted(names))}")
+    other = next((app for app in image.apps if app not in apps), None)
+    if other is not None:
+        raise _wrong("apps", f"{other[:40]!r} is not the name of an app; there are {', '.join(apps)}")
     if not image.kinds:
         raise _wrong("kinds", "it is for no kind of work; name at least one of session, job, service")
 

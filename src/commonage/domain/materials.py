@@ -36,7 +36,7 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class MaterialFile:
     """A file of a version. `blob` is git's id, which follows from the content. `size` in bytes."""
 
     blob: str
@@ -54,7 +54,7 @@ class Version:
     commit: str
     tree: str
     published_at: float
-    files: Mapping[str, SourceFile] = field(default_factory=dict)
+    files: Mapping[str, MaterialFile] = field(default_factory=dict)
     skipped: int = 0
 
     @property

@@ -180,6 +180,7 @@ class Spec:
     port: int | None = None  # the port on which a service listens; None: the engine's choice, in `{port}`
     health_path: str = ""  # what a health check of a service requests; empty: any answer of its front page counts
     health_interval_s: int = 10
+    build: str = ""  # the order of a build; set by control.catalogue.builds, never by users
 
     @property
     def secret_names(self) -> tuple[str, ...]:

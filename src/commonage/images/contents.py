@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.images import APPS, USUAL_PATH, Kernel, Package, Provenance, SourceFile
+from commonage.domain.images import USUAL_PATH, Kernel, Package, Provenance, SourceFile
+from commonage.files.apps import apps_in, apps_of_environments, modules
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.recipe import KERNELS, SERVER, SPECS
@@ -29,6 +30,14 @@ _OCI, _OURS = "org.opencontainers.image", "org.commonage.image"
 _MAX_FILES = 100
 _MAX_PACKAGES = 2000
 # A line break in a name would be read as the end of it; Jupyter accepts no such name.
+_LOOKS = "\n".join(
+    f'if PATH="{":".join(("$path", *app.folders))}" command -v {name} >/dev/null; then echo {name}; fi'
+    for app in apps_of_environments()
+    for name in app.programs
+)
+# Prints the names of the modules that the Python of the server has.
+_MODULES = "import importlib.util as u, sys; [print(one) for one in sys.argv[1:] if u.find_spec(one)]"
+# `path` is the search path of a session: an image with one kernel has that kernel's programs first.
 _SCRIPT = f"""
 for folder in {SPECS} /usr/share/jupyter/kernels /opt/*/share/jupyter/kernels; do
   for file in "$folder"/*/kernel.json; do
@@ -46,14 +55,20 @@ for file in /usr/lib/R/library/*/DESCRIPTION /usr/lib/R/site-library/*/DESCRIPTI
   /usr/local/lib/R/site-library/*/DESCRIPTION; do
   [ -f "$file" ] && name=${{file%/*}} && printf '%s-%s\\n' "${{name##*/}}" "$(sed -n 's/^Version: *//p' "$file")"
 done
+path=$PATH
 PATH="$PATH:{SERVER}/bin:/opt/conda/bin"
 printf '\\036server\\037'
-command -v jupyterhub-singleuser || true
-for folder in {KERNELS}/*/bin; do PATH="$PATH:$folder"; done
+server=$(command -v jupyterhub-singleuser) || exit 0
+printf '%s\\n' "$server"
+server=${{server%/*}}
+path="$server:$path"
+set -- {KERNELS}/*/bin
+if [ $# -eq 1 ]; then path="$1:$path"; fi
 printf '\\036apps\\037'
-for program in {" ".join(APPS.values())}; do
-  if command -v "$program" >/dev/null; then printf '%s\\n' "$program"; fi
-done
+{_LOOKS}
+python=$server/python3
+[ -x "$python" ] || python=python3
+"$python" -c '{_MODULES}' {" ".join(modules())} || true
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
 
@@ -151,7 +166,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 class ImageContents:
     """`server_prefix` is None if no session can run in the image; empty: the server is on the image's own path.
 
-    `apps` are names of `domain.images.APPS`.
+    `apps` are names of `domain.apps.App`; without a server there are none.
     """
 
     kernels: tuple[Kernel, ...]
@@ -182,7 +197,7 @@ def parse(output: str) -> tuple[tuple[Kernel, ...], str | None, tuple[str, ...]]
     """The kernels, the folder of the server's environment, and the apps, from the script's output."""
     kernels: dict[str, tuple[Kernel, bool]] = {}
     server: str | None = None
-    programs: list[str] = []
+    there: list[str] = []
     packages: dict[str, list[Package]] = {}
     for part in output.split("\x1e")[1:]:
         name, _, content = part.partition("\x1f")
@@ -190,15 +205,14 @@ def parse(output: str) -> tuple[tuple[Kernel, ...], str | None, tuple[str, ...]]
         if name == "server":
             server = _prefix(content.strip()) if content.strip() else None
         elif name == "apps":
-            programs = content.split()
+            there = content.split()
         elif kind in ("packages", "R"):
             packages[prefix or kind] = _packages(content)
         else:
             found = _kernel(posixpath.basename(posixpath.dirname(name)), content)
             if found is not None:
                 kernels.setdefault(found[0].name, found)
-    apps = tuple(app for app, program in APPS.items() if program in programs)
-    return tuple(_with_packages(*one, packages) for one in kernels.values()), server, apps
+    return tuple(_with_packages(*one, packages) for one in kernels.values()), server, apps_in(there)
 
 
 def _packages(content: str) -> list[Package]:

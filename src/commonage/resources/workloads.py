@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
+from commonage.domain.builds import BUILDER
 from commonage.domain.images import Environment, PythonKernel
 from commonage.domain.materials import Material
 from commonage.domain.nodes import LOCAL_SITE, MachineKind, NodePoolPolicy
@@ -57,11 +58,13 @@ class EnvironmentEntry(Form):
 
     def entry(self) -> Environment:
         kernels = (PythonKernel(name, lists, bool(self.built_by)) for name, lists in self.kernels.items())
-        changed = {
+        changed: dict[str, Any] = {
             "title": self.title or self.name,
             "variables": tuple(self.variables.items()),
             "kernels": tuple(kernels),
         }
+        if self.name == BUILDER:
+            changed["kinds"] = ()  # builds run in it, and nothing that a user submits
         same = {name: value for name, value in self if name not in ("idle", "max_age")}
         return Environment(**{**same, **changed}, idle=idle_rule(self.idle, self.max_age))
 

@@ -26,10 +26,7 @@ class EnvironmentOut(BaseModel):
     needs_gpu: bool = Field(False, description="It requires a GPU.")
     vram_mib: int = Field(0, description="The least VRAM it requires, in MiB.")
     kernels: list[str] = Field(default_factory=list, description="Names of its Jupyter kernels, if they are known.")
-    apps: list[str] = Field(
-        default_factory=list,
-        description="Apps that are in it: `tensorboard`, `visdom`, `code-server`, `rstudio`, `desktop`.",
-    )
+    apps: list[str] = Field(default_factory=list, description="Apps that its sessions offer, like `tensorboard`.")
     size_bytes: int | None = Field(None, description="Size of its files; of an image that of its layers, compressed.")
     built_at: float | None = Field(None, description="Time at which it was built, unix seconds; null if unknown.")
     built_by: str | None = Field(None, description="Id of the workload that built it, if it was built here.")

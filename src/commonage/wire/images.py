@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -81,8 +81,8 @@ class ImageIn(Strict):
     variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=100)
     needs_gpu: bool = Field(False, description="It requires a GPU.")
     vram_mib: Mib | None = Field(None, description="The least VRAM it requires, in MiB.", examples=[6144])
-    apps: list[Literal["tensorboard", "visdom", "code-server", "rstudio", "desktop"]] = Field(
-        default_factory=list, max_length=5, description="Apps that it has."
+    apps: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,40}$")]] = Field(
+        default_factory=list, max_length=32, description="Apps that its sessions offer.", examples=[["tensorboard"]]
     )
     provenance: ProvenanceIn = Field(default_factory=ProvenanceIn)
 

@@ -120,6 +120,7 @@ class Site:
         self.joining: Any = None
         self.homes: Any = None
         self.materials: Any = None
+        self.registry: Any = None
         self.services: Any = NoServiceAccess()
         self.declared: Mapping[str, Sequence[Any]] = {}
         self.settings = ControlSettings(**settings)
@@ -151,6 +152,7 @@ class Site:
             joining={} if self.joining is None else {LOCAL_SITE: self.joining},
             homes=self.homes,
             materials=self.materials,
+            registry=self.registry,
             declared=self.declared,
             services=self.services,
         )

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[3]
 DIGEST = "sha256:" + "a1" * 32
 EVERYTHING = (Kind.SESSION, Kind.JOB, Kind.SERVICE)
 TORCH = Kernel("torch", "PyTorch", "/opt/kernels/torch")
+APPS = ("tensorboard", "desktop")
 OLD = Kernel("py310", "Python 3.10", "/opt/kernels/py310")
 
 
@@ -124,15 +125,16 @@ def test_image_for_sessions_offers_no_environment_to_jobs() -> None:
         ({"server_prefix": "/opt/../etc"}, "not a folder"),
         ({"server_prefix": "/opt:/tmp"}, "not a folder"),
         ({"kinds": ()}, "at least one"),
+        ({"apps": ("tensorboard", "solitaire")}, "name of an app; there are tensorboard, desktop"),
     ],
 )
 def test_refuses_contradictory_images(fields: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        check(image(**fields))
+        check(image(**fields), APPS)
 
 
 def test_accepts_a_consistent_image() -> None:
-    check(image(kernels=(TORCH, OLD), server_prefix="/opt/server"))
+    check(image(kernels=(TORCH, OLD), server_prefix="/opt/server", apps=APPS), APPS)
     assert image().digest == DIGEST
 
 

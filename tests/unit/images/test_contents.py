@@ -56,7 +56,8 @@ def test_packages_belong_to_the_python_of_their_kernel_and_apps_have_short_names
         ("/usr/share/jupyter/kernels/ir/kernel.json", {"argv": ["/usr/bin/R"], "language": "R"}),
     )
     text += "\x1epackages /opt/k/torch\x1ftorch-2.13.0+cpu.dist-info\nNumPy-2.1.dist-info\n"
-    text += "\x1epackages /usr\x1fpip-23.0.dist-info\n\x1eR\x1fdplyr-1.1.0\n\x1eapps\x1ftensorboard\nXtigervnc\n"
+    text += "\x1epackages /usr\x1fpip-23.0.dist-info\n\x1eR\x1fdplyr-1.1.0\n\x1eapps\x1ftensorboard\nvncserver\n"
+    text += "jupyter_server_proxy\njupyter_remote_desktop_proxy\n"
     kernels, _, apps = parse(text)
     assert {one.name: one.packages for one in kernels} == {
         "torch": (Package("NumPy", "2.1"), Package("torch", "2.13.0+cpu")),

@@ -22,7 +22,6 @@ from commonage.control.workloads.workloads import Workloads
 from commonage.domain.builds import (
     BUILDER,
     CERTIFICATE,
-    ORDER,
     TOKEN,
     BuildOrder,
     BuildResult,
@@ -34,7 +33,7 @@ from commonage.domain.builds import (
     read_result,
 )
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unavailable
-from commonage.domain.images import Environment, Image, Provenance, check, parse_image_name, scope_of
+from commonage.domain.images import Environment, Image, Provenance, check, parse_image_name, repository_of, scope_of
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.permissions import Permission
@@ -43,6 +42,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import EnvironmentBuilt, EnvironmentNotRegistered
 from commonage.domain.resources import Document
 from commonage.domain.workloads import Event, EventKind, Kind, State, Workload
+from commonage.files.apps import apps_of_environments
 from commonage.ports.clock import Clock
 from commonage.ports.registry import Registry
 from commonage.ports.store import Filter, Store
@@ -92,14 +92,18 @@ class EnvironmentBuilds:
     async def open(self) -> None:
         which = Filter(environment=BUILDER, states=(State.SUCCEEDED,))
         page = await self.store.workloads(which, limit=_LOOK_BACK)
-        newest = {_order_of(one).name: one for one in reversed(page.items)}
-        for workload in newest.values():
-            if self.clock.now() - workload.since < _GIVE_UP_AFTER_S and not self._is_settled(workload):
+        newest: dict[str, Workload] = {}
+        for workload in page.items:
+            order = _order_of(workload)
+            if order is not None:
+                newest.setdefault(order.name, workload)
+        for name, workload in newest.items():
+            if self.clock.now() - workload.since < _GIVE_UP_AFTER_S and not self._is_settled(workload, name):
                 self.changed(workload)
 
     def changed(self, workload: Workload) -> None:
         """Called with each workload that was written."""
-        if workload.spec.environment == BUILDER and workload.state is State.SUCCEEDED:
+        if workload.spec.build and workload.state is State.SUCCEEDED:
             self._ended.put_nowait(workload)
 
     # --- the use cases ---------------------------------------------------------------------------------------------
@@ -148,7 +152,6 @@ class EnvironmentBuilds:
             tenant=tenant,
             cpus_milli=wanted.cpus_milli,
             memory_mib=wanted.memory_mib or max(self.settings.default_memory_mib, _LEAST_MEMORY_MIB),
-            variables=((ORDER, order_text(order)),),
             secrets=tuple(access.items()),
             # Its Python is this server's own.
             labels=(("site", LOCAL_SITE),) if builder.python else (),
@@ -156,7 +159,8 @@ class EnvironmentBuilds:
             requeue=False,
             bundle=wanted.bundle,
         )
-        spec = replace(spec_of(submission, principal, self.catalogue, self.settings), environment=BUILDER)
+        usual = spec_of(submission, principal, self.catalogue, self.settings)
+        spec = replace(usual, environment=BUILDER, build=order_text(order))
         submitted = await self.workloads.submit_run(spec, None, lambda _: {})
         return submitted.workloads[0]
 
@@ -178,7 +182,12 @@ class EnvironmentBuilds:
             while True:
                 with self.iterations.rest():
                     workload = await self._ended.get()
-                if not await self._is_done(workload):
+                try:
+                    is_done = await self._is_done(workload)
+                except Exception:  # builds of other tenants go on
+                    log.exception("the build %s cannot be registered", workload.id)
+                    continue
+                if not is_done:
                     with self.iterations.rest():
                         await self.clock.sleep(_RETRY_S)
                     self._ended.put_nowait(workload)
@@ -188,16 +197,18 @@ class EnvironmentBuilds:
 
     async def _is_done(self, workload: Workload) -> bool:
         """Register its result, or note why that is impossible; False if it can be tried again."""
-        name, spec = _order_of(workload).name, workload.spec
+        order, spec = _order_of(workload), workload.spec
+        if order is None:
+            return True
         kind = EventKind.AUDIT
-        reason: Reason = EnvironmentBuilt(by=spec.owner, environment=name)
+        reason: Reason = EnvironmentBuilt(by=spec.owner, environment=order.name)
         try:
-            await self._put(workload, await self._result(workload))
+            await self._put(workload, order, await self._result(workload))
         except CommonageError as error:
             if error.is_retryable:
                 log.warning("the build %s cannot be registered yet: %s", workload.id, error)
                 return False
-            kind, reason = EventKind.WARNING, EnvironmentNotRegistered(environment=name, error=error.message)
+            kind, reason = EventKind.WARNING, EnvironmentNotRegistered(environment=order.name, error=error.message)
         event = Event(kind, self.clock.now(), reason, workload.id, owner=spec.owner, tenant=spec.tenant)
         try:
             await self.writer.write(events=[event])
@@ -216,12 +227,17 @@ class EnvironmentBuilds:
             raise Unavailable("the log of the build does not arrive") from None
         return read_result(lines)
 
-    async def _put(self, workload: Workload, result: BuildResult) -> None:
-        order, owner = _order_of(workload), workload.spec.owner
+    async def _put(self, workload: Workload, order: BuildOrder, result: BuildResult) -> None:
+        owner, tenant = workload.spec.owner, workload.spec.tenant
+        if parse_image_name(order.name).scope != scope_of(tenant):
+            raise Conflict(f"{order.name} is not of the tenant {tenant}, which built it")
         self._check_free(order.name, is_image=result.image is not None)
         if result.image is not None:
-            image = _image_of(workload, order, result.image)
-            check(image)
+            if self.registry is None:
+                raise Conflict("this installation has no registry any more")
+            image = _image_of(workload, order, result.image, self.registry.about.address)
+            check(image, [one.name for one in apps_of_environments()])
+            repository_of(image.reference)
             await self.images.register(image)
             if order.name in self.catalogue and self.catalogue[order.name].built_by:
                 await self.resources.revise(owner, [], [("Environment", order.name)])
@@ -247,9 +263,8 @@ class EnvironmentBuilds:
         self._preparing.add(task)
         task.add_done_callback(self._preparing.discard)
 
-    def _is_settled(self, workload: Workload) -> bool:
-        """Whether this build, or a later change, decided what its environment is now."""
-        name = _order_of(workload).name
+    def _is_settled(self, workload: Workload, name: str) -> bool:
+        """Whether this build, or a later change, decided what the environment `name` is now."""
         environment, image = self.catalogue.get(name), self.catalogue.image(name)
         if environment is not None and image is None:
             return environment.built_by >= workload.id
@@ -265,8 +280,15 @@ class EnvironmentBuilds:
             raise Conflict(f"{name} is an image; remove it first (`commonage image rm {name}`), or choose another name")
 
 
-def _order_of(workload: Workload) -> BuildOrder:
-    return read_order(dict(workload.spec.variables)[ORDER])
+def _order_of(workload: Workload) -> BuildOrder | None:
+    """None if it is no build, or its order cannot be read."""
+    if not workload.spec.build:
+        return None
+    try:
+        return read_order(workload.spec.build)
+    except CommonageError as error:
+        log.warning("the order of the build %s is left out: %s", workload.id, error)
+        return None
 
 
 def _document(workload: Workload, order: BuildOrder, requirements: tuple[str, ...]) -> Document:
@@ -282,13 +304,13 @@ def _document(workload: Workload, order: BuildOrder, requirements: tuple[str, ..
     }
 
 
-def _image_of(workload: Workload, order: BuildOrder, built: BuiltImage) -> Image:
+def _image_of(workload: Workload, order: BuildOrder, built: BuiltImage, registry: str) -> Image:
     name = parse_image_name(order.name)
     kinds = (Kind.JOB, Kind.SERVICE) if built.server_prefix is None else tuple(Kind)
     return Image(
         name=str(name),
         tenant=workload.spec.tenant,
-        reference=f"{order.registry}/{name.repository}@{built.digest}",
+        reference=f"{registry}/{name.repository}@{built.digest}",
         by=workload.spec.owner,
         at=workload.since,
         title=order.title,

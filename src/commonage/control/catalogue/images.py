@@ -34,6 +34,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import ImageReassigned, ImageRegistered, ImageUnregistered
 from commonage.domain.workloads import Event, EventKind, State
+from commonage.files.apps import apps_of_environments
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -132,7 +133,7 @@ class Images:
         Conflict.
         """
         name, tenant, _ = self.check_name(principal, wanted.name)
-        check(wanted)
+        check(wanted, [one.name for one in apps_of_environments()])
         _check_source(self._access(principal), wanted.reference, parse_image_name(name).repository, registry)
         now = self.clock.now()
         made = replace(wanted.provenance, by=principal.name)

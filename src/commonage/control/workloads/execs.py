@@ -10,7 +10,7 @@ from commonage.control.classes.meetings import Meetings
 from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.domain.errors import Conflict, EngineFailure, NotFound
+from commonage.domain.errors import Conflict, EngineFailure, Forbidden, NotFound
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import CommandStarted
@@ -28,7 +28,10 @@ _RESET = f'[ -n "${VARIABLE}" ] || exit {_NOT_KEPT}; rm -rf -- "$HOME/${VARIABLE
 
 @dataclass(slots=True)
 class Execs:
-    """Needs the permission `enter-workloads`, except in one's own workloads. A student in a class must agree."""
+    """Needs the permission `enter-workloads`, except in one's own workloads. A student in a class must agree.
+
+    Only its owner enters a build: the output of a build becomes an environment.
+    """
 
     queries: WorkloadQueries
     live_state: LiveState
@@ -86,6 +89,11 @@ class Execs:
         workload = await self.queries.workload(principal, workload_id)
         self.queries.need(Permission.ENTER_WORKLOADS, principal, workload)
         self.meetings.need_consent(principal, workload)
+        if workload.spec.build and workload.spec.owner != principal.name:
+            raise Forbidden(
+                f"{workload_id} builds an environment, so only {workload.spec.owner} may run commands in it; read its "
+                "log instead"
+            )
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)

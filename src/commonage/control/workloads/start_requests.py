@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.bundles import UserBundles
+from commonage.domain.builds import ORDER
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
@@ -54,6 +55,7 @@ class StartRequests:
             "COMMONAGE_MEMORY_MIB": str(spec.request.memory_mib),
             **(self.devices.environment(attempt.allocation.shares) if with_shares else {}),
             **dict(spec.variables),
+            **({ORDER: spec.build} if spec.build else {}),
         }
         if workload.array_index is not None:
             variables["COMMONAGE_ARRAY_INDEX"] = str(workload.array_index)

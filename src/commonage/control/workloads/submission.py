@@ -13,6 +13,7 @@ from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants import may_use, tenant_of
 from commonage.control.usage.usage_reports import UsageReports
+from commonage.domain.builds import BUILDER
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
 from commonage.domain.permissions import Permission
@@ -191,7 +192,11 @@ def _request(submission: Submission, settings: ControlSettings) -> Request:
 def _environment(
     submission: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings
 ) -> Environment:
-    offered = [one for one in catalogue.values() if submission.kind in one.kinds and may_use(tenant, one)]
+    offered = [
+        one
+        for one in catalogue.values()
+        if submission.kind in one.kinds and one.name != BUILDER and may_use(tenant, one)
+    ]
     has_jupyter = submission.kind is Kind.SESSION or is_notebook(submission.kind, submission.command)
     default = settings.session_environment if has_jupyter else settings.job_environment
     if submission.environment is None and offered and default not in [one.name for one in offered]:

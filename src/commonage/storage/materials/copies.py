@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.materials import MAX_FILES, PLACE, MaterialCopy, SourceFile, Version
+from commonage.domain.materials import MAX_FILES, PLACE, MaterialCopy, MaterialFile, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
@@ -304,7 +304,7 @@ class _Round:
 
     # --- one file -------------------------------------------------------------------------------------------------
 
-    def _bring(self, path: str, file: SourceFile) -> None:
+    def _bring(self, path: str, file: MaterialFile) -> None:
         entry = self.state.files[path]
         is_reset = self.reset == EVERYTHING or path in self.reset
         for _ in range(path.count("/") + 2):
@@ -323,7 +323,7 @@ class _Round:
             return
         entry.blocked = True
 
-    def _bring_one(self, path: str, file: SourceFile, entry: _Entry, is_reset: bool) -> None:
+    def _bring_one(self, path: str, file: MaterialFile, entry: _Entry, is_reset: bool) -> None:
         found = self.copy.stat(path)
         if found is None:
             if is_reset or not entry.blob:
@@ -341,7 +341,7 @@ class _Round:
         else:
             self._offer(path, file, entry)
 
-    def _put(self, path: str, file: SourceFile, entry: _Entry) -> None:
+    def _put(self, path: str, file: MaterialFile, entry: _Entry) -> None:
         self._make_parents(path)
         new = self._written(path, file)
         try:
@@ -353,7 +353,7 @@ class _Round:
             new.remove()
         self._settle(path, file, entry, content)
 
-    def _replace(self, path: str, file: SourceFile, entry: _Entry, present: str, found: os.stat_result) -> None:
+    def _replace(self, path: str, file: MaterialFile, entry: _Entry, present: str, found: os.stat_result) -> None:
         """`present`: what it is, which is deleted later; "-" if the user wrote it."""
         new = self._written(path, file)
         old = self.copy._old / f"{_key(path)}.{present}.{found.st_size}.{secrets.token_hex(4)}"
@@ -374,7 +374,7 @@ class _Round:
         if present == "-" or _content(old.stat()) != _content(found):
             self._check_old(old, path, present, found.st_size)
 
-    def _settle(self, path: str, file: SourceFile, entry: _Entry, content: tuple[int, ...]) -> None:
+    def _settle(self, path: str, file: MaterialFile, entry: _Entry, content: tuple[int, ...]) -> None:
         """It has the content of the version, unless it was written since its status was `content`."""
         entry.blob, entry.size, entry.tries, entry.seen = file.blob, file.size, [], None
         self._withdraw_offer(path, entry)
@@ -382,7 +382,7 @@ class _Round:
         if found is not None and _content(found) == content:
             entry.seen = _seen(found)
 
-    def _offer(self, path: str, file: SourceFile, entry: _Entry) -> None:
+    def _offer(self, path: str, file: MaterialFile, entry: _Entry) -> None:
         """Put the new version beside the edited file. An earlier offer that was not edited goes."""
         if entry.offered is not None and entry.offered[1] == file.blob:
             return
@@ -487,7 +487,7 @@ class _Round:
             if folder.make_folder(0o755):
                 self.copy.give(folder)
 
-    def _written(self, path: str, file: SourceFile) -> SafePath:
+    def _written(self, path: str, file: MaterialFile) -> SafePath:
         """A new file with the content of the version. Raises Damaged if that is not what git has."""
         new = self.copy._new / secrets.token_hex(8)
         owner = self.copy.home.stat()

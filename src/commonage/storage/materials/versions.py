@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.errors import Unavailable
-from commonage.domain.materials import CURRENT, MAX_FILES, Material, SourceFile, Version
+from commonage.domain.materials import CURRENT, MAX_FILES, Material, MaterialFile, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.files.git import (
@@ -243,8 +243,8 @@ def _version(branch: Branch, commit: str, tree: str, at: float) -> Version:
     return Version(commit, tree, at, files, len(entries) - len(files))
 
 
-def _file(entry: TreeEntry) -> SourceFile:
-    return SourceFile(entry.blob, entry.size, executable=entry.mode == "100755")
+def _file(entry: TreeEntry) -> MaterialFile:
+    return MaterialFile(entry.blob, entry.size, executable=entry.mode == "100755")
 
 
 def _is_plain(path: str) -> bool:
@@ -256,7 +256,7 @@ def _below(folder: SafePath, path: str) -> SafePath:
     return SafePath(folder.root, (*folder.names, *path.split("/")))
 
 
-def _extract(folder: SafePath, path: str, file: SourceFile, reader: BlobReader) -> None:
+def _extract(folder: SafePath, path: str, file: MaterialFile, reader: BlobReader) -> None:
     place = _below(folder, path)
     if len(place.names) > len(folder.names) + 1:
         place.parent.make_folder(0o755, parents=True)

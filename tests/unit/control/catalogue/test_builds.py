@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import USER, Site
+from tests.unit.control.world import ROOT, USER, Site, job, submit
 
 from commonage.control.catalogue.builds import COMMAND, EnvironmentBuilds, NewBuild
 from commonage.control.control import Control
@@ -14,7 +14,9 @@ from commonage.domain.builds import (
     BuildOrder,
     BuildResult,
     BuildSource,
+    BuiltImage,
     SourceKind,
+    order_text,
     read_order,
     result_lines,
 )
@@ -23,17 +25,28 @@ from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import EnvironmentBuilt, EnvironmentNotRegistered
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import Kind, State
+from commonage.domain.workloads import Kind, State, Workload
+from commonage.ports.registry import RegistryAbout, RegistryToken
+from commonage.resources.workloads import EnvironmentEntry
 from commonage.testing import factories as make
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
 MANAGER = RoleBinding(SubjectKind.USER, "ada", Role.MANAGER)
-RULES = Rules((Tenant("lab", members=(MANAGER,)), Tenant("optics")))
+TEACHER = RoleBinding(SubjectKind.USER, "tea", Role.TEACHER)
+RULES = Rules((Tenant("lab", members=(MANAGER, TEACHER)), Tenant("optics")))
 ADA = Principal("ada", USER | {Scope.MANAGE}, ("lab",))
 BEN = Principal("ben", USER | {Scope.MANAGE}, ("lab",))
 EVE = Principal("eve", USER | {Scope.MANAGE}, ("optics",))
+TEA = Principal("tea", USER | {Scope.MANAGE})
 PACKAGES = ("ipykernel==7.0", "numpy==2.1")
+
+
+class ARegistry:
+    about = RegistryAbout("registry.test:5000", "PEM")
+
+    def push_token(self, subject: str, repository: str) -> RegistryToken:
+        return RegistryToken(f"{subject} {repository}", 1_790_000_000.0, 300)
 
 
 @pytest.fixture
@@ -64,7 +77,8 @@ async def test_a_build_is_a_job_of_its_tenant_that_registers_what_it_built(site:
     workload = await control.builds.submit(ADA, wanted())
     spec = workload.spec
     assert (spec.kind, spec.tenant, spec.owner, spec.environment) == (Kind.JOB, "lab", "ada", BUILDER)
-    assert read_order(dict(spec.variables)[ORDER]).source.text == "numpy"
+    assert read_order(spec.build).source.text == "numpy"
+    assert dict(control._start_requests.template(spec, "local").variables)[ORDER] == spec.build
     assert "lab/nlp" not in control.catalogue
     await site.clock.advance(5)
     environment = control.catalogue["lab/nlp"]
@@ -153,6 +167,91 @@ async def test_a_build_that_was_not_registered_before_a_crash_is_registered_once
             assert control.catalogue["lab/nlp"].built_by == workload.id
             reasons = [one.reason for one in await control.queries.events(ADA, workload_id=workload.id)]
             assert sum(isinstance(one, EnvironmentBuilt) for one in reasons) == 1
+
+
+async def test_users_submit_nothing_to_the_builder_even_where_it_is_declared_for_jobs() -> None:
+    declared = EnvironmentEntry(name=BUILDER, image="builder:1").entry()
+    assert declared.kinds == ()
+    site = Site([make.node("gpu-1", 1)], rules=RULES)
+    site.environments.append(replace(declared, kinds=tuple(Kind)))
+    async with site.open() as control:
+        with pytest.raises(InvalidInput, match=BUILDER):
+            await submit(control, job("true", environment=BUILDER), BEN)
+        await built(site, control)
+        assert "lab/nlp" in control.catalogue
+
+
+async def test_a_users_job_that_looks_like_a_build_registers_nothing(site: Site, control: Control) -> None:
+    order = order_text(BuildOrder("optics/nlp", BuildSource(SourceKind.REQUIREMENTS, "numpy")))
+    prints(site, *result_lines(BuildResult(PACKAGES)))
+    workload = await submit(control, job(*COMMAND, variables=((ORDER, order),), tenant="lab"), BEN)
+    await site.clock.advance(5)
+    assert site.there(workload).state is State.SUCCEEDED
+    assert not {"lab/nlp", "optics/nlp"} & set(control.catalogue)
+
+
+@pytest.mark.parametrize(
+    "build", ["", "{", order_text(BuildOrder("optics/nlp", BuildSource(SourceKind.REQUIREMENTS, "numpy")))]
+)
+async def test_an_order_that_is_missing_broken_or_for_another_tenant_stops_no_later_build(
+    site: Site, build: str
+) -> None:
+    prints(site, *result_lines(BuildResult(PACKAGES)))
+    spec = make.spec(environment=BUILDER, command=COMMAND, tenant="lab", owner="ada", build=build)
+    async with site.open() as control:
+        before = (await control.workloads.submit_run(spec, None, lambda _: {})).workloads[0]
+        await site.clock.advance(5)
+        assert site.there(before).state is State.SUCCEEDED
+    async with site.open() as control:
+        await built(site, control)
+        assert "lab/nlp" in control.catalogue
+        assert "optics/nlp" not in control.catalogue
+
+
+async def test_an_error_in_one_registration_stops_no_later_build(
+    site: Site, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_self: EnvironmentBuilds, _workload: Workload) -> bool:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EnvironmentBuilds, "_is_done", fails)
+        await built(site, control)
+        assert "lab/nlp" not in control.catalogue
+    await built(site, control)
+    assert "lab/nlp" in control.catalogue
+
+
+@pytest.mark.parametrize("digest", ["sha256:" + "a" * 64, "sha256:a", "latest"])
+async def test_an_image_that_was_built_is_in_the_repository_of_its_name_at_this_registry(
+    site: Site, digest: str
+) -> None:
+    site.registry = ARegistry()
+    prints(site, *result_lines(BuildResult(image=BuiltImage(digest, 5))))
+    async with site.open() as control:
+        workload = await control.builds.submit(ADA, wanted(kind=SourceKind.IMAGE, text="", url="quay.io/x/y:1"))
+        await site.clock.advance(5)
+        image = control.catalogue.image("lab/nlp")
+        reasons = [one.reason for one in await control.queries.events(ADA, workload_id=workload.id)]
+    if len(digest) < 64:
+        assert image is None
+        assert any(isinstance(one, EnvironmentNotRegistered) for one in reasons)
+    else:
+        assert image is not None
+        assert image.reference == f"registry.test:5000/lab/nlp@{digest}"
+
+
+async def test_only_its_owner_enters_a_build(site: Site, control: Control) -> None:
+    site.engine.behave(Behaviour(lasts_s=None), command=COMMAND)
+    workload = await control.builds.submit(ADA, wanted())
+    await site.clock.advance(5)
+    await control.execs.check(ADA, workload.id)
+    for who in (TEA, ROOT):
+        with pytest.raises(Forbidden, match="builds an environment"):
+            await control.execs.begin(who, workload.id, ["sh"], None)
+    other = await submit(control, job("sleep", tenant="lab"), BEN)
+    await site.clock.advance(5)
+    await control.execs.check(TEA, other.id)
 
 
 async def test_a_declared_name_is_not_taken(site: Site, control: Control) -> None:

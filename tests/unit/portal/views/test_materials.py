@@ -12,14 +12,14 @@ from tests.unit.portal.test_pages import assert_whole
 
 from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.errors import Unavailable
-from commonage.domain.materials import Material, MaterialCopy, SourceFile, Version
+from commonage.domain.materials import Material, MaterialCopy, MaterialFile, Version
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing
 from commonage.ports.materials import EVERYTHING, MaterialAccess
 from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
-VERSION = Version("c" * 40, "d" * 40, 1_700_000_000.0, {"a <b>.py": SourceFile("e" * 40, 3)}, skipped=2)
+VERSION = Version("c" * 40, "d" * 40, 1_700_000_000.0, {"a <b>.py": MaterialFile("e" * 40, 3)}, skipped=2)
 COPY = MaterialCopy(
     VERSION.commit, VERSION.tree, edited=("a <b>.py",), offered=("a <b>.new.py",), deleted=("d\udcff",), blocked=("l",),
     withdrawn=("w",),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from commonage.domain.materials import SourceFile, Version
+from commonage.domain.materials import MaterialFile, Version
 
 
 def blob_of(content: bytes) -> str:
@@ -24,7 +24,7 @@ class Contents:
     def version(self, files: Mapping[str, bytes], at: float = 1_700_000_000.0) -> Version:
         for content in files.values():
             (self._folder / blob_of(content)).write_bytes(content)
-        made = {path: SourceFile(blob_of(content), len(content)) for path, content in files.items()}
+        made = {path: MaterialFile(blob_of(content), len(content)) for path, content in files.items()}
         tree = hashlib.sha1(repr(sorted(made.items())).encode(), usedforsecurity=False).hexdigest()
         return Version(tree, tree, at, made)
 
