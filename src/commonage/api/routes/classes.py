@@ -82,7 +82,7 @@ async def put_class(request: Request, name: str) -> ClassOut:
 )
 @asks(Permission.TEACH)
 async def delete_class(request: Request, name: str, force: bool = False) -> ClassOut:
-    """Its reservations are removed. While its sessions run only with `force`, and they continue."""
+    """Its reservations are removed. While its sessions run only with `force`, which stops them."""
     api, principal = context(request), caller(request)
     before = class_out(api, principal, api.control.classes.one(principal, name))
     await api.control.classes.delete(principal, name, force=force)
@@ -134,7 +134,7 @@ async def answer_consent(request: Request, name: str) -> ConsentOut:
 @router.post(
     CLASS + "/session",
     summary="Start your session in a class",
-    responses=problems("class-not-found", "no-meeting"),
+    responses=problems("class-not-found", "no-meeting", "not-a-member"),
 )
 @asks(Permission.SUBMIT)
 async def start_session(request: Request, name: str) -> WorkloadOut:

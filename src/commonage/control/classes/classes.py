@@ -24,7 +24,6 @@ from commonage.domain.classes import (
     SeatState,
     counts,
     seat_of,
-    session_key,
 )
 from commonage.domain.errors import Conflict, InvalidInput, NotFound
 from commonage.domain.permissions import Permission
@@ -180,14 +179,16 @@ class Classes:
             access.need(Permission.TEACH, before.tenant)
         await self.resources.put_for(principal.name, document, version, kind=key[0], name=name)
         await self.loop.reserve()
+        await self.loop.stop_without_class()
         return self.one(principal, name)
 
     async def delete(self, principal: Principal, name: str, *, force: bool = False) -> Class:
-        """Delete a class with its reservations; while its sessions run only with `force`, and they go on."""
+        """Delete a class with its reservations; while its sessions run only with `force`, which stops them."""
         found = self.one(principal, name).one
         access_of(principal, self.settings).need(Permission.TEACH, found.tenant)
         await self.resources.delete_for(principal.name, KIND, name, ANY_VERSION, force=force)
         await self.loop.reserve()
+        await self.loop.stop_without_class()
         return found
 
     async def announce(self, principal: Principal, name: str, text: str) -> ClassView:
@@ -254,16 +255,15 @@ class Classes:
         return answer
 
     async def start(self, principal: Principal, name: str) -> Workload:
-        """The student's session in the meeting, started if it does not run."""
+        """The student's session in the meeting, started if it does not run. Raises Forbidden, Conflict."""
         principal.need(Scope.SUBMIT)
         one = self._attended(principal, name)
         meeting, found = self._meeting(one), self.seats.session(one.name, principal.name)
         if found is not None and not found.state.is_terminal:
             return found
         again = "" if found is None else f"-after-{found.id}"
-        return await self.loop.start(
-            self.loop.spec(one, principal.name, session_key(one.name, meeting.starts_at) + again)
-        )
+        self.loop.need_member(one, principal.name, principal.groups)
+        return await self.loop.start(self.loop.spec(one, meeting, principal.name, again))
 
     def _attended(self, principal: Principal, name: str) -> Class:
         one = self.settings.classes.get(name)

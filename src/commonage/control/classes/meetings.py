@@ -59,19 +59,22 @@ class Meetings:
     def consent_missing(self, principal: Principal, workload: Workload) -> ConsentNeeded | None:
         """Why this user may not enter a session of a class; None if it is another workload, or the student agrees.
 
-        Admins decide about the platform, and need no consent.
+        What a session belongs to was written down when it started: without its class, or outside its meetings, nobody
+        has a consent. Admins decide about the platform, and need none.
         """
         spec = workload.spec
-        one = self.settings.classes.get(spec.name) if spec.kind is Kind.SESSION else None
-        if one is None or one.tenant != spec.tenant or spec.owner == principal.name:
+        one = self.settings.classes.get(spec.class_name or spec.name) if spec.kind is Kind.SESSION else None
+        if one is not None and not one.has(spec):
+            one = None
+        if (one is None and not spec.class_name) or spec.owner == principal.name:
             return None
         if access_of(principal, self.settings).may(Permission.MANAGE_PLATFORM):
             return None
-        meeting = self.current(one)
+        meeting = None if one is None else self.current(one)
         consent = None if meeting is None else meeting.consent(spec.owner, principal.name)
         if consent is not None and consent.given:
             return None
-        return ConsentNeeded(student=spec.owner, class_name=one.name)
+        return ConsentNeeded(student=spec.owner, class_name=spec.class_name or spec.name)
 
     def need_consent(self, principal: Principal, workload: Workload) -> None:
         """Raise Forbidden unless the user may enter."""

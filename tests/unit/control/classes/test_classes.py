@@ -29,7 +29,10 @@ MINUTE = 3.0  # a short one: the clock of these tests visits each sleep of each 
 COURSE = {
     "kind": "Tenant",
     "name": "course",
-    "members": [{"user": "grace", "role": "teacher"}],
+    "members": [
+        {"user": "grace", "role": "teacher"},
+        *({"user": name, "role": "member"} for name in ("ada", "bob", "cho")),
+    ],
     "nominal": {"vram": "16GiB", "running": 4},
 }
 
@@ -52,7 +55,7 @@ class Hub:
     async def spawn(self, user: str, name: str, options: Mapping[str, Any]) -> None:
         ask = Submission(
             Kind.SESSION, name=name, owner=user, key=options["key"], tenant=options["tenant"],
-            gpu=parse_gpus(options.get("gpus")), cpus_milli=100, memory_mib=256,
+            gpu=parse_gpus(options.get("gpus")), cpus_milli=100, memory_mib=256, class_meeting=options["class_meeting"],
         )  # fmt: skip
         await self.control.workloads.submit(SPAWNER, ask)
 
@@ -270,6 +273,90 @@ async def test_a_session_is_entered_only_while_its_student_agrees(site: Site, co
     await refused()
     audited = [type(event.reason).__name__ for event in site.store.shelf.events if event.kind is EventKind.AUDIT]
     assert audited[-4:] == ["ConsentAsked", "ConsentGiven", "SessionOpened", "ConsentWithdrawn"]
+
+
+async def refuses_entry(control: Control, session: Workload, teacher: Principal = TEACHER) -> bool:
+    with pytest.raises(Forbidden) as error:
+        await control.execs.check(teacher, session.id)
+    return error.value.problem_code == "consent-needed"
+
+
+async def test_deleting_a_class_opens_no_session_and_stops_all(site: Site, control: Control) -> None:
+    Hub(site, control)
+    await put(control)
+    await site.clock.advance(11 * MINUTE)
+    ada = sessions(site)["ada"]
+    assert ada.spec.class_meeting == f"ml@{int(NOW + 20 * MINUTE)}"
+    with pytest.raises(Conflict):
+        await control.classes.delete(TEACHER, "ml")
+    gone = asyncio.create_task(control.classes.delete(TEACHER, "ml", force=True))
+    while "ml" in control.settings.classes:
+        await asyncio.sleep(0)
+    assert await refuses_entry(control, ada)
+    await gone
+    await site.clock.advance(10)
+    assert [(one.state, one.reason) for one in site.all()] == [
+        (State.STOPPED, reasons.ClassEnded(class_name="ml")) for _ in range(2)
+    ]
+
+
+async def test_a_class_that_is_deleted_by_another_way_stops_its_sessions(site: Site, control: Control) -> None:
+    Hub(site, control)
+    await put(control, at_end="keep")
+    await site.clock.advance(11 * MINUTE)
+    await control.resources.delete(ROOT, "Class", "ml", -1, force=True)
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED] * 2
+
+
+async def test_a_class_that_moves_to_another_tenant_stops_its_sessions(site: Site, control: Control) -> None:
+    Hub(site, control)
+    other = {**COURSE, "name": "other"}
+    await control.resources.put(ROOT, other, -1, kind="Tenant", name="other")
+    await put(control)
+    await site.clock.advance(11 * MINUTE)
+    ada = sessions(site)["ada"]
+    moving = asyncio.create_task(put(control, tenant="other"))
+    while control.settings.classes["ml"].tenant != "other":
+        await asyncio.sleep(0)
+    assert await refuses_entry(control, ada)
+    await moving
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED] * 2
+    again = asyncio.create_task(control.classes.start(ADA, "ml"))
+    await site.clock.advance(5)
+    started = await again
+    assert (started.spec.tenant, started.state.is_terminal) == ("other", False)
+
+
+async def test_a_session_that_its_owner_starts_under_the_name_of_a_class_belongs_to_it(
+    site: Site, control: Control
+) -> None:
+    await put(control)
+    ask = Submission(Kind.SESSION, name="ml", owner="ada", tenant="course", key="own", cpus_milli=100, memory_mib=256)
+    found = (await control.workloads.submit(SPAWNER, ask)).workloads[0]
+    assert found.spec.class_name == "ml"
+    await control.classes.delete(TEACHER, "ml", force=True)
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED]
+
+
+async def test_only_members_of_the_tenant_get_a_session(site: Site, control: Control) -> None:
+    Hub(site, control)
+    site.hub.users |= {"eve": Account("eve"), "root": Account("root", admin=True), "dan": Account("dan")}
+    site.hub.members = {"course": {"dan"}}
+    await put(control, users=["ada", "dan", "eve", "root"], gpus="1GiB")
+    await site.clock.advance(11 * MINUTE)
+    assert sorted(sessions(site)) == ["ada", "dan"]
+    seats = {seat.student: seat.reason for seat in control.classes.one(TEACHER, "ml").seats}
+    for name in ("eve", "root"):
+        assert seats[name] == reasons.SeatFailed(cause=reasons.StudentNotMember(user=name, tenant="course"))
+    with pytest.raises(Forbidden):
+        await control.classes.start(EVE, "ml")
+    members = [*COURSE["members"], {"user": "eve", "role": "member"}]
+    await control.resources.put(ROOT, {**COURSE, "members": members}, -1, kind="Tenant", name="course")
+    await site.clock.advance(30)
+    assert sorted(sessions(site)) == ["ada", "dan", "eve"]
 
 
 async def test_a_student_starts_the_session_again(site: Site, control: Control) -> None:
