@@ -14,8 +14,14 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.time_zones import zone_of
 
 MAX_MEETINGS = 200
+MAX_EVENTS = 200
+MAX_INTERVAL = 366
+MAX_DAYS = 5 * 366
+"""The longest series that is followed, from its first meeting."""
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_DURATION = re.compile(
+    r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,6})S)?)?"
+)
 _TIME = re.compile(r"\d{8}T\d{6}Z?")
 
 
@@ -43,8 +49,21 @@ class _Event:
 def times_of_calendar(text: str, time_zone: str) -> list[dict[str, str]]:
     """The meetings as `times` of a class, in this time zone. Raises InvalidInput."""
     zone = zone_of(time_zone)
+    try:
+        found = sorted(_found(text, zone))
+        return [
+            {"starts": f"{start.astimezone(zone):%Y-%m-%d %H:%M}", "ends": f"{end.astimezone(zone):%Y-%m-%d %H:%M}"}
+            for start, end in found
+        ]
+    except OverflowError:
+        raise _refused("a time in it is before the year 1 or after the year 9999") from None
+
+
+def _found(text: str, zone: tzinfo) -> set[tuple[datetime, datetime]]:
     found: set[tuple[datetime, datetime]] = set()
-    for event in _events(text):
+    for number, event in enumerate(_events(text), 1):
+        if number > MAX_EVENTS:
+            raise _refused(f"it has more than {MAX_EVENTS} events; export only those of the class")
         status = event.one("STATUS")
         if status is not None and status.value.upper() == "CANCELLED":
             continue
@@ -53,10 +72,7 @@ def times_of_calendar(text: str, time_zone: str) -> list[dict[str, str]]:
             raise _refused(f"it has more than {MAX_MEETINGS} meetings; export fewer events")
     if not found:
         raise _refused("it has no event with a time; export the events of the class as .ics")
-    return [
-        {"starts": f"{start.astimezone(zone):%Y-%m-%d %H:%M}", "ends": f"{end.astimezone(zone):%Y-%m-%d %H:%M}"}
-        for start, end in sorted(found)
-    ]
+    return found
 
 
 def _refused(why: str) -> InvalidInput:
@@ -164,22 +180,28 @@ def _repeated(event: _Event, start: datetime) -> Sequence[datetime]:
         raise _refused(f"{event.title!r} repeats by {line.value[:80]}, which is no number") from None
     if interval < 1 or not (most > 0 or "UNTIL" in rule):
         raise _refused(f"{event.title!r} repeats without an end; give the series a last day")
+    if interval > MAX_INTERVAL:
+        raise _refused(f"{event.title!r} repeats every {interval}; at most every {MAX_INTERVAL} is understood")
     until = _until(rule["UNTIL"], start) if "UNTIL" in rule else None
     found: list[datetime] = []
     first_week = start.date() - timedelta(days=start.weekday())
-    for offset in range(MAX_MEETINGS * 7 * interval + 7):
+    for offset in range(MAX_DAYS):
         day = start.date() + timedelta(days=offset)
-        at = datetime.combine(day, start.time(), start.tzinfo)
-        if (until is not None and at > until) or (most and len(found) == most) or len(found) > MAX_MEETINGS:
-            break
         if rule["FREQ"] == "DAILY":
             fits = offset % interval == 0 and (not days or _DAYS[day.weekday()] in days)
         else:
             in_week = ((day - first_week).days // 7) % interval == 0
             fits = in_week and _DAYS[day.weekday()] in (days or [_DAYS[start.weekday()]])
         if fits:
+            at = datetime.combine(day, start.time(), start.tzinfo)
+            if until is not None and at > until:
+                return found
             found.append(at)
-    return found
+        if (most and len(found) == most) or len(found) > MAX_MEETINGS:
+            return found
+    if until is not None and until <= start + timedelta(days=MAX_DAYS):
+        return found
+    raise _refused(f"{event.title!r} repeats for more than five years; give the series an earlier last day")
 
 
 def _until(text: str, start: datetime) -> datetime:

@@ -13,7 +13,6 @@ from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.classes import ClassMeeting
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
-from commonage.resources.classes import with_files
 from commonage.wire.classes import (
     AskIn,
     ClassIn,
@@ -70,7 +69,7 @@ async def put_class(request: Request, name: str) -> ClassOut:
     body = await read_json(request, ClassIn)
     version = ANY_VERSION if body.version is None else body.version
     view = await api.control.classes.put(
-        principal, name, with_files(body.document, body.roster, body.calendar), version
+        principal, name, body.document, version, roster=body.roster, calendar=body.calendar
     )
     return class_out(api, principal, view)
 
@@ -125,7 +124,10 @@ async def ask(request: Request, name: str) -> ConsentOut:
 )
 @asks(Permission.SUBMIT)
 async def answer_consent(request: Request, name: str) -> ConsentOut:
-    """Holds until the meeting ends, or until you withdraw it. A visit ends within seconds."""
+    """Holds until the meeting ends, or until you withdraw it. A visit ends within seconds.
+
+    To let somebody in, use the portal or a token of your own: tokens of sessions may only refuse.
+    """
     body = await read_json(request, ConsentIn)
     found = await context(request).control.classes.answer(caller(request), name, body.teacher, given=body.given)
     return fill(ConsentOut, found)

@@ -35,6 +35,7 @@ from commonage.domain.windows import Window
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
+from commonage.resources.classes import with_files
 from commonage.resources.documents import parse
 
 KIND = "Class"
@@ -164,19 +165,31 @@ class Classes:
 
     # --- changes by teachers ----------------------------------------------------------------------------------------
 
-    async def put(self, principal: Principal, name: str, document: Document, version: int = ANY_VERSION) -> ClassView:
-        """Create (version 0) or replace a class, and reserve its times.
+    async def put(
+        self,
+        principal: Principal,
+        name: str,
+        document: Document,
+        version: int = ANY_VERSION,
+        *,
+        roster: str | None = None,
+        calendar: str | None = None,
+    ) -> ClassView:
+        """Create (version 0) or replace a class, and reserve its times. The texts of files are read for teachers only.
 
         Raises InvalidInput, Unschedulable, Conflict.
         """
-        key, _ = parse({**document, "kind": KIND, "name": name})
         access = access_of(principal, self.settings)
+        if not document.get("tenant"):
+            parse({**document, "kind": KIND, "name": name})  # says that it is missing
         access.need(Permission.TEACH, str(document.get("tenant", "")))
         before = self.settings.classes.get(name)
         if before is not None and before not in self._seen(principal):
             raise Conflict(f"the name {name} is taken by a class of another tenant; choose another name")
         if before is not None:
             access.need(Permission.TEACH, before.tenant)
+        document = with_files(document, roster, calendar)
+        key, _ = parse({**document, "kind": KIND, "name": name})
         await self.resources.put_for(principal.name, document, version, kind=key[0], name=name)
         await self.loop.reserve()
         await self.loop.stop_without_class()
@@ -241,8 +254,11 @@ class Classes:
     # --- students ---------------------------------------------------------------------------------------------------
 
     async def answer(self, principal: Principal, name: str, teacher: str, *, given: bool) -> Consent:
-        """A student lets a teacher in, or (no longer) does not. A visit ends within seconds of the refusal."""
-        principal.need(Scope.SUBMIT)
+        """A student lets a teacher in, or (no longer) does not. A visit ends within seconds of the refusal.
+
+        To let in needs a scope that tokens of sessions lack, so that no notebook answers for its user.
+        """
+        principal.need(Scope.MANAGE if given else Scope.SUBMIT)
         one = self._attended(principal, name)
         meeting = self._meeting(one)
         if meeting.consent(principal.name, teacher) is None:

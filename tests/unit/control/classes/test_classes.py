@@ -24,6 +24,7 @@ from commonage.testing.factories import NOW
 
 pytestmark = pytest.mark.anyio
 TEACHER = Principal("grace", USER | {Scope.MANAGE})
+ADA_HERSELF = Principal("ada", TEACHER.scopes)
 ADA, BOB, EVE = (Principal(name, USER) for name in ("ada", "bob", "eve"))
 MINUTE = 3.0  # a short one: the clock of these tests visits each sleep of each loop
 COURSE = {
@@ -222,6 +223,13 @@ async def test_only_teachers_of_the_tenant_change_a_class(control: Control) -> N
     assert (mine.attends, mine.teaches, mine.seats) == (True, False, ())
 
 
+async def test_files_of_those_who_do_not_teach_are_not_read(control: Control) -> None:
+    with pytest.raises(Forbidden):
+        await control.classes.put(ADA, "ml", document(), calendar="no calendar")
+    with pytest.raises(InvalidInput, match="VCALENDAR"):
+        await control.classes.put(TEACHER, "ml", document(), calendar="no calendar")
+
+
 async def test_a_message_reaches_all_students(site: Site, control: Control) -> None:
     Hub(site, control)
     await put(control)
@@ -260,12 +268,14 @@ async def test_a_session_is_entered_only_while_its_student_agrees(site: Site, co
 
     await refused()
     with pytest.raises(NotFound):
-        await control.classes.answer(ADA, "ml", "grace", given=True)
+        await control.classes.answer(ADA_HERSELF, "ml", "grace", given=True)
     await control.classes.ask(TEACHER, "ml", "ada")
     await refused()
     with pytest.raises(NotFound):
-        await control.classes.answer(EVE, "ml", "grace", given=True)
-    await control.classes.answer(ADA, "ml", "grace", given=True)
+        await control.classes.answer(Principal("eve", TEACHER.scopes), "ml", "grace", given=True)
+    with pytest.raises(Forbidden, match="manage"):  # the token of the session, as a cell of a notebook has it
+        await control.classes.answer(ADA, "ml", "grace", given=True)
+    await control.classes.answer(ADA_HERSELF, "ml", "grace", given=True)
     await control.visits.open(TEACHER, session.id)
     assert shared == [("ada", "ml", "grace")]
     assert await control.visits.may_stay(ROOT, session.id, [TEACHER]) == [TEACHER]
