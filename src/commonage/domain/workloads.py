@@ -180,7 +180,7 @@ class Spec:
     port: int | None = None  # the port on which a service listens; None: the engine's choice, in `{port}`
     health_path: str = ""  # what a health check of a service requests; empty: any answer of its front page counts
     health_interval_s: int = 10
-    class_meeting: str = ""  # the meeting of a class that this session was started for: CLASS@START; CLASS@ by its owner
+    class_meeting: str = ""  # of the class that this session was started for: CLASS@START; CLASS@ by its owner
 
     @property
     def class_name(self) -> str:

@@ -16,7 +16,7 @@ from commonage.domain.errors import Forbidden
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.classes import ConsentNeeded
-from commonage.domain.workloads import Event, Kind, Workload
+from commonage.domain.workloads import Event, Kind, Spec, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -46,6 +46,11 @@ class Meetings:
         found = self._known.get(meeting_id(one.name, starts_at))
         made = found or ClassMeeting(meeting_id(one.name, starts_at), one.name, starts_at, ends_at)
         return replace(made, ends_at=ends_at)
+
+    def are_on(self, spec: Spec) -> bool:
+        """Whether this is a session of a class whose meeting is on, from the start of its sessions to their end."""
+        one = self.settings.classes.get(spec.class_name)
+        return one is not None and one.has(spec) and self.current(one) is not None
 
     async def put(self, meeting: ClassMeeting, events: Sequence[Event] = ()) -> None:
         """Durable when this returns. Raises Unavailable."""

@@ -14,7 +14,7 @@ from commonage.domain.reasons import resources as reasons
 from commonage.domain.reasons.classes import ClassGone
 from commonage.domain.resources import Action, Platform, ResourceChange
 from commonage.domain.tenants import Amounts, Tenant
-from commonage.domain.workloads import Kind, Workload
+from commonage.domain.workloads import Workload
 
 QUOTA_RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 

@@ -13,6 +13,7 @@ from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
 from commonage.domain.classes import SeatState
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
+from commonage.domain.idle import Activity, IdleAction, IdleRule
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import classes as reasons
 from commonage.domain.reasons.attempts import OutOfMemory
@@ -299,11 +300,8 @@ async def test_deleting_a_class_opens_no_session_and_stops_all(site: Site, contr
     assert ada.spec.class_meeting == f"ml@{int(NOW + 20 * MINUTE)}"
     with pytest.raises(Conflict):
         await control.classes.delete(TEACHER, "ml")
-    gone = asyncio.create_task(control.classes.delete(TEACHER, "ml", force=True))
-    while "ml" in control.settings.classes:
-        await asyncio.sleep(0)
+    await control.classes.delete(TEACHER, "ml", force=True)
     assert await refuses_entry(control, ada)
-    await gone
     await site.clock.advance(10)
     assert [(one.state, one.reason) for one in site.all()] == [
         (State.STOPPED, reasons.ClassEnded(class_name="ml")) for _ in range(2)
@@ -326,11 +324,8 @@ async def test_a_class_that_moves_to_another_tenant_stops_its_sessions(site: Sit
     await put(control)
     await site.clock.advance(11 * MINUTE)
     ada = sessions(site)["ada"]
-    moving = asyncio.create_task(put(control, tenant="other"))
-    while control.settings.classes["ml"].tenant != "other":
-        await asyncio.sleep(0)
+    await put(control, tenant="other")
     assert await refuses_entry(control, ada)
-    await moving
     await site.clock.advance(10)
     assert site.states() == [State.STOPPED] * 2
     again = asyncio.create_task(control.classes.start(ADA, "ml"))
@@ -367,6 +362,52 @@ async def test_only_members_of_the_tenant_get_a_session(site: Site, control: Con
     await control.resources.put(ROOT, {**COURSE, "members": members}, -1, kind="Tenant", name="course")
     await site.clock.advance(30)
     assert sorted(sessions(site)) == ["ada", "dan", "eve"]
+
+
+async def test_no_idle_rule_ends_a_session_while_its_meeting_is_on() -> None:
+    site = Site([factories.node("gpu-1", 2)], idle=IdleRule(120, 20, IdleAction.STOP, 0))
+    site.declared = {"Tenant": [COURSE]}
+    site.hub.users = {"ada": Account("ada")}
+    async with site.open() as control:
+        Hub(site, control)
+        await put(control, users=["ada"], at_end="keep")
+        await site.clock.advance(11 * MINUTE)
+        ada = sessions(site)["ada"]
+        assert (control.idle.rule_of(ada.spec).after_s, control.idle.may_release(ada.spec)) == (0, False)
+        with pytest.raises(Conflict) as refused:
+            await control.extensions.release_gpu(ADA, ada.id)
+        assert refused.value.reason == reasons.ClassKeepsGpu(class_name="ml")
+        for _ in range(18):
+            await control.extensions.report(ADA, ada.id, 1, 60 * MINUTE, Activity(0.0, 0.0))
+            await site.clock.advance(10)
+        assert site.there(ada).state is State.RUNNING
+        await site.clock.advance(40)  # after the meeting
+        assert control.idle.rule_of(ada.spec).after_s == 120
+
+
+async def test_meetings_that_outlast_the_maximum_age_of_sessions_are_refused(control: Control) -> None:
+    longest_s = 60 * MINUTE + 45
+    for max_age_s in (int(longest_s) - 1, int(longest_s)):
+        course = {**COURSE, "max_age": f"{max_age_s}s"}
+        await control.resources.put(ROOT, course, -1, kind="Tenant", name="course")
+        if max_age_s == longest_s:
+            await put(control)
+            break
+        with pytest.raises(Unschedulable) as refused:
+            await put(control)
+        assert isinstance(refused.value.reason, reasons.ClassBeyondMaxAge)
+
+
+async def test_an_edit_that_needs_no_room_is_not_refused_for_quota(control: Control) -> None:
+    await put(control)
+    small = {**COURSE, "nominal": {"running": 1}}
+    await control.resources.put(ROOT, small, -1, kind="Tenant", name="course")
+    assert (await put(control, title="Machine learning")).one.title == "Machine learning"
+    with pytest.raises(Unschedulable):
+        await put(control, seats=3)
+    change = {**document(seats=3), "kind": "Class", "name": "ml"}
+    await control.resources.revise("admin", [change], [])
+    assert control.settings.classes["ml"].seats == 3
 
 
 async def test_a_student_starts_the_session_again(site: Site, control: Control) -> None:
