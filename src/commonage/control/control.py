@@ -173,8 +173,8 @@ class Control:
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self._add_queries()
         self.execs, self.visits, self.session_apps, self.files = (
-            Execs(self.queries, live_state, writer, engines, clock, self._meetings),
-            Visits(self.queries, writer, adapters.identity, clock, settings, self._meetings),
+            Execs(self.queries, live_state, writer, engines, clock, self.meetings),
+            Visits(self.queries, writer, adapters.identity, clock, settings, self.meetings),
             SessionApps(adapters.apps, live_state, engines, clock),
             UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
@@ -224,8 +224,8 @@ class Control:
         """What users see of workloads, and what limits their sessions."""
         live_state, writer, clock, settings = self.live_state, self.writer, self.clock, self.settings
         self.unused_gpus = UnusedGpus(live_state, writer, clock, settings)
-        self._meetings = Meetings(self.store, writer, clock, settings)
-        self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, self._meetings, clock, settings)
+        self.meetings = Meetings(self.store, writer, clock, settings)
+        self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, self.meetings, clock, settings)
         self.queries = WorkloadQueries(
             self.store, live_state, self.feed, self.engines, self.metrics, clock, settings, self.idle
         )
@@ -238,7 +238,7 @@ class Control:
         )
         self._class_loop = ClassLoop(
             self.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.identity,
-            self.reservations, self.clock, self.settings, self._meetings, self._seats,
+            self.reservations, self.clock, self.settings, self.meetings, self._seats,
             self.workloads.start_session_by_hub,
         )  # fmt: skip
         builtin = replace(self.settings.platform, environments=tuple(adapters.environments))
@@ -249,7 +249,7 @@ class Control:
             lambda before, after: check_classes(before, after, self.live_state, self.settings, self.clock.now()),
         )  # fmt: skip
         self.classes = Classes(
-            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self._meetings,
+            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self.meetings,
             self._seats, self._class_loop,
         )  # fmt: skip
         self._settings_file = adapters.declared
@@ -337,7 +337,7 @@ class Control:
         await self.images.open()
         await self.builds.open()
         await self.reservations.open()
-        await self._meetings.open()
+        await self.meetings.open()
         await self._seats.open(self.clock.now() - KEEP_S)
         await self.quota_notices.open()
         await self.gangs.open()

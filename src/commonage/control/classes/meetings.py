@@ -16,7 +16,7 @@ from commonage.domain.errors import Forbidden
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.classes import ConsentNeeded
-from commonage.domain.workloads import Event, Kind, Spec, Workload
+from commonage.domain.workloads import Event, Spec, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -61,6 +61,15 @@ class Meetings:
         await self.writer.write(removed_class_meetings=[meeting.id])
         self._known.pop(meeting.id, None)
 
+    def let_in(self, spec: Spec) -> Sequence[str] | None:
+        """The users whom the student of a session of a class lets in now; None: it is another workload."""
+        one = self.settings.classes.get(spec.class_name or spec.name)
+        if one is None or not one.has(spec):
+            return () if spec.class_name else None
+        meeting = self.current(one)
+        consents = () if meeting is None else meeting.consents
+        return [one.teacher for one in consents if one.student == spec.owner and one.given]
+
     def consent_missing(self, principal: Principal, workload: Workload) -> ConsentNeeded | None:
         """Why this user may not enter a session of a class; None if it is another workload, or the student agrees.
 
@@ -68,16 +77,10 @@ class Meetings:
         has a consent. Admins decide about the platform, and need none.
         """
         spec = workload.spec
-        one = self.settings.classes.get(spec.class_name or spec.name) if spec.kind is Kind.SESSION else None
-        if one is not None and not one.has(spec):
-            one = None
-        if (one is None and not spec.class_name) or spec.owner == principal.name:
+        let_in = self.let_in(spec)
+        if let_in is None or principal.name in (spec.owner, *let_in):
             return None
         if access_of(principal, self.settings).may(Permission.MANAGE_PLATFORM):
-            return None
-        meeting = None if one is None else self.current(one)
-        consent = None if meeting is None else meeting.consent(spec.owner, principal.name)
-        if consent is not None and consent.given:
             return None
         return ConsentNeeded(student=spec.owner, class_name=spec.class_name or spec.name)
 
