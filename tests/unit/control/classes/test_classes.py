@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.unit.control.world import ROOT, SPAWNER, USER, Site
 
 from commonage.control.classes.classes import ClassView
 from commonage.control.control import Control
-from commonage.control.workloads.submission import Submission
+from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.classes import SeatState
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
 from commonage.domain.idle import Activity, IdleAction, IdleRule
@@ -435,3 +436,9 @@ async def test_a_session_that_ran_out_of_memory_shows_in_its_seat(site: Site, co
     site.engine.end(attempt.id, 137, OutOfMemory())
     await site.clock.advance(10)
     assert states(control.classes.one(TEACHER, "ml")) == {"ada": SeatState.OUT_OF_MEMORY}
+
+
+async def test_only_the_platform_says_what_meeting_a_session_is_for(control: Control) -> None:
+    asked = Submission(Kind.SESSION, name="mine", class_meeting="ml@1")
+    assert spec_of(asked, ADA, control.catalogue, control.settings).class_name == ""
+    assert spec_of(replace(asked, owner="ada"), SPAWNER, control.catalogue, control.settings).class_name == "ml"
