@@ -17,10 +17,12 @@ from typing import Any
 from jupyterhub.auth import Authenticator, LocalAuthenticator
 from jupyterhub.utils import maybe_future
 from tornado import web
+from traitlets import TraitError, Unicode
 from traitlets.utils.importstring import import_item
 
 _ENTRY_POINTS = "jupyterhub.authenticators"
 _FIRST_VALUE = re.compile(r"[^=]+=\s*((?:\\.|[^,\\])+)")  # of a distinguished name
+_PART = re.compile(r"(?:\\.|[^,\\])+")
 _GITHUB = (
     "If you are a member, GitHub may not have told us: open GitHub, Settings, Applications, Authorized OAuth Apps, and "
     "grant this application access to the organization."
@@ -37,6 +39,18 @@ def authenticator_of(name: str, contact: str | None) -> type[Authenticator]:
 
 class _Extended(Authenticator):
     contact: str | None = None
+    group_parent_dn = Unicode(
+        help="LDAP: with manage_groups, only groups directly below this name are groups of JupyterHub."
+    ).tag(config=True)
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        if self.manage_groups and self.has_trait("bind_dn_template") and not self.group_parent_dn:
+            raise TraitError(
+                "LDAPAuthenticator.group_parent_dn is not set, and manage_groups needs it: two groups of a directory "
+                "may begin with the same name, and only one of them is yours. Set it to the name directly above your "
+                'groups, for example "ou=groups,dc=example,dc=org".'
+            )
 
     async def check_allowed(self, username: str, authentication: Mapping[str, Any] | None = None) -> bool:
         if not await maybe_future(super().check_allowed(username, authentication)):
@@ -54,7 +68,12 @@ class _Extended(Authenticator):
             account = pwd.getpwnam(auth_model["name"])
             return [grp.getgrgid(number).gr_name for number in os.getgrouplist(account.pw_name, account.pw_gid)]
         names = (auth_model.get("auth_state") or {}).get("ldap_groups", ())
-        return [name_in(one) for one in names]
+        parent = _parts(self.group_parent_dn)
+        return [name_in(one) for one in names if _parts(one)[1:] == parent]
+
+
+def _parts(distinguished_name: str) -> list[str]:
+    return [re.sub(r"\s*=\s*", "=", one.strip(), count=1).lower() for one in _PART.findall(distinguished_name)]
 
 
 def name_in(distinguished_name: str) -> str:

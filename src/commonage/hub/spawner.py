@@ -105,7 +105,7 @@ class CommonageSpawner(Spawner):
             self.key = ask.key or ""
             self._keep_state()
             if self.key.startswith("again-"):
-                self._steps.add("Your session is started again, as its node went away or was drained", 1)
+                self._steps.add(await why_again(self._client, self.key), 1)
             self._steps.add("Asking for a place", 2)
             self.workload_id = (await self._client.submit(ask)).workload.id
             self._keep_state()
@@ -293,6 +293,15 @@ class CommonageSpawner(Spawner):
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             raise _Refused(f"{field}: {first['msg']}", reason="invalid-input") from error
+
+
+async def why_again(client: AsyncClient, key: str) -> str:
+    """Tell why a session is started again. Its key ends with the id of the workload that it replaces."""
+    try:
+        ended = await client.workload(key.split("-", 2)[-1])
+    except ApiError:  # only the cause is unknown
+        return "Your session is started again."
+    return f"Your session is started again. {ended.reason.message}"
 
 
 class _Refused(SpawnException):

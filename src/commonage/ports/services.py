@@ -15,7 +15,8 @@ class ServiceAccess(Protocol):
     async def failure(self, url: str, path: str) -> str | None:
         """Request `path` of the service at `url`; None if it answers, otherwise why that does not count.
 
-        An empty path stands for the front page, of which any answer counts; of another one, a status below 400.
+        Returns within seconds, whatever the service sends. An empty path stands for the front page, of which any
+        answer counts; of another one, a status below 400.
         """
 
 

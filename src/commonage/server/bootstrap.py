@@ -227,11 +227,12 @@ async def assemble(
     portal_auth = PortalAuth(
         identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
     )
+    names = SessionNames(identity.accounts, control.live_state.is_service, hub.session_origin)
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
         create_router(control, portal_auth),
-        [*metrics_router(control, meter).routes, SessionNames(identity.accounts, hub.session_origin).route()],
+        [*metrics_router(control, meter).routes, names.route()],
         Services(registry),
     )
     web = meter.around(app)

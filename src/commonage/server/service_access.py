@@ -25,7 +25,6 @@ from commonage.wire.origins import SERVICE_LABEL, SERVICE_PATH, service_url, ses
 
 _FIRST = 2_000_000  # before all other routes
 _ACCESS, _HEADERS, _ENDED = "service-access", "service-headers", "service-ended"
-_TIMEOUT_S = 5.0
 _ID = "[0-9a-z]{13}"
 
 
@@ -38,6 +37,8 @@ class TraefikServices:
     entry_points: tuple[str, ...]
     hub: str | None
     session_origin: str
+    within_s: float = 5.0
+    """The longest time of a health check."""
 
     async def publish(self, routes: Sequence[ServiceRoute]) -> None:
         text = json.dumps(self.configuration(routes), indent=1)  # JSON is YAML
@@ -52,10 +53,13 @@ class TraefikServices:
 
     async def failure(self, url: str, path: str) -> str | None:
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
+            # httpx2's timeout is one for each read; a service may send a byte from time to time, or 103 without end.
+            async with asyncio.timeout(self.within_s), httpx2.AsyncClient(trust_env=False, timeout=None) as client:
                 answer = await client.send(client.build_request("GET", f"{url}{path or '/'}"), stream=True)
                 await answer.aclose()
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except TimeoutError:
+            return f"no answer within {self.within_s:g} s"
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return str(error) or type(error).__name__
         is_healthy = not path or answer.status_code < httpx2.codes.BAD_REQUEST
         return None if is_healthy else f"status {answer.status_code}"

@@ -1,4 +1,5 @@
-"""Tells Caddy whether a name below the wildcard of sessions belongs to a user, before it requests a certificate.
+"""Tells Caddy whether a name below the wildcard of sessions belongs to a user or a service, before it requests a
+certificate.
 
 Without this check, anybody could make Caddy request certificates for names that they invent. The route is on the
 control plane's loopback port only; the proxy does not lead to it.
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.domain.errors import Unavailable
-from commonage.wire.origins import label_of, session_domain
+from commonage.wire.origins import SERVICE_LABEL, label_of, session_domain
 
 ASK_PATH = "/session-name"
 _FRESH_S = 1.0  # a flood of invented names costs the hub one request in this time
@@ -28,26 +29,32 @@ class _Named(Protocol):
 
 
 class SessionNames:
-    """`accounts` returns the users of the hub."""
+    """`accounts` returns the users of the hub; `is_service` tells whether a live service has this id, from memory."""
 
     def __init__(
         self,
         accounts: Callable[[], Awaitable[Sequence[_Named]]],
+        is_service: Callable[[str], bool],
         session_origin: str,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._accounts, self._monotonic, self._sleep = accounts, monotonic, sleep
+        self._accounts, self._is_service, self._monotonic, self._sleep = accounts, is_service, monotonic, sleep
         self._domain = session_domain(session_origin)
         self._labels: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
     async def has(self, host: str) -> bool:
-        """Whether `host` is the name of a user's sessions. Raises Unavailable if the hub does not answer."""
+        """Whether `host` is the name of a user's sessions or of a live service.
+
+        Raises Unavailable if the hub does not answer.
+        """
         label, _, domain = host.lower().partition(".")
         if not self._domain or domain != self._domain:
             return False
+        if label.startswith(SERVICE_LABEL):  # no user has such a label
+            return self._is_service(label.removeprefix(SERVICE_LABEL))
         asked_at = self._monotonic()
         if label not in self._labels:
             await self._read_since(asked_at)

@@ -1,10 +1,13 @@
 """What a refused user reads, and the names of LDAP groups."""
 
+from typing import Any
+
 import pytest
-from jupyterhub.auth import DummyAuthenticator
+from jupyterhub.auth import Authenticator, DummyAuthenticator
 from oauthenticator.generic import GenericOAuthenticator
 from oauthenticator.github import GitHubOAuthenticator
 from tornado import web
+from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
 from commonage.hub.authenticators import authenticator_of, name_in, refusal
@@ -55,3 +58,34 @@ async def test_an_extended_authenticator_has_the_options_of_its_base() -> None:
 def test_an_unknown_authenticator_is_refused() -> None:
     with pytest.raises(ImportError):
         authenticator_of("no_such_package.Authenticator", None)
+
+
+class Directory(Authenticator):
+    """Like LDAPAuthenticator."""
+
+    bind_dn_template = Unicode().tag(config=True)
+
+
+def directory(**options: Any) -> Any:
+    named = f"{Directory.__module__}.{Directory.__name__}"
+    return authenticator_of(named, None)(config=Config({"Directory": {"manage_groups": True, **options}}))
+
+
+@pytest.mark.anyio
+async def test_only_groups_of_ldap_below_the_given_parent_count() -> None:
+    found = [
+        "CN=GPU-Users, OU=Groups,DC=example,DC=org",
+        "cn=gpu-admins,ou=self-service,dc=example,dc=org",
+        "cn=gpu-admins,ou=self-service,ou=groups,dc=example,dc=org",
+        "cn=gpu-admins\\,ou=groups,dc=example,dc=org",
+        "gpu-admins",
+    ]
+    made = directory(group_parent_dn="ou=groups,dc=example,dc=org")
+    model = await made.run_post_auth_hook(None, {"name": "ada", "auth_state": {"ldap_groups": found}})
+    assert model["groups"] == ["gpu-users"]
+
+
+def test_groups_of_ldap_need_a_parent() -> None:
+    with pytest.raises(TraitError, match="Set it to the name directly above your groups"):
+        directory()
+    assert directory(manage_groups=False).group_parent_dn == ""

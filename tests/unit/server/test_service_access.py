@@ -1,7 +1,11 @@
 """The proxy's rules for services."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from commonage.domain.services import ServiceRoute
 from commonage.server.service_access import TraefikServices
@@ -36,3 +40,26 @@ def test_the_question_names_the_service_itself_and_trusts_no_header_of_the_clien
     assert asked["address"] == f"http://127.0.0.1:1/services/commonage/service-access/{ID}"
     assert asked["trustForwardHeader"] is False
     assert asked["authResponseHeaders"] == ["Cookie", "Authorization", "X-Commonage-User"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("begin", "more"), [(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"), (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n")]
+)
+async def test_a_service_that_sends_a_little_without_end_does_not_hold_its_check(begin: bytes, more: bytes) -> None:
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            writer.write(begin)
+            while True:
+                writer.write(more)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    access = TraefikServices(Path("/rules"), "http://127.0.0.1:1", ("http",), None, "", within_s=0.3)
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with asyncio.timeout(60):
+            assert await access.failure(url, "") == "no answer within 0.3 s"
+    finally:
+        server.close()

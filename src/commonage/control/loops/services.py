@@ -1,7 +1,7 @@
 """Gives running services a route through the proxy, and checks their health.
 
 The result of the checks is live state: after a restart the checks begin anew. A service whose program ends is started
-again by its retry policy, like any workload; one that does not answer keeps running.
+again by its retry policy, like any workload; one that does not answer keeps running. Routes do not wait for checks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from commonage.control.signals import wait_at_most
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.domain.errors import Unavailable
+from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons.notes import ServiceAnswers, ServiceNotAnswering
 from commonage.domain.services import ServiceHealth, ServiceRoute
@@ -33,6 +33,7 @@ _AT_ONCE = 50
 class _Check:
     due_at: float = 0.0
     failures: int = 0
+    is_looking: bool = False
 
 
 class Services:
@@ -60,36 +61,46 @@ class Services:
         self._woken.set()
 
     async def run(self) -> None:
-        while True:
-            self._woken.clear()
-            await self.tick()
-            with self.iterations.rest():
-                await wait_at_most(TICK_S, self._woken, self._clock)
+        async with asyncio.TaskGroup() as checks:
+            while True:
+                self._woken.clear()
+                await self._publish()
+                self._forget_ended()
+                for workload, attempt in self._due():
+                    check = self._check_of(attempt)
+                    check.is_looking = True
+                    checks.create_task(self._look(workload, attempt, check), name=f"health of {attempt.id}")
+                with self.iterations.rest():
+                    await wait_at_most(TICK_S, self._woken, self._clock)
 
-    async def tick(self) -> None:
-        running = list(self._running.values())
-        routes = tuple(ServiceRoute(one.id, attempt.url) for one, attempt in running if attempt.url)
-        if routes != self._published:
-            try:
-                await self._access.publish(routes)
-                self._published = routes
-            except Unavailable as error:  # a full disk: try again at the next tick
-                log.error("routes of services are not written: %s", error)
-        self._forget_ended({attempt.id for _, attempt in running})
-        now = self._clock.now()
-        due = [(one, attempt) for one, attempt in running if self._check_of(attempt).due_at <= now]
-        await asyncio.gather(*(self._look(one, attempt) for one, attempt in due[:_AT_ONCE]))
+    async def _publish(self) -> None:
+        routes = tuple(ServiceRoute(one.id, attempt.url) for one, attempt in self._running.values() if attempt.url)
+        if routes == self._published:
+            return
+        try:
+            await self._access.publish(routes)
+            self._published = routes
+        except Unavailable as error:  # a full disk: try again at the next tick
+            log.error("routes of services are not written: %s", error)
+
+    def _due(self) -> list[tuple[Workload, Attempt]]:
+        """The services to look at now, those that wait longest first."""
+        now, free = self._clock.now(), _AT_ONCE - sum(one.is_looking for one in self._checks.values())
+        checks = [(self._check_of(running[1]), running) for running in self._running.values()]
+        due = [(check.due_at, running) for check, running in checks if check.due_at <= now and not check.is_looking]
+        return [running for _, running in sorted(due, key=lambda one: one[0])[: max(0, free)]]
 
     def _check_of(self, attempt: Attempt) -> _Check:
         return self._checks.setdefault(attempt.id, _Check())
 
-    def _forget_ended(self, running: set[str]) -> None:
+    def _forget_ended(self) -> None:
+        running = {attempt.id for _, attempt in self._running.values()}
         for kept in (self._checks, self._live_state.service_health):
             for attempt_id in [one for one in kept if one not in running]:
                 del kept[attempt_id]
 
-    async def _look(self, workload: Workload, attempt: Attempt) -> None:
-        spec, check = workload.spec, self._check_of(attempt)
+    async def _look(self, workload: Workload, attempt: Attempt, check: _Check) -> None:
+        spec = workload.spec
         why = await self._access.failure(attempt.url, spec.health_path) if attempt.url else "its port is unknown"
         check.failures = 0 if why is None else check.failures + 1
         before = self._live_state.service_health.get(attempt.id, ServiceHealth.STARTING)
@@ -98,16 +109,19 @@ class Services:
             after = ServiceHealth.READY
         elif before is ServiceHealth.READY and check.failures >= FAILURES_MAX:
             after = ServiceHealth.NOT_ANSWERING
-        self._live_state.service_health[attempt.id] = after
         # Until it answers, it is asked often: its user waits.
         pause_s = spec.health_interval_s if after is ServiceHealth.READY else min(TICK_S * 2, spec.health_interval_s)
-        now = self._clock.now()
-        check.due_at = now + pause_s
-        if after is before:
-            return
-        path = spec.health_path or "/"
-        if why is None:
-            event = event_of(workload, EventKind.PROGRESS, now, ServiceAnswers(path=path))
-        else:
-            event = event_of(workload, EventKind.WARNING, now, ServiceNotAnswering(path=path, why=why))
-        await self._writer.write(events=[event])
+        if after is not before:
+            path = spec.health_path or "/"
+            event = (
+                event_of(workload, EventKind.PROGRESS, self._clock.now(), ServiceAnswers(path=path))
+                if why is None
+                else event_of(workload, EventKind.WARNING, self._clock.now(), ServiceNotAnswering(path=path, why=why))
+            )
+            try:
+                await self._writer.write(events=[event])
+                self._live_state.service_health[attempt.id] = after
+            except CommonageError as error:  # the database does not answer: look again soon
+                log.warning("the health of service %s is not written: %s", workload.id, error)
+                pause_s = TICK_S
+        check.due_at, check.is_looking = self._clock.now() + pause_s, False

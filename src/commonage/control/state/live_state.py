@@ -86,6 +86,10 @@ class LiveState:
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
 
+    def is_service(self, workload_id: str) -> bool:
+        found = self._workloads.get(workload_id)
+        return found is not None and found.spec.kind is Kind.SERVICE
+
     def of_attempt(self, attempt_id: str, site: str) -> Workload | None:
         """The workload whose latest attempt this is, if that has its allocation at this site.
 

@@ -3,7 +3,7 @@
 Session names (`alice.gpu.example.org`) get their certificates in one of three ways: the files cover a wildcard name,
 the internal authority signs one, or an ACME server signs one per name at the first connection. ACME gives no wildcard
 certificate without access to the DNS. Before Caddy requests a certificate for a session name, it asks the control
-plane whether a user has this name (`server.session_names`).
+plane whether a user or a live service has this name (`server.session_names`).
 """
 
 from __future__ import annotations

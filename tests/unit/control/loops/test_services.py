@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,18 +16,23 @@ from commonage.domain.reasons.notes import ServiceAnswers, ServiceNotAnswering
 from commonage.domain.services import ServiceHealth, ServiceRoute
 from commonage.domain.workloads import Kind, Workload
 from commonage.ports.execs import NotRunning
+from commonage.ports.store import Batch
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
 
 class Proxy:
-    """Notes the routes. `fails` is the result of health checks; `full`: nothing can be written."""
+    """Notes the routes. `fails` is the result of health checks, which do not end while it `hangs`.
+
+    `full`: nothing can be written.
+    """
 
     def __init__(self) -> None:
         self.routes: Sequence[ServiceRoute] = ()
         self.asked: list[tuple[str, str]] = []
         self.fails: str | None = "connection refused"
-        self.full = False
+        self.full = self.hangs = False
 
     async def publish(self, routes: Sequence[ServiceRoute]) -> None:
         if self.full:
@@ -35,12 +41,30 @@ class Proxy:
 
     async def failure(self, url: str, path: str) -> str | None:
         self.asked.append((url, path))
+        if self.hangs:
+            await asyncio.Event().wait()
         return self.fails
 
 
+class Database(MemoryStore):
+    """Writes nothing while it is `down`."""
+
+    down = False
+
+    async def commit(self, batch: Batch) -> None:
+        if self.down:
+            raise Unavailable("the database does not answer")
+        await super().commit(batch)
+
+
 @pytest.fixture
-def site() -> Site:
-    made = Site()
+def store() -> Database:
+    return Database()
+
+
+@pytest.fixture
+def site(store: Database) -> Site:
+    made = Site(store=store)
     made.services = Proxy()
     return made
 
@@ -75,6 +99,16 @@ async def test_a_running_service_has_a_route_until_it_stops(site: Site) -> None:
         assert site.services.routes == ()
 
 
+async def test_a_service_is_known_while_it_lives(site: Site) -> None:
+    async with site.open() as control:
+        one, other = await started(site, control), await submit(control)
+        known = control.live_state.is_service
+        assert (known(one.id), known(other.id), known("0123456789abc")) == (True, False, False)
+        await control.workloads.stop(ANN, one.id)
+        await site.clock.advance(20)
+        assert not known(one.id)
+
+
 async def test_routes_are_written_again_after_a_failure_and_a_restart(site: Site) -> None:
     site.services.full = True
     async with site.open() as control:
@@ -87,6 +121,28 @@ async def test_routes_are_written_again_after_a_failure_and_a_restart(site: Site
     async with site.open():
         await site.clock.advance(3)
         assert [route.workload_id for route in site.services.routes] == [one.id]
+
+
+async def test_checks_that_do_not_end_delay_no_route(site: Site) -> None:
+    site.services.hangs = True
+    async with site.open() as control:
+        one, other = await started(site, control), await started(site, control)
+        assert {route.workload_id for route in site.services.routes} == {one.id, other.id}
+        assert len(site.services.asked) == 2, "a check that has not ended is not begun again"
+        await control.workloads.stop(ANN, one.id)
+        await site.clock.advance(20)
+        assert [route.workload_id for route in site.services.routes] == [other.id]
+
+
+async def test_health_that_cannot_be_written_is_told_after_the_outage(site: Site, store: Database) -> None:
+    async with site.open() as control:
+        one = await started(site, control)
+        store.down, site.services.fails = True, None
+        await site.clock.advance(10)
+        assert (health(site, control, one), told(site, one)) == (ServiceHealth.STARTING, [])
+        store.down = False
+        await site.clock.advance(10)
+        assert (health(site, control, one), told(site, one)) == (ServiceHealth.READY, ["ServiceAnswers"])
 
 
 async def test_health_changes_after_three_failures_in_a_row_and_is_told(site: Site) -> None:

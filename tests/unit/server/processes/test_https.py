@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
@@ -25,6 +26,7 @@ from commonage.server.processes.ports import PortError, free_port
 from commonage.server.session_names import SessionNames
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.sources import SettingsError, resolve
+from commonage.wire.origins import service_url
 
 
 def settings_of(**flags: str) -> Settings:
@@ -175,7 +177,10 @@ class Hub:
 
     def __init__(self) -> None:
         self.users, self.asked, self.now = ["alice"], 0, 100.0
-        self.names = SessionNames(self.accounts, "https://*.gpu.example.org", lambda: self.now, self.sleep)
+        self.services = {"0123456789abc"}
+        self.names = SessionNames(
+            self.accounts, self.services.__contains__, "https://*.gpu.example.org", lambda: self.now, self.sleep
+        )
 
     async def accounts(self) -> Sequence[User]:
         self.asked += 1
@@ -195,6 +200,18 @@ async def test_only_names_of_users_get_certificates() -> None:
         assert not await hub.names.has(name)
     hub.users.append("bob")
     assert await hub.names.has("bob.gpu.example.org"), "a new user waits for the next reading, and is not refused"
+
+
+@pytest.mark.anyio
+async def test_live_services_get_certificates_and_unknown_ones_do_not() -> None:
+    hub = Hub()
+    name = urlsplit(service_url("https://*.gpu.example.org", "0123456789abc")).hostname
+    assert name is not None
+    assert await hub.names.has(name)
+    hub.services.clear()
+    assert not await hub.names.has(name)
+    assert not await hub.names.has("service--.gpu.example.org")
+    assert hub.asked == 0, "an invented service costs the hub nothing"
 
 
 @pytest.mark.anyio

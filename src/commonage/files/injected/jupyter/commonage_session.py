@@ -2,8 +2,9 @@
 
 Loaded by `jupyter_server_config.py` next to it, in the session's own Python, so this uses the standard library and what
 every Jupyter server has. It calls the control plane with the session's own token; nothing calls it from outside. What
-counts as use: a kernel that computes, what a kernel's processes compute, a program in a terminal of any
-kind, input and output. Requests and open pages do not count.
+counts as use: a kernel that computes, what a kernel's processes compute, a program in a terminal of any kind or beside
+server and kernels (`commonage exec`), input and output. Requests and open pages do not count. What people do in apps of
+the server and by SSH cannot be measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import time
 from datetime import datetime
 from typing import Any
@@ -26,8 +28,12 @@ FIRST_S, USUAL_S = 2.0, 60.0
 KEEP_S = 7200
 SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "xonsh", "login", "su", "sudo", "tmux", "screen")
 """They wait for input, or hold shells whose own terminals are looked at."""
-NO_APPS = ("tensorboard", "visdom", "langserver", "language-server", "lsp", "git", "jupyter-lsp", "pandoc")
-"""Children of the server that nobody works in."""
+QUIET = re.compile(
+    r"tensorboard|visdom|pandoc|git(-.*)?|.*(langserver|language-server|lsp).*|(ssh|gpg)-agent|dbus-(daemon|launch)"
+)
+"""Programs that nobody works in or waits for."""
+INTERPRETERS = re.compile(r"python[\d.]*|node|nodejs|sh|bash|perl")
+CONNECTIONS = ("sshd", "sshd-session", "dropbear")
 BUSY_CPU = 0.2
 """Cores that the processes of a kernel use between two looks: they compute."""
 NAMES = 8
@@ -117,16 +123,37 @@ class Process:
         return cls(pid, head.partition("(")[2], rest.split())
 
     @property
-    def command(self) -> str:
+    def program(self) -> str:
+        """The name of the file that it runs: for a script not that of its interpreter."""
         try:
             with open(f"/proc/{self.pid}/cmdline", "rb") as file:
-                return file.read(512).replace(b"\0", b" ").decode(errors="replace").strip()
+                words = file.read(4096).decode(errors="replace").split("\0")
         except OSError:
             return self.name
+        return _program_in(words) or self.name
+
+    @property
+    def is_quiet(self) -> bool:
+        return QUIET.fullmatch(self.program) is not None
 
     @property
     def is_shell(self) -> bool:
         return self.name.lstrip("-").partition(":")[0] in SHELLS
+
+
+def _program_in(words: list[str]) -> str:
+    name, *rest = words
+    name = os.path.basename(name)
+    if not INTERPRETERS.fullmatch(name):
+        return name
+    for at, word in enumerate(rest):
+        if word == "-c":
+            break
+        if word == "-m" or os.path.basename(word) == "start_app.py":
+            return "".join(rest[at + 1 : at + 2])
+        if word and not word.startswith("-"):
+            return os.path.basename(word)
+    return name
 
 
 class Watch:
@@ -150,12 +177,18 @@ class Watch:
         of_kernels = [one for root in roots for one in _descendants(root, children)]
         cpu = self._processes.cpu_used(of_kernels)
         computing = [one.name for one in of_kernels if cpu.get(one.pid, 0.0) >= BUSY_CPU]
-        mine = [one for one in there.values() if one.terminal and self._processes.is_ours(one)]
-        running = [one.name for one in mine if not one.is_shell and one.state not in "Tt"]
+        ours = self._ours(there, children)
+        mine = [one for one in ours if one.terminal]
+        within = {one.pid for root in (os.getpid(), *roots) for one in _descendants(root, children)}
+        not_aside = within | roots | _ancestors(os.getpid(), there) | {os.getpid()}
+        aside = [one for one in ours if not one.terminal and one.pid not in not_aside]
+        connections = [one.name for one in aside if one.name in CONNECTIONS]
+        aside = [one for one in aside if one.name not in CONNECTIONS and not one.is_quiet]
+        running = [one.name for one in (*mine, *aside) if not one.is_shell and one.state not in "Tt"]
         self._processes.forget_all_but(there)
         apps = self._apps(children, roots)
-        self.programs = [*busy, *computing, *running, *apps][:NAMES]
-        self.is_measured = not apps
+        self.programs = [*busy, *computing, *running, *apps, *connections][:NAMES]
+        self.is_measured = not (apps or connections)
         self.is_busy = bool(busy or computing or running)
         if self.is_busy:
             self.active_at = time.monotonic()
@@ -167,10 +200,16 @@ class Watch:
         if known:
             self.active_at = max(self.active_at, time.monotonic() - max(0.0, min(known)))
 
+    def _ours(self, there: dict[int, Process], children: dict[int, list[Process]]) -> list[Process]:
+        """This session's processes, also those that hide their environment, such as sshd, below one that shows it."""
+        marked = [one for one in there.values() if self._processes.is_ours(one)]
+        below = (child for one in marked for child in _descendants(one.pid, children))
+        return list({one.pid: one for one in (*marked, *below)}.values())
+
     def _apps(self, children: dict[int, list[Process]], kernels: set[int]) -> list[str]:
         """Programs that people use through the server's page, such as a desktop: their use cannot be measured."""
         own = [one for one in children.get(os.getpid(), []) if one.pid not in kernels and not one.terminal]
-        return [one.name for one in own if not one.is_shell and not any(word in one.command for word in NO_APPS)]
+        return [one.name for one in own if not one.is_shell and not one.is_quiet]
 
     def _terminals_used(self) -> list[Any]:
         manager = self._settings.get("terminal_manager")
@@ -200,6 +239,13 @@ def _descendants(root: int, children: dict[int, list[Process]]) -> list[Process]
         one = waiting.pop()
         found.append(one)
         waiting += children.get(one.pid, ())
+    return found
+
+
+def _ancestors(pid: int, there: dict[int, Process]) -> set[int]:
+    found: set[int] = set()
+    while pid in there and (pid := there[pid].parent) not in found:
+        found.add(pid)
     return found
 
 
