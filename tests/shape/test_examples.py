@@ -31,7 +31,8 @@ def test_job_files_are_read_and_send_files_that_are_there() -> None:
 def test_every_field_of_a_job_is_explained() -> None:
     pages = "".join((ROOT / "docs/use" / page).read_text() for page in ("write-a-job.md", "repeat-a-job.md"))
     explained = set(re.findall(r"^\| `(\w+)` \|", pages, re.MULTILINE))
-    text = {"time": "1s", "grace": "1s", "backoff": "1s", "starting_deadline": "1s", "memory": "1MiB"}
+    text = dict.fromkeys(("time", "grace", "backoff", "starting_deadline", "health_interval"), "1s")
+    text["memory"] = "1MiB"
     assert text.keys() == TEXT_FIELDS <= explained
     fields = explained - {"files"} - TEXT_FIELDS | with_units_in_names(text).keys()
     of_files = SubmitIn.model_fields.keys() | CronJobIn.model_fields.keys()

@@ -224,7 +224,7 @@ def _print_removed(removed: ClassOut) -> None:
 
 @classes.command("rm")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also while its sessions run; they continue.")
+@click.option("--force", is_flag=True, help="Also while its sessions run; they are stopped.")
 @prints(_print_removed)
 def remove_class(client: Client, name: str, force: bool) -> ClassOut:
     """Remove a class with its reservations.

@@ -11,7 +11,7 @@ from commonage.control.catalogue.builds import EnvironmentBuilds
 from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
-from commonage.control.classes.admission import check_seats
+from commonage.control.classes.admission import check_classes
 from commonage.control.classes.classes import Classes
 from commonage.control.classes.loop import ClassLoop
 from commonage.control.classes.meetings import KEEP_S, Meetings
@@ -172,10 +172,9 @@ class Control:
         self.homes = HomeWatch(adapters.homes, clock, settings, adapters.storage)
         self.volumes = Volumes(self.node_views, settings, self.homes)
         self._add_queries()
-        self._meetings, self.execs, self.visits, self.session_apps, self.files = (
-            meetings := Meetings(store, writer, clock, settings),
-            Execs(self.queries, live_state, writer, engines, clock, meetings),
-            Visits(self.queries, writer, adapters.identity, clock, settings, meetings),
+        self.execs, self.visits, self.session_apps, self.files = (
+            Execs(self.queries, live_state, writer, engines, clock, self.meetings),
+            Visits(self.queries, writer, adapters.identity, clock, settings, self.meetings),
             SessionApps(adapters.apps, live_state, engines, clock),
             UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
@@ -225,7 +224,8 @@ class Control:
         """What users see of workloads, and what limits their sessions."""
         live_state, writer, clock, settings = self.live_state, self.writer, self.clock, self.settings
         self.unused_gpus = UnusedGpus(live_state, writer, clock, settings)
-        self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, clock, settings)
+        self.meetings = Meetings(self.store, writer, clock, settings)
+        self.idle = Idle(live_state, writer, self.catalogue, self.unused_gpus, self.meetings, clock, settings)
         self.queries = WorkloadQueries(
             self.store, live_state, self.feed, self.engines, self.metrics, clock, settings, self.idle
         )
@@ -238,7 +238,7 @@ class Control:
         )
         self._class_loop = ClassLoop(
             self.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.identity,
-            self.reservations, self.clock, self.settings, self._meetings, self._seats,
+            self.reservations, self.clock, self.settings, self.meetings, self._seats,
             self.workloads.start_session_by_hub,
         )  # fmt: skip
         builtin = replace(self.settings.platform, environments=tuple(adapters.environments))
@@ -246,10 +246,10 @@ class Control:
             self.store, self.live_state, self.writer, self.clock, self.settings, adapters.support, builtin,
             self.engines, self._declare,
             lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
-            lambda before, after: check_seats(before, after, self.live_state, self.clock.now()),
+            lambda before, after: check_classes(before, after, self.live_state, self.settings, self.clock.now()),
         )  # fmt: skip
         self.classes = Classes(
-            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self._meetings,
+            self.store, self.writer, self.clock, self.settings, self.resources, self.reservations, self.meetings,
             self._seats, self._class_loop,
         )  # fmt: skip
         self._settings_file = adapters.declared
@@ -337,7 +337,7 @@ class Control:
         await self.images.open()
         await self.builds.open()
         await self.reservations.open()
-        await self._meetings.open()
+        await self.meetings.open()
         await self._seats.open(self.clock.now() - KEEP_S)
         await self.quota_notices.open()
         await self.gangs.open()

@@ -11,7 +11,7 @@ from commonage.domain.reasons import attempts as ended
 from commonage.domain.reasons import classes as reasons
 from commonage.domain.requests import Request
 from commonage.domain.windows import Window
-from commonage.domain.workloads import State
+from commonage.domain.workloads import Kind, Spec, State
 
 USED_FOR_S = 600.0
 """A session in which nothing was computed for this long is not working any more."""
@@ -54,6 +54,11 @@ class Class:
     @property
     def text(self) -> str:
         return self.title or self.name
+
+    def has(self, spec: Spec) -> bool:
+        """Whether it is a session of this class: started for it, or by its owner under the name of the class."""
+        named = spec.class_name or spec.name
+        return spec.kind is Kind.SESSION and named == self.name and spec.tenant == self.tenant
 
     def place(self, window: Window) -> Window:
         """The time in which its sessions hold their shares for this meeting."""

@@ -181,6 +181,12 @@ class Spec:
     health_path: str = ""  # what a health check of a service requests; empty: any answer of its front page counts
     health_interval_s: int = 10
     build: str = ""  # the order of a build; set by control.catalogue.builds, never by users
+    class_meeting: str = ""  # of the class that this session was started for: CLASS@START; CLASS@ by its owner
+
+    @property
+    def class_name(self) -> str:
+        """The class that this session was started for, also after it was deleted; empty: none."""
+        return self.class_meeting.partition("@")[0]
 
     @property
     def secret_names(self) -> tuple[str, ...]:

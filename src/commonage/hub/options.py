@@ -21,7 +21,7 @@ _LISTS = ("volumes",)
 _BOOLEANS = ("requeue",)
 # Options that the control plane adds when it lets the hub start a session. It has checked that the owner may have them;
 # from any other caller, and from the options of an earlier start, they are ignored.
-EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa", "near", "grace")
+EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa", "near", "grace", "class_meeting")
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("commonage.hub"),

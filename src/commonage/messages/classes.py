@@ -33,6 +33,22 @@ TEXTS: Texts = {
     r.ClassAnnouncement: lambda reason, _: f"{reason.by} to all of class {reason.class_name}: {sentence(reason.text)}",
     r.ClassEnds: "Class {class_name} is over. Save your work: your session stops at {stops_at}.",
     r.ClassOver: "Stopped, because class {class_name} is over. Files in your home are kept.",
+    r.ClassEnded: (
+        "Stopped, because class {class_name} was deleted or belongs to another tenant now. Files in your home are kept."
+    ),
+    r.ClassKeepsGpu: (
+        "The session keeps its GPU while the meeting of class {class_name} is on: starting it again without one would "
+        "take its student out of the class. Try it after the meeting."
+    ),
+    r.ClassBeyondMaxAge: (
+        "Sessions of class {class_name} would run for {lasts_s}, from `ahead` before a meeting to `grace` after it, "
+        "and end before, at their maximum age of {max_age_s}. Make the meeting shorter, or ask an admin for a longer "
+        "`max_age` of the tenant or environment."
+    ),
+    r.StudentNotMember: (
+        "{user} is not a member of tenant {tenant}, and sessions of a class start only for its members. Ask an admin "
+        "to add {user}, or a group of {user}, as a member of the tenant, or take {user} off the roster."
+    ),
     r.LeftRoster: "Stopped, because its owner is no longer on the roster of class {class_name}.",
     r.ConsentAsked: "{by} asks {student} to open the session in class {class_name}.",
     r.ConsentGiven: "{student} lets {teacher} open the session in class {class_name} until the meeting ends.",
@@ -44,5 +60,5 @@ TEXTS: Texts = {
     ),
     r.ClassOverQuota: _over_quota,
     r.ClassNotReserved: "No room is reserved for class {class_name}. {cause}",
-    r.ClassGone: "Class {class_name} is deleted. Its sessions continue, and its reservations are removed.",
+    r.ClassGone: "Class {class_name} is deleted. Its sessions are stopped, and its reservations are removed.",
 }

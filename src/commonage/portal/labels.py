@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commonage.control.access import Access
+from commonage.control.classes.meetings import Meetings
 from commonage.control.materials import MaterialState
 from commonage.control.settings import ControlSettings
 from commonage.domain.classes import SeatState
@@ -120,7 +121,13 @@ def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> 
     return None
 
 
-def may_visit(workload: Workload, visitor: Visitor, access: Access) -> bool:
+def may_enter(workload: Workload, access: Access, meetings: Meetings) -> bool:
+    """Whether its role, and in a class the student, lets the visitor into the workload."""
+    permitted = access.may_on(Permission.ENTER_WORKLOADS, workload.spec.owner, workload.spec.tenant)
+    return permitted and meetings.consent_missing(access.principal, workload) is None
+
+
+def may_visit(workload: Workload, visitor: Visitor, access: Access, meetings: Meetings) -> bool:
     """True for a running session of somebody else that the visitor may open, if it has an origin of its own."""
     spec = workload.spec
     return (
@@ -129,7 +136,7 @@ def may_visit(workload: Workload, visitor: Visitor, access: Access) -> bool:
         and workload.stop is None
         and spec.owner != visitor.principal.name
         and bool(access.settings.session_origin)
-        and access.may(Permission.ENTER_WORKLOADS, spec.tenant)
+        and may_enter(workload, access, meetings)
     )
 
 

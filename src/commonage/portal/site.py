@@ -72,7 +72,7 @@ class Site:
         self.control = control
         self.auth = auth
         self.assets = Assets()
-        self._templates = make_templates(self.assets, control.settings)
+        self._templates = make_templates(self.assets, control.settings, control.meetings)
 
     def page(self, view: View) -> Endpoint:
         """An endpoint that signs in, guards against forged changes, and shows errors as pages."""

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from commonage import messages
+from commonage.control.classes.meetings import Meetings
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.settings import ControlSettings
 from commonage.control.usage.attribution import unattributed
@@ -32,7 +33,7 @@ FOLDER = Path(__file__).parent / "templates"
 _DOCS = re.compile(rf"{DOCS_PATH}(?:[\w/-]+\.html(?:#[\w-]+)?)?")
 
 
-def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
+def make_templates(assets: Assets, settings: ControlSettings, meetings: Meetings) -> Environment:
     """The environment of all templates; an unknown name is an error, not an empty text."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -75,7 +76,8 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         sign_of=labels.sign_of,
         title_of=labels.title_of,
         link_to=partial(labels.link_to, settings=settings),
-        may_visit=labels.may_visit,
+        may_visit=partial(labels.may_visit, meetings=meetings),
+        may_enter=partial(labels.may_enter, meetings=meetings),
         reasons_for=reasons_for,
         service_address=labels.service_address,
         kind_signs=labels.KINDS,

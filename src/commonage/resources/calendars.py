@@ -14,8 +14,12 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.time_zones import zone_of
 
 MAX_MEETINGS = 200
+MAX_EVENTS = 200
+MAX_INTERVAL = 366
+MAX_DAYS = 5 * 366
+"""The longest series that is followed, from its first meeting."""
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_DURATION = re.compile(r"P(?:(\d{1,6})W)?(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,6})S)?)?")
 _TIME = re.compile(r"\d{8}T\d{6}Z?")
 
 
@@ -43,8 +47,21 @@ class _Event:
 def times_of_calendar(text: str, time_zone: str) -> list[dict[str, str]]:
     """The meetings as `times` of a class, in this time zone. Raises InvalidInput."""
     zone = zone_of(time_zone)
+    try:
+        found = sorted(_found(text, zone))
+        return [
+            {"starts": f"{start.astimezone(zone):%Y-%m-%d %H:%M}", "ends": f"{end.astimezone(zone):%Y-%m-%d %H:%M}"}
+            for start, end in found
+        ]
+    except OverflowError:
+        raise _refused("a time in it is before the year 1 or after the year 9999") from None
+
+
+def _found(text: str, zone: tzinfo) -> set[tuple[datetime, datetime]]:
     found: set[tuple[datetime, datetime]] = set()
-    for event in _events(text):
+    for number, event in enumerate(_events(text), 1):
+        if number > MAX_EVENTS:
+            raise _refused(f"it has more than {MAX_EVENTS} events; export only those of the class")
         status = event.one("STATUS")
         if status is not None and status.value.upper() == "CANCELLED":
             continue
@@ -53,10 +70,7 @@ def times_of_calendar(text: str, time_zone: str) -> list[dict[str, str]]:
             raise _refused(f"it has more than {MAX_MEETINGS} meetings; export fewer events")
     if not found:
         raise _refused("it has no event with a time; export the events of the class as .ics")
-    return [
-        {"starts": f"{start.astimezone(zone):%Y-%m-%d %H:%M}", "ends": f"{end.astimezone(zone):%Y-%m-%d %H:%M}"}
-        for start, end in sorted(found)
-    ]
+    return found
 
 
 def _refused(why: str) -> InvalidInput:
@@ -148,11 +162,19 @@ def _length(event: _Event, start: datetime, zone: tzinfo) -> timedelta:
     return length
 
 
-def _repeated(event: _Event, start: datetime) -> Sequence[datetime]:
-    """The starts of a series, with the same local time of day also across a change to summer time."""
-    line = event.one("RRULE")
-    if line is None:
-        return [start]
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A series every `interval` days or weeks, on `days` only; at most `most` times (0: any), or `until` a time."""
+
+    weekly: bool
+    days: Sequence[str]
+    interval: int
+    most: int
+    until: datetime | None
+
+
+def _rule(event: _Event, line: _Line, start: datetime) -> _Rule:
+    """Raises InvalidInput for what is not understood, or has no end."""
     rule = dict(part.upper().split("=", 1) for part in line.value.split(";") if "=" in part)
     unknown = sorted(set(rule) - {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST"})
     days = [day for day in rule.get("BYDAY", "").split(",") if day]
@@ -164,22 +186,33 @@ def _repeated(event: _Event, start: datetime) -> Sequence[datetime]:
         raise _refused(f"{event.title!r} repeats by {line.value[:80]}, which is no number") from None
     if interval < 1 or not (most > 0 or "UNTIL" in rule):
         raise _refused(f"{event.title!r} repeats without an end; give the series a last day")
+    if interval > MAX_INTERVAL:
+        raise _refused(f"{event.title!r} has an interval above {MAX_INTERVAL}, which is not understood")
+    weekly = rule["FREQ"] == "WEEKLY"
     until = _until(rule["UNTIL"], start) if "UNTIL" in rule else None
+    return _Rule(weekly, days or ([_DAYS[start.weekday()]] if weekly else _DAYS), interval, most, until)
+
+
+def _repeated(event: _Event, start: datetime) -> Sequence[datetime]:
+    """The starts of a series, with the same local time of day also across a change to summer time."""
+    line = event.one("RRULE")
+    if line is None:
+        return [start]
+    rule = _rule(event, line, start)
     found: list[datetime] = []
-    first_week = start.date() - timedelta(days=start.weekday())
-    for offset in range(MAX_MEETINGS * 7 * interval + 7):
+    for offset in range(MAX_DAYS):
         day = start.date() + timedelta(days=offset)
-        at = datetime.combine(day, start.time(), start.tzinfo)
-        if (until is not None and at > until) or (most and len(found) == most) or len(found) > MAX_MEETINGS:
-            break
-        if rule["FREQ"] == "DAILY":
-            fits = offset % interval == 0 and (not days or _DAYS[day.weekday()] in days)
-        else:
-            in_week = ((day - first_week).days // 7) % interval == 0
-            fits = in_week and _DAYS[day.weekday()] in (days or [_DAYS[start.weekday()]])
-        if fits:
+        number = (offset + start.weekday()) // 7 if rule.weekly else offset
+        if number % rule.interval == 0 and _DAYS[day.weekday()] in rule.days:
+            at = datetime.combine(day, start.time(), start.tzinfo)
+            if rule.until is not None and at > rule.until:
+                return found
             found.append(at)
-    return found
+        if (rule.most and len(found) == rule.most) or len(found) > MAX_MEETINGS:
+            return found
+    if rule.until is not None and rule.until <= start + timedelta(days=MAX_DAYS):
+        return found
+    raise _refused(f"{event.title!r} repeats for more than five years; give the series an earlier last day")
 
 
 def _until(text: str, start: datetime) -> datetime:

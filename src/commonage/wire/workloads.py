@@ -140,6 +140,9 @@ class SubmitIn(Strict):
     groups: list[Annotated[PlainText, Field(max_length=256)]] | None = Field(
         None, max_length=1000, description="The groups of that user; ignored unless the hub sends them."
     )
+    class_meeting: Annotated[PlainText, Field(max_length=128)] | None = Field(
+        None, description="The meeting of a class that the session is for; ignored unless the hub sends it."
+    )
 
 
 class ShareOut(BaseModel):

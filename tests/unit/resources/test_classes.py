@@ -65,6 +65,17 @@ def test_single_events_alarms_and_cancelled_ones() -> None:
     assert times_of_calendar(text + other, "UTC") == [{"starts": "2026-11-24 13:00", "ends": "2026-11-24 14:30"}]
 
 
+def test_a_calendar_of_too_many_events_is_refused() -> None:
+    event = "\n".join(["BEGIN:VEVENT", "DTSTART;VALUE=DATE:20261124", "END:VEVENT", ""])
+    with pytest.raises(InvalidInput, match="more than 200 events"):
+        times_of_calendar("BEGIN:VCALENDAR\n" + event * 201, "UTC")
+
+
+def test_a_series_of_every_second_week_ends_with_its_last_day() -> None:
+    text = calendar("DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=2;UNTIL=20261222T130000Z")
+    assert [one["starts"][5:10] for one in times_of_calendar(text, "UTC")] == ["11-24", "12-08", "12-22"]
+
+
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
@@ -74,6 +85,14 @@ def test_single_events_alarms_and_cancelled_ones() -> None:
         (["DTSTART;TZID=W. Mars:20261124T130000", "DURATION:PT1H"], "time zone"),
         (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY;COUNT=3"], "only days and weeks"),
         (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY"], "without an end"),
+        (
+            ["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=20000000;COUNT=2"],
+            "interval above 366",
+        ),
+        (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=366;COUNT=9"], "five years"),
+        (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;UNTIL=99991231"], "more than 200 meetings"),
+        (["DTSTART:99981124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=300;COUNT=9"], "year 9999"),
+        (["DTSTART:99991231T230000Z", "DURATION:P999999W"], "year 9999"),
     ],
 )
 def test_an_event_that_is_not_understood_is_refused(lines: list[str], named: str) -> None:

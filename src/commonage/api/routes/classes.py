@@ -13,7 +13,6 @@ from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.classes import ClassMeeting
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
-from commonage.resources.classes import with_files
 from commonage.wire.classes import (
     AskIn,
     ClassIn,
@@ -70,7 +69,7 @@ async def put_class(request: Request, name: str) -> ClassOut:
     body = await read_json(request, ClassIn)
     version = ANY_VERSION if body.version is None else body.version
     view = await api.control.classes.put(
-        principal, name, with_files(body.document, body.roster, body.calendar), version
+        principal, name, body.document, version, roster=body.roster, calendar=body.calendar
     )
     return class_out(api, principal, view)
 
@@ -82,7 +81,7 @@ async def put_class(request: Request, name: str) -> ClassOut:
 )
 @asks(Permission.TEACH)
 async def delete_class(request: Request, name: str, force: bool = False) -> ClassOut:
-    """Its reservations are removed. While its sessions run only with `force`, and they continue."""
+    """Its reservations are removed. While its sessions run only with `force`, which stops them."""
     api, principal = context(request), caller(request)
     before = class_out(api, principal, api.control.classes.one(principal, name))
     await api.control.classes.delete(principal, name, force=force)
@@ -125,7 +124,10 @@ async def ask(request: Request, name: str) -> ConsentOut:
 )
 @asks(Permission.SUBMIT)
 async def answer_consent(request: Request, name: str) -> ConsentOut:
-    """Holds until the meeting ends, or until you withdraw it. A visit ends within seconds."""
+    """Holds until the meeting ends, or until you withdraw it. A visit ends within seconds.
+
+    To let somebody in, use the portal or a token of your own: tokens of sessions may only refuse.
+    """
     body = await read_json(request, ConsentIn)
     found = await context(request).control.classes.answer(caller(request), name, body.teacher, given=body.given)
     return fill(ConsentOut, found)
@@ -134,7 +136,7 @@ async def answer_consent(request: Request, name: str) -> ConsentOut:
 @router.post(
     CLASS + "/session",
     summary="Start your session in a class",
-    responses=problems("class-not-found", "no-meeting"),
+    responses=problems("class-not-found", "no-meeting", "not-a-member"),
 )
 @asks(Permission.SUBMIT)
 async def start_session(request: Request, name: str) -> WorkloadOut:

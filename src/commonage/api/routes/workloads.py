@@ -427,6 +427,7 @@ def parse_submission(body: SubmitIn) -> Submission:
         key=body.key,
         owner=body.owner,
         groups=None if body.groups is None else tuple(body.groups),
+        class_meeting=body.class_meeting or "",
     )
 
 

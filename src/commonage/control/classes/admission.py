@@ -1,16 +1,22 @@
-"""Refuses a class whose seats exceed the quota of its tenant. Called when resources change."""
+"""Refuses a class whose seats exceed the quota of its tenant, or whose meetings outlast its sessions.
+
+Called when resources change, about classes that changed in what is compared alone: another title needs no room.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.classes import Class
 from commonage.domain.errors import Unschedulable
+from commonage.domain.idle import NO_RULE
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.classes import ClassOverQuota
+from commonage.domain.reasons.classes import ClassBeyondMaxAge, ClassOverQuota
 from commonage.domain.reasons.refusals import QuotaLimitTooSmall
 from commonage.domain.reasons.waiting import QuotaScope, Resource
 from commonage.domain.resources import Platform
@@ -18,12 +24,40 @@ from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.scheduler.queue.quota import QuotaAccounts, amounts_of
 
 
-def check_seats(before: Platform, after: Platform, live_state: LiveState, now: float) -> None:
-    """Raise Unschedulable for a new or changed class that the tenant's quota, or every node, is too small for."""
-    known = {one.name: one for one in before.classes}
-    changed = [one for one in after.classes if known.get(one.name) != one]
-    if not changed:
-        return
+def check_classes(
+    before: Platform, after: Platform, live_state: LiveState, settings: ControlSettings, now: float
+) -> None:
+    """Raise Unschedulable for a new or changed class that cannot be held."""
+    for one in _changed(before, after, lambda one: (_room(one), one.environment)):
+        _check_age(one, after, settings, now)
+    changed = _changed(before, after, _room)
+    if changed:
+        _check_seats(changed, after, live_state, now)
+
+
+def _changed(before: Platform, after: Platform, compared: Callable[[Class], Any]) -> Sequence[Class]:
+    known = {one.name: compared(one) for one in before.classes}
+    return [one for one in after.classes if one.name not in known or known[one.name] != compared(one)]
+
+
+def _room(one: Class) -> tuple[Any, ...]:
+    """What decides about the room that a class needs, and when."""
+    return one.tenant, one.request, one.seats, one.times, one.ahead_s, one.grace_s, one.at_end
+
+
+def _check_age(one: Class, after: Platform, settings: ControlSettings, now: float) -> None:
+    """Raise Unschedulable if its sessions reach their maximum age during a meeting."""
+    name = one.environment or settings.session_environment
+    environment = next((each.idle for each in after.environments if each.name == name), NO_RULE)
+    tenant = next((each.idle for each in after.tenants if each.name == one.tenant), NO_RULE)
+    most = environment.over(tenant).over(settings.idle).max_age_s
+    longest = max((ends_at - starts_at for starts_at, ends_at in one.places(now)), default=0.0)
+    if most and longest > most:
+        raise Unschedulable(ClassBeyondMaxAge(class_name=one.name, lasts_s=longest, max_age_s=float(most)))
+
+
+def _check_seats(changed: Iterable[Class], after: Platform, live_state: LiveState, now: float) -> None:
+    """Raise Unschedulable for a class that the tenant's quota, or every node, is too small for."""
     grid = live_state.snapshot.grid
     rules = replace(live_state.snapshot.rules, tenants=tuple(map(_for_all, after.tenants)))
     bounds = {one.name: one.quota for one in after.tenants}

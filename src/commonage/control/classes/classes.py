@@ -24,7 +24,6 @@ from commonage.domain.classes import (
     SeatState,
     counts,
     seat_of,
-    session_key,
 )
 from commonage.domain.errors import Conflict, InvalidInput, NotFound
 from commonage.domain.permissions import Permission
@@ -36,6 +35,7 @@ from commonage.domain.windows import Window
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
+from commonage.resources.classes import with_files
 from commonage.resources.documents import parse
 
 KIND = "Class"
@@ -165,29 +165,43 @@ class Classes:
 
     # --- changes by teachers ----------------------------------------------------------------------------------------
 
-    async def put(self, principal: Principal, name: str, document: Document, version: int = ANY_VERSION) -> ClassView:
-        """Create (version 0) or replace a class, and reserve its times.
+    async def put(
+        self,
+        principal: Principal,
+        name: str,
+        document: Document,
+        version: int = ANY_VERSION,
+        *,
+        roster: str | None = None,
+        calendar: str | None = None,
+    ) -> ClassView:
+        """Create (version 0) or replace a class, and reserve its times. The texts of files are read for teachers only.
 
         Raises InvalidInput, Unschedulable, Conflict.
         """
-        key, _ = parse({**document, "kind": KIND, "name": name})
         access = access_of(principal, self.settings)
+        if not document.get("tenant"):
+            parse({**document, "kind": KIND, "name": name})  # says that it is missing
         access.need(Permission.TEACH, str(document.get("tenant", "")))
         before = self.settings.classes.get(name)
         if before is not None and before not in self._seen(principal):
             raise Conflict(f"the name {name} is taken by a class of another tenant; choose another name")
         if before is not None:
             access.need(Permission.TEACH, before.tenant)
+        document = with_files(document, roster, calendar)
+        key, _ = parse({**document, "kind": KIND, "name": name})
         await self.resources.put_for(principal.name, document, version, kind=key[0], name=name)
         await self.loop.reserve()
+        await self.loop.stop_without_class()
         return self.one(principal, name)
 
     async def delete(self, principal: Principal, name: str, *, force: bool = False) -> Class:
-        """Delete a class with its reservations; while its sessions run only with `force`, and they go on."""
+        """Delete a class with its reservations; while its sessions run only with `force`, which stops them."""
         found = self.one(principal, name).one
         access_of(principal, self.settings).need(Permission.TEACH, found.tenant)
         await self.resources.delete_for(principal.name, KIND, name, ANY_VERSION, force=force)
         await self.loop.reserve()
+        await self.loop.stop_without_class()
         return found
 
     async def announce(self, principal: Principal, name: str, text: str) -> ClassView:
@@ -240,8 +254,11 @@ class Classes:
     # --- students ---------------------------------------------------------------------------------------------------
 
     async def answer(self, principal: Principal, name: str, teacher: str, *, given: bool) -> Consent:
-        """A student lets a teacher in, or (no longer) does not. A visit ends within seconds of the refusal."""
-        principal.need(Scope.SUBMIT)
+        """A student lets a teacher in, or (no longer) does not. A visit ends within seconds of the refusal.
+
+        To let in needs a scope that tokens of sessions lack, so that no notebook answers for its user.
+        """
+        principal.need(Scope.MANAGE if given else Scope.SUBMIT)
         one = self._attended(principal, name)
         meeting = self._meeting(one)
         if meeting.consent(principal.name, teacher) is None:
@@ -254,16 +271,15 @@ class Classes:
         return answer
 
     async def start(self, principal: Principal, name: str) -> Workload:
-        """The student's session in the meeting, started if it does not run."""
+        """The student's session in the meeting, started if it does not run. Raises Forbidden, Conflict."""
         principal.need(Scope.SUBMIT)
         one = self._attended(principal, name)
         meeting, found = self._meeting(one), self.seats.session(one.name, principal.name)
         if found is not None and not found.state.is_terminal:
             return found
         again = "" if found is None else f"-after-{found.id}"
-        return await self.loop.start(
-            self.loop.spec(one, principal.name, session_key(one.name, meeting.starts_at) + again)
-        )
+        self.loop.need_member(one, principal.name, principal.groups)
+        return await self.loop.start(self.loop.spec(one, meeting, principal.name, again))
 
     def _attended(self, principal: Principal, name: str) -> Class:
         one = self.settings.classes.get(name)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.classes.meetings import KEEP_S, Meetings
@@ -23,19 +24,22 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.classes import AtEnd, Class, ClassMeeting, session_key
-from commonage.domain.errors import CommonageError, Conflict, NotFound, start_failure
+from commonage.domain.errors import CommonageError, Conflict, Forbidden, NotFound, start_failure
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.nodes import NodeState
+from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped
 from commonage.domain.reasons.classes import (
+    ClassEnded,
     ClassEnds,
     ClassNotReserved,
     ClassOver,
     LeftRoster,
     SeatFailed,
+    StudentNotMember,
     StudentUnknown,
 )
 from commonage.domain.volumes import VolumeRequest
@@ -129,6 +133,7 @@ class ClassLoop:
         now = self.clock.now()
         self.seats.forget()
         await self.reserve()
+        await self.stop_without_class()
         meetings = {one.name: meeting for one in self._classes() if (meeting := self.meetings.current(one)) is not None}
         if any(one.groups for one in self._classes()) and now - self._members_at >= GROUPS_KNOWN_S:
             await self._read_groups()
@@ -230,22 +235,31 @@ class ClassLoop:
             reason = start_failure(error)
             if isinstance(error, NotFound) and error.problem_code == "user-not-found":
                 reason = StudentUnknown(user=student)
-            elif not isinstance(error, Conflict):  # the hub is still ending an earlier session
+            elif not isinstance(error, Conflict | Forbidden):  # the hub is still ending an earlier session
                 log.warning("class %s: the session of %s is not started yet: %s", one.name, student, error)
             self._failed[key] = _Failed(SeatFailed(cause=reason), self.clock.now() + RETRY_S)
 
     async def _start_once(self, one: Class, meeting: ClassMeeting, student: str, again: str) -> None:
-        spec = self.spec(one, student, session_key(one.name, meeting.starts_at) + again)
+        spec = self.spec(one, meeting, student, again)
         if spec.key is not None and await self.store.workload_by_key(student, spec.key) is not None:
             return
         if meeting.id not in {known.id for known in self.meetings.all()}:
             await self.meetings.put(meeting)
-        if self.settings.class_users and await self.identity.account(student) is None:
+        account = await self.identity.account(student)
+        self.need_member(one, student, () if account is None else account.groups)
+        if self.settings.class_users and account is None:
             await self.identity.ensure_user(student)
         await self.start(spec)
 
-    def spec(self, one: Class, student: str, key: str) -> Spec:
-        """The session of a student. The class charges its tenant, so that a student need not be a member of it."""
+    def need_member(self, one: Class, student: str, groups: Sequence[str]) -> None:
+        """Raise Forbidden for a user without a role in the tenant: no roster starts anything with a stranger's home."""
+        known = (*groups, *(group for group, users in self._members.items() if student in users))
+        roles = access_of(Principal(student, frozenset(), known), self.settings).roles_in(one.tenant)
+        if not any(role.permits(Permission.SUBMIT) for role in roles):
+            raise Forbidden(StudentNotMember(user=student, tenant=one.tenant), code="not-a-member")
+
+    def spec(self, one: Class, meeting: ClassMeeting, student: str, again: str) -> Spec:
+        """The session of a student in a meeting. `again` makes its key another one than that of an earlier start."""
         submission = Submission(
             kind=Kind.SESSION,
             name=one.name,
@@ -256,7 +270,8 @@ class ClassLoop:
             volumes=(VolumeRequest(one.material),) if one.material else (),
             tenant=one.tenant,
             owner=student,
-            key=key,
+            key=session_key(one.name, meeting.starts_at) + again,
+            class_meeting=meeting.id,
             requeue=True,
         )
         return spec_of(submission, Principal(f"{BY} {one.name}", _ALL), self.catalogue, self.settings)
@@ -288,6 +303,12 @@ class ClassLoop:
         keep = {one.id for one in self.meetings.all()} | current
         self._done = {key for key in self._done if key[0] in keep}
         self._failed = {key: one for key, one in self._failed.items() if key[0] in current}
+
+    async def stop_without_class(self) -> None:
+        """Stop the sessions of classes that were deleted or moved to another tenant. Raises Unavailable."""
+        for session in self.seats.without_class():
+            name = session.spec.class_name
+            await self._stop(session, name, ClassEnded(class_name=name))
 
     async def _stop(self, session: Workload, name: str, reason: Reason) -> None:
         if session.stop is None:

@@ -16,7 +16,7 @@ from commonage.domain.errors import Forbidden
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.classes import ConsentNeeded
-from commonage.domain.workloads import Event, Kind, Workload
+from commonage.domain.workloads import Event, Spec, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -47,6 +47,11 @@ class Meetings:
         made = found or ClassMeeting(meeting_id(one.name, starts_at), one.name, starts_at, ends_at)
         return replace(made, ends_at=ends_at)
 
+    def are_on(self, spec: Spec) -> bool:
+        """Whether this is a session of a class whose meeting is on, from the start of its sessions to their end."""
+        one = self.settings.classes.get(spec.class_name)
+        return one is not None and one.has(spec) and self.current(one) is not None
+
     async def put(self, meeting: ClassMeeting, events: Sequence[Event] = ()) -> None:
         """Durable when this returns. Raises Unavailable."""
         await self.writer.write(events=events, class_meetings=[meeting])
@@ -56,22 +61,28 @@ class Meetings:
         await self.writer.write(removed_class_meetings=[meeting.id])
         self._known.pop(meeting.id, None)
 
+    def let_in(self, spec: Spec) -> Sequence[str] | None:
+        """The users whom the student of a session of a class lets in now; None: it is another workload."""
+        one = self.settings.classes.get(spec.class_name or spec.name)
+        if one is None or not one.has(spec):
+            return () if spec.class_name else None
+        meeting = self.current(one)
+        consents = () if meeting is None else meeting.consents
+        return [one.teacher for one in consents if one.student == spec.owner and one.given]
+
     def consent_missing(self, principal: Principal, workload: Workload) -> ConsentNeeded | None:
         """Why this user may not enter a session of a class; None if it is another workload, or the student agrees.
 
-        Admins decide about the platform, and need no consent.
+        What a session belongs to was written down when it started: without its class, or outside its meetings, nobody
+        has a consent. Admins decide about the platform, and need none.
         """
         spec = workload.spec
-        one = self.settings.classes.get(spec.name) if spec.kind is Kind.SESSION else None
-        if one is None or one.tenant != spec.tenant or spec.owner == principal.name:
+        let_in = self.let_in(spec)
+        if let_in is None or principal.name in (spec.owner, *let_in):
             return None
         if access_of(principal, self.settings).may(Permission.MANAGE_PLATFORM):
             return None
-        meeting = self.current(one)
-        consent = None if meeting is None else meeting.consent(spec.owner, principal.name)
-        if consent is not None and consent.given:
-            return None
-        return ConsentNeeded(student=spec.owner, class_name=one.name)
+        return ConsentNeeded(student=spec.owner, class_name=spec.class_name or spec.name)
 
     def need_consent(self, principal: Principal, workload: Workload) -> None:
         """Raise Forbidden unless the user may enter."""

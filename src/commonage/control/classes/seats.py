@@ -52,7 +52,7 @@ class Seats:
         """Called after each write of a workload."""
         spec = workload.spec
         one = self.settings.classes.get(spec.name) if spec.kind is Kind.SESSION else None
-        if one is None or one.tenant != spec.tenant:
+        if one is None or not (one.has(spec) or spec.class_name == one.name):
             return
         known = self._newest.get((one.name, spec.owner))
         if known is None or workload.id >= known.id:
@@ -81,7 +81,18 @@ class Seats:
     def live(self, one: Class) -> Sequence[Workload]:
         """The sessions of the class that have not ended, by owner."""
         found = (self._newest[key] for key in sorted(self._newest) if key[0] == one.name)
-        return [workload for workload in found if not workload.state.is_terminal]
+        return [workload for workload in found if one.has(workload.spec) and not workload.state.is_terminal]
+
+    def without_class(self) -> Sequence[Workload]:
+        """Live sessions that were started for a class that is deleted, or belongs to another tenant now."""
+        classes = self.settings.classes
+        return [
+            one
+            for one in self.live_state
+            if one.spec.class_name
+            and not one.state.is_terminal
+            and not (one.spec.class_name in classes and classes[one.spec.class_name].has(one.spec))
+        ]
 
     def observed(self, one: Class, student: str, since: float, failed: Reason | None) -> Observed:
         """The student's session that was submitted after `since`. `failed`: why none could be started."""

@@ -14,7 +14,7 @@ from commonage.domain.reasons import resources as reasons
 from commonage.domain.reasons.classes import ClassGone
 from commonage.domain.resources import Action, Platform, ResourceChange
 from commonage.domain.tenants import Amounts, Tenant
-from commonage.domain.workloads import Kind, Workload
+from commonage.domain.workloads import Workload
 
 QUOTA_RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 
@@ -131,8 +131,7 @@ class Impact:
     def _class(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:
         before = next((one for one in self.before.classes if one.name == change.name), None)
         if change.action is Action.DELETE and before is not None:
-            mine = (Kind.SESSION, before.name, before.tenant)
-            sessions = self._where(lambda one: (one.spec.kind, one.spec.name, one.spec.tenant) == mine)
+            sessions = self._where(lambda one: before.has(one.spec))
             yield ClassGone(class_name=change.name), sessions
 
     def _site(self, change: ResourceChange) -> Iterator[tuple[Reason, Iterable[Workload]]]:

@@ -177,6 +177,8 @@ class Resources:
     async def revise(self, by: str, documents: Sequence[Document], gone: Collection[Key]) -> None:
         """Change and delete resources at once, as the renaming or removal of a user or tenant requires.
 
+        Room is not asked for again: what was admitted is to follow its user or tenant.
+
         Raises Conflict if one of them is managed by git, InvalidInput if they do not fit together.
         """
         async with self._changing:
@@ -187,7 +189,7 @@ class Resources:
                     need_unmanaged(self._stored[key])
             deleted = [ResourceChange(*key, Action.DELETE, self._stored[key].version) for key in gone]
             changes = [*changes_of(self._stored, Declaration(forms)), *deleted]
-            _, following = self._after(changes, forms, by)
+            _, following = self._after(changes, forms, by, admitted=True)
             await self._commit(following)
 
     def one(self, principal: Principal, kind: str, name: str) -> StoredResource:
@@ -300,9 +302,15 @@ class Resources:
         return self._after(changes, wanted.forms, by, wanted.managed_by)
 
     def _after(
-        self, changes: Sequence[ResourceChange], wanted: Mapping[Key, Form], by: str, managed_by: str = ""
+        self,
+        changes: Sequence[ResourceChange],
+        wanted: Mapping[Key, Form],
+        by: str,
+        managed_by: str = "",
+        *,
+        admitted: bool = False,
     ) -> tuple[Plan, _Next]:
-        """The plan of these changes and the resources after them, checked as a whole."""
+        """The plan of these changes and the resources after them, checked as a whole. `admitted`: it was admitted."""
         forms = dict(self._forms)
         rows, events = [], []
         now, source = self.clock.now(), managed_by or by
@@ -319,6 +327,8 @@ class Resources:
             tenant = change.name if change.kind == "Tenant" else None
             events.append(Event(EventKind.AUDIT, now, _note(change, source), tenant=tenant))
         platform = self._check(forms) if rows else self._platform
+        if rows and not admitted:
+            self.admit(self._platform, platform)
         impact = Impact(self.live_state, self._platform, platform)
         planned = tuple(PlannedChange(change, tuple(impact.of(change))) for change in changes)
         return Plan(self.revision, planned), _Next(forms, platform, rows, events)
@@ -337,7 +347,6 @@ class Resources:
         platform = platform_of(forms, self.builtin)
         check_references(forms, platform, self.sites, self.settings.default_tenant)
         self.support.check(platform)
-        self.admit(self._platform, platform)
         return platform
 
     async def _commit(self, following: _Next) -> None:

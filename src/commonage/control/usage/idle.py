@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.classes.meetings import Meetings
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.unused_gpus import UnusedGpus
 from commonage.domain.idle import (
+    NEVER,
     UNKNOWN_AFTER_S,
     Activity,
     ActivityState,
@@ -57,36 +59,37 @@ class SessionNotice:
     offers: tuple[Offer, ...] = ()
 
 
+@dataclass(slots=True)
 class Idle:
     """`counts`: sessions that were warned, stopped, or lost their GPU, since the process started."""
 
-    def __init__(
-        self,
-        live_state: LiveState,
-        writer: Writer,
-        catalogue: Catalogue,
-        unused_gpus: UnusedGpus,
-        clock: Clock,
-        settings: ControlSettings,
-    ) -> None:
-        self._live_state, self._writer, self._clock = live_state, writer, clock
-        self._catalogue, self._unused_gpus, self._settings = catalogue, unused_gpus, settings
-        self._activities: dict[str, Activity] = {}
-        self._began_at = clock.now()
-        self.counts: Counter[str] = Counter()
-        self.iterations = Iterations("idle", clock.now)
+    live_state: LiveState
+    writer: Writer
+    catalogue: Catalogue
+    unused_gpus: UnusedGpus
+    meetings: Meetings
+    clock: Clock
+    settings: ControlSettings
+    counts: Counter[str] = field(default_factory=Counter)
+    iterations: Iterations = field(init=False)
+    _activities: dict[str, Activity] = field(default_factory=dict)
+    _began_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began_at = self.clock.now()
+        self.iterations = Iterations("idle", self.clock.now)
 
     async def run(self) -> None:
-        self._began_at = self._clock.now()
+        self._began_at = self.clock.now()
         while True:
             self.tick()
             with self.iterations.rest():
-                await self._clock.sleep(TICK_S)
+                await self.clock.sleep(TICK_S)
 
     def tick(self) -> None:
-        if self._writer.stuck:
+        if self.writer.stuck:
             return
-        running = [one for one in self._live_state.in_state(State.RUNNING) if one.spec.kind is Kind.SESSION]
+        running = [one for one in self.live_state.in_state(State.RUNNING) if one.spec.kind is Kind.SESSION]
         attempts = {one.attempt.id for one in running if one.attempt is not None}
         self._activities = {attempt: found for attempt, found in self._activities.items() if attempt in attempts}
         for session in running:
@@ -94,7 +97,7 @@ class Idle:
                 self._judge(session)
 
     def _judge(self, session: Workload) -> None:
-        now, rule = self._clock.now(), self.rule_of(session.spec)
+        now, rule = self.clock.now(), self.rule_of(session.spec)
         if self._is_pending(session, now):
             return
         activity = self.activity_of(session)
@@ -102,10 +105,10 @@ class Idle:
             activity = None  # nothing would be done about it
         match decide(rule, activity, session.kept_until, session.idle_warned_at, now):
             case Decision.WARN if activity is not None:
-                self._writer.note(session.id, IdleWarned(self._warning(session, rule, activity, now, now)))
+                self.writer.note(session.id, IdleWarned(self._warning(session, rule, activity, now, now)))
                 self.counts["warned"] += 1
             case Decision.WITHDRAW:
-                self._writer.note(session.id, IdleWarningWithdrawn())
+                self.writer.note(session.id, IdleWarningWithdrawn())
             case Decision.ACT if activity is not None:
                 self._act(session, rule, now - activity.active_at)
 
@@ -122,7 +125,7 @@ class Idle:
         if self._action(session.spec, rule) is IdleAction.RELEASE_GPU:
             idle, cause = GpuReleased(cause=idle), StopCause.GPU_RELEASE
         log.info("session %s of %s: %s", session.id, session.spec.owner, idle)
-        self._writer.note(session.id, StopRequested(StopRequest(_BY, self._clock.now(), cause, idle)))
+        self.writer.note(session.id, StopRequested(StopRequest(_BY, self.clock.now(), cause, idle)))
         self.counts[cause.value] += 1
 
     def _action(self, spec: Spec, rule: IdleRule) -> IdleAction | None:
@@ -132,16 +135,20 @@ class Idle:
         return None if spec.request.gpu is None else IdleAction.RELEASE_GPU
 
     def _needs_gpu(self, spec: Spec) -> bool:
-        environment = self._catalogue.get(spec.environment)
+        environment = self.catalogue.get(spec.environment)
         return environment is not None and (environment.needs_gpu or environment.min_vram_mib > 0)
 
     # --- reports and questions ----------------------------------------------------------------------------------------
 
     def rule_of(self, spec: Spec) -> IdleRule:
-        """What holds for the session: of its environment, its tenant, the settings, in this order."""
-        environment = self._catalogue.get(spec.environment)
-        of_tenant = self._settings.rules.tenant(spec.tenant).idle.over(self._settings.idle)
-        return of_tenant if environment is None else environment.idle.over(of_tenant)
+        """What holds for the session: of its environment, its tenant, the settings, in this order.
+
+        In a meeting nobody's session ends for being idle: its students listen, too.
+        """
+        environment = self.catalogue.get(spec.environment)
+        of_tenant = self.settings.rules.tenant(spec.tenant).idle.over(self.settings.idle)
+        rule = of_tenant if environment is None else environment.idle.over(of_tenant)
+        return replace(rule, after_s=NEVER) if self.meetings.are_on(spec) else rule
 
     def note(self, attempt_id: str, activity: Activity) -> None:
         self._activities[attempt_id] = activity
@@ -153,10 +160,11 @@ class Idle:
         """The activity as it is shown; None for what is no running session."""
         if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
             return None
-        return activity_state(self.activity_of(workload), self._clock.now())
+        return activity_state(self.activity_of(workload), self.clock.now())
 
     def may_release(self, spec: Spec) -> bool:
-        return spec.kind is Kind.SESSION and spec.request.gpu is not None and not self._needs_gpu(spec)
+        has_gpu = spec.kind is Kind.SESSION and spec.request.gpu is not None
+        return has_gpu and not self._needs_gpu(spec) and not self.meetings.are_on(spec)
 
     def offers(self, workload: Workload) -> tuple[Offer, ...]:
         """What can be done about the limits of a running workload."""
@@ -171,7 +179,7 @@ class Idle:
         """What its owner should know now, the most urgent first."""
         if workload.state is not State.RUNNING or workload.stop is not None:
             return ()
-        now, rule = self._clock.now(), self.rule_of(workload.spec)
+        now, rule = self.clock.now(), self.rule_of(workload.spec)
         release = (Offer.RELEASE_GPU,) if self.may_release(workload.spec) else ()
         found: list[SessionNotice] = []
         activity = self.activity_of(workload)
@@ -181,7 +189,7 @@ class Idle:
         if workload.warned and workload.deadline is not None:
             left_s = max(0.0, workload.deadline - now)
             found.append(SessionNotice(TimeLimitNear(left_s=left_s), (Offer.EXTEND,)))
-        unused = self._unused_gpus.wanted(workload) if release else None
+        unused = self.unused_gpus.wanted(workload) if release else None
         if unused is not None:
             found.append(SessionNotice(unused, release))
         return found
@@ -190,7 +198,7 @@ class Idle:
         """The notices, and that the activity is unknown where it matters."""
         found = tuple(one.reason for one in self.notices(workload) if not isinstance(one.reason, TimeLimitNear))
         is_unknown = self.state_of(workload) is ActivityState.UNKNOWN and self.rule_of(workload.spec).after_s
-        is_pending = self._is_pending(workload, self._clock.now())
+        is_pending = self._is_pending(workload, self.clock.now())
         return (*found, ActivityUnknown()) if is_unknown and not is_pending else found
 
     def _warning(

@@ -17,6 +17,7 @@ from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import GpuReleased, Kept
+from commonage.domain.reasons.classes import ClassKeepsGpu
 from commonage.domain.reasons.refusals import (
     EnvironmentNeedsGpu,
     GpuHoursLimit,
@@ -132,6 +133,8 @@ class Extensions:
         spec = workload.spec
         if spec.kind is not Kind.SESSION or spec.request.gpu is None:
             raise Conflict(NoGpuToRelease(is_session=spec.kind is Kind.SESSION), code="no-gpu")
+        if self.idle.meetings.are_on(spec):
+            raise Conflict(ClassKeepsGpu(class_name=spec.class_name), code="no-gpu")
         if not self.idle.may_release(spec):
             raise Conflict(EnvironmentNeedsGpu(environment=spec.environment), code="no-gpu")
         released = GpuReleased(by=principal.name)

@@ -70,6 +70,7 @@ class Submission:
     key: str | None = None
     owner: str | None = None
     groups: tuple[str, ...] | None = None
+    class_meeting: str = ""
 
 
 def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
@@ -110,7 +111,18 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         port=submission.port,
         health_path=submission.health_path,
         health_interval_s=submission.health_interval_s or DEFAULT_HEALTH_INTERVAL_S,
+        class_meeting=_class_meeting(submission, tenant, access_of(principal, settings), settings),
     )
+
+
+def _class_meeting(submission: Submission, tenant: Tenant, access: Access, settings: ControlSettings) -> str:
+    """From the platform itself through its hub; without it, that of the class whose name the session has."""
+    if submission.kind is not Kind.SESSION:
+        return ""
+    if submission.class_meeting and access.may(Permission.SUBMIT_FOR_OTHERS):
+        return submission.class_meeting
+    one = settings.classes.get(submission.name or "")
+    return f"{one.name}@" if one is not None and one.tenant == tenant.name else ""
 
 
 def _check_service(submission: Submission) -> None:

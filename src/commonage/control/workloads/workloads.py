@@ -209,6 +209,7 @@ class Workloads:
             "on": dict(request.labels),
             "one_numa": request.one_numa,
             "near": spec.near or None,
+            "class_meeting": spec.class_meeting or None,
             "grace": f"{spec.grace_s}s",
             "requeue": "true" if spec.requeue else None,
             "gpus": None if request.gpu is None else request.gpu.text,

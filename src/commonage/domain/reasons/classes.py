@@ -129,6 +129,33 @@ class ClassNotReserved(Reason):
 
 
 class ClassGone(Reason):
-    """The class is deleted. Its sessions continue, and its reservations are removed."""
+    """The class is deleted. Its sessions are stopped, and its reservations are removed."""
 
     class_name: str
+
+
+class ClassEnded(Reason):
+    """The session was stopped, because its class was deleted or moved to another tenant."""
+
+    class_name: str
+
+
+class ClassKeepsGpu(Reason):
+    """The session keeps its GPU while the meeting of its class is on."""
+
+    class_name: str
+
+
+class ClassBeyondMaxAge(Reason):
+    """The sessions of a class would reach their maximum age before its meeting is over."""
+
+    class_name: str
+    lasts_s: float
+    max_age_s: float
+
+
+class StudentNotMember(Reason):
+    """The student has no role in the tenant of the class, so no session is started with their home."""
+
+    user: str
+    tenant: str

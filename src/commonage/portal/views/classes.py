@@ -21,7 +21,6 @@ from commonage.domain.workloads import Kind, State
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, continue_at, form_text
-from commonage.resources.classes import with_files
 from commonage.wire.origins import session_url
 
 _TEXTS = (
@@ -169,8 +168,9 @@ class _Classes:
         form = ClassForm(values, before.get("times", ()))
         try:
             roster, calendar = [await _file(sent, name) for name in ("roster", "calendar")]
-            document = with_files(form.document(), roster, calendar)
-            await self._classes.put(visitor.principal, values["name"], document, version)
+            await self._classes.put(
+                visitor.principal, values["name"], form.document(), version, roster=roster, calendar=calendar
+            )
         except Forbidden:
             raise
         except CommonageError as error:  # the entered values are kept

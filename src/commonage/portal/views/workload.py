@@ -24,7 +24,7 @@ from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Attempt, Event, EventKind, Kind, Workload
 from commonage.portal import live
 from commonage.portal.auth import Visitor
-from commonage.portal.labels import binding_text, title_of
+from commonage.portal.labels import binding_text, may_enter, title_of
 from commonage.portal.site import Site, continue_at
 from commonage.wire.origins import session_url
 
@@ -169,8 +169,11 @@ async def _open_with(control: Control, principal: Principal, workload: Workload)
 def _openers(control: Control, principal: Principal, workload: Workload) -> Sequence[str]:
     """Users and groups that may open this session besides its owner; shown to those who may open it."""
     spec, access = workload.spec, access_of(principal, control.settings)
-    if spec.kind is not Kind.SESSION or not access.may_on(Permission.ENTER_WORKLOADS, spec.owner, spec.tenant):
+    if spec.kind is not Kind.SESSION or not may_enter(workload, access, control.meetings):
         return ()
+    let_in = control.meetings.let_in(spec)
+    if let_in is not None:
+        return (*sorted(let_in), "admins")
     bound = access.bindings(Permission.ENTER_WORKLOADS, spec.tenant)
     others = {binding_text(one) for one in bound if (one.kind, one.subject) != (SubjectKind.USER, spec.owner)}
     return (*sorted(others), "admins")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,9 +11,10 @@ from tests.unit.control.world import ROOT, SPAWNER, USER, Site
 
 from commonage.control.classes.classes import ClassView
 from commonage.control.control import Control
-from commonage.control.workloads.submission import Submission
+from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.classes import SeatState
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
+from commonage.domain.idle import Activity, IdleAction, IdleRule
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import classes as reasons
 from commonage.domain.reasons.attempts import OutOfMemory
@@ -24,12 +26,16 @@ from commonage.testing.factories import NOW
 
 pytestmark = pytest.mark.anyio
 TEACHER = Principal("grace", USER | {Scope.MANAGE})
+ADA_HERSELF = Principal("ada", TEACHER.scopes)
 ADA, BOB, EVE = (Principal(name, USER) for name in ("ada", "bob", "eve"))
 MINUTE = 3.0  # a short one: the clock of these tests visits each sleep of each loop
 COURSE = {
     "kind": "Tenant",
     "name": "course",
-    "members": [{"user": "grace", "role": "teacher"}],
+    "members": [
+        {"user": "grace", "role": "teacher"},
+        *({"user": name, "role": "member"} for name in ("ada", "bob", "cho")),
+    ],
     "nominal": {"vram": "16GiB", "running": 4},
 }
 
@@ -52,7 +58,7 @@ class Hub:
     async def spawn(self, user: str, name: str, options: Mapping[str, Any]) -> None:
         ask = Submission(
             Kind.SESSION, name=name, owner=user, key=options["key"], tenant=options["tenant"],
-            gpu=parse_gpus(options.get("gpus")), cpus_milli=100, memory_mib=256,
+            gpu=parse_gpus(options.get("gpus")), cpus_milli=100, memory_mib=256, class_meeting=options["class_meeting"],
         )  # fmt: skip
         await self.control.workloads.submit(SPAWNER, ask)
 
@@ -219,6 +225,13 @@ async def test_only_teachers_of_the_tenant_change_a_class(control: Control) -> N
     assert (mine.attends, mine.teaches, mine.seats) == (True, False, ())
 
 
+async def test_files_of_those_who_do_not_teach_are_not_read(control: Control) -> None:
+    with pytest.raises(Forbidden):
+        await control.classes.put(ADA, "ml", document(), calendar="no calendar")
+    with pytest.raises(InvalidInput, match="VCALENDAR"):
+        await control.classes.put(TEACHER, "ml", document(), calendar="no calendar")
+
+
 async def test_a_message_reaches_all_students(site: Site, control: Control) -> None:
     Hub(site, control)
     await put(control)
@@ -257,12 +270,14 @@ async def test_a_session_is_entered_only_while_its_student_agrees(site: Site, co
 
     await refused()
     with pytest.raises(NotFound):
-        await control.classes.answer(ADA, "ml", "grace", given=True)
+        await control.classes.answer(ADA_HERSELF, "ml", "grace", given=True)
     await control.classes.ask(TEACHER, "ml", "ada")
     await refused()
     with pytest.raises(NotFound):
-        await control.classes.answer(EVE, "ml", "grace", given=True)
-    await control.classes.answer(ADA, "ml", "grace", given=True)
+        await control.classes.answer(Principal("eve", TEACHER.scopes), "ml", "grace", given=True)
+    with pytest.raises(Forbidden, match="manage"):  # the token of the session, as a cell of a notebook has it
+        await control.classes.answer(ADA, "ml", "grace", given=True)
+    await control.classes.answer(ADA_HERSELF, "ml", "grace", given=True)
     await control.visits.open(TEACHER, session.id)
     assert shared == [("ada", "ml", "grace")]
     assert await control.visits.may_stay(ROOT, session.id, [TEACHER]) == [TEACHER]
@@ -270,6 +285,130 @@ async def test_a_session_is_entered_only_while_its_student_agrees(site: Site, co
     await refused()
     audited = [type(event.reason).__name__ for event in site.store.shelf.events if event.kind is EventKind.AUDIT]
     assert audited[-4:] == ["ConsentAsked", "ConsentGiven", "SessionOpened", "ConsentWithdrawn"]
+
+
+async def refuses_entry(control: Control, session: Workload, teacher: Principal = TEACHER) -> bool:
+    with pytest.raises(Forbidden) as error:
+        await control.execs.check(teacher, session.id)
+    return error.value.problem_code == "consent-needed"
+
+
+async def test_deleting_a_class_opens_no_session_and_stops_all(site: Site, control: Control) -> None:
+    Hub(site, control)
+    await put(control)
+    await site.clock.advance(11 * MINUTE)
+    ada = sessions(site)["ada"]
+    assert ada.spec.class_meeting == f"ml@{int(NOW + 20 * MINUTE)}"
+    with pytest.raises(Conflict):
+        await control.classes.delete(TEACHER, "ml")
+    await control.classes.delete(TEACHER, "ml", force=True)
+    assert await refuses_entry(control, ada)
+    await site.clock.advance(10)
+    assert [(one.state, one.reason) for one in site.all()] == [
+        (State.STOPPED, reasons.ClassEnded(class_name="ml")) for _ in range(2)
+    ]
+
+
+async def test_a_class_that_is_deleted_by_another_way_stops_its_sessions(site: Site, control: Control) -> None:
+    Hub(site, control)
+    await put(control, at_end="keep")
+    await site.clock.advance(11 * MINUTE)
+    await control.resources.delete(ROOT, "Class", "ml", -1, force=True)
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED] * 2
+
+
+async def test_a_class_that_moves_to_another_tenant_stops_its_sessions(site: Site, control: Control) -> None:
+    Hub(site, control)
+    other = {**COURSE, "name": "other"}
+    await control.resources.put(ROOT, other, -1, kind="Tenant", name="other")
+    await put(control)
+    await site.clock.advance(11 * MINUTE)
+    ada = sessions(site)["ada"]
+    await put(control, tenant="other")
+    assert await refuses_entry(control, ada)
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED] * 2
+    again = asyncio.create_task(control.classes.start(ADA, "ml"))
+    await site.clock.advance(5)
+    started = await again
+    assert (started.spec.tenant, started.state.is_terminal) == ("other", False)
+
+
+async def test_a_session_that_its_owner_starts_under_the_name_of_a_class_belongs_to_it(
+    site: Site, control: Control
+) -> None:
+    await put(control)
+    ask = Submission(Kind.SESSION, name="ml", owner="ada", tenant="course", key="own", cpus_milli=100, memory_mib=256)
+    found = (await control.workloads.submit(SPAWNER, ask)).workloads[0]
+    assert found.spec.class_name == "ml"
+    await control.classes.delete(TEACHER, "ml", force=True)
+    await site.clock.advance(10)
+    assert site.states() == [State.STOPPED]
+
+
+async def test_only_members_of_the_tenant_get_a_session(site: Site, control: Control) -> None:
+    Hub(site, control)
+    site.hub.users |= {"eve": Account("eve"), "root": Account("root", admin=True), "dan": Account("dan")}
+    site.hub.members = {"course": {"dan"}}
+    await put(control, users=["ada", "dan", "eve", "root"], gpus="1GiB")
+    await site.clock.advance(11 * MINUTE)
+    assert sorted(sessions(site)) == ["ada", "dan"]
+    seats = {seat.student: seat.reason for seat in control.classes.one(TEACHER, "ml").seats}
+    for name in ("eve", "root"):
+        assert seats[name] == reasons.SeatFailed(cause=reasons.StudentNotMember(user=name, tenant="course"))
+    with pytest.raises(Forbidden):
+        await control.classes.start(EVE, "ml")
+    members = [*COURSE["members"], {"user": "eve", "role": "member"}]
+    await control.resources.put(ROOT, {**COURSE, "members": members}, -1, kind="Tenant", name="course")
+    await site.clock.advance(30)
+    assert sorted(sessions(site)) == ["ada", "dan", "eve"]
+
+
+async def test_no_idle_rule_ends_a_session_while_its_meeting_is_on() -> None:
+    site = Site([factories.node("gpu-1", 2)], idle=IdleRule(120, 20, IdleAction.STOP, 0))
+    site.declared = {"Tenant": [COURSE]}
+    site.hub.users = {"ada": Account("ada")}
+    async with site.open() as control:
+        Hub(site, control)
+        await put(control, users=["ada"], at_end="keep")
+        await site.clock.advance(11 * MINUTE)
+        ada = sessions(site)["ada"]
+        assert (control.idle.rule_of(ada.spec).after_s, control.idle.may_release(ada.spec)) == (0, False)
+        with pytest.raises(Conflict) as refused:
+            await control.extensions.release_gpu(ADA, ada.id)
+        assert refused.value.reason == reasons.ClassKeepsGpu(class_name="ml")
+        for _ in range(18):
+            await control.extensions.report(ADA, ada.id, 1, 60 * MINUTE, Activity(0.0, 0.0))
+            await site.clock.advance(10)
+        assert site.there(ada).state is State.RUNNING
+        await site.clock.advance(40)  # after the meeting
+        assert control.idle.rule_of(ada.spec).after_s == 120
+
+
+async def test_meetings_that_outlast_the_maximum_age_of_sessions_are_refused(control: Control) -> None:
+    longest_s = 60 * MINUTE + 45
+    for max_age_s in (int(longest_s) - 1, int(longest_s)):
+        course = {**COURSE, "max_age": f"{max_age_s}s"}
+        await control.resources.put(ROOT, course, -1, kind="Tenant", name="course")
+        if max_age_s == longest_s:
+            await put(control)
+            break
+        with pytest.raises(Unschedulable) as refused:
+            await put(control)
+        assert isinstance(refused.value.reason, reasons.ClassBeyondMaxAge)
+
+
+async def test_an_edit_that_needs_no_room_is_not_refused_for_quota(control: Control) -> None:
+    await put(control)
+    small = {**COURSE, "nominal": {"running": 1}}
+    await control.resources.put(ROOT, small, -1, kind="Tenant", name="course")
+    assert (await put(control, title="Machine learning")).one.title == "Machine learning"
+    with pytest.raises(Unschedulable):
+        await put(control, seats=3)
+    change = {**document(seats=3), "kind": "Class", "name": "ml"}
+    await control.resources.revise("admin", [change], [])
+    assert control.settings.classes["ml"].seats == 3
 
 
 async def test_a_student_starts_the_session_again(site: Site, control: Control) -> None:
@@ -297,3 +436,9 @@ async def test_a_session_that_ran_out_of_memory_shows_in_its_seat(site: Site, co
     site.engine.end(attempt.id, 137, OutOfMemory())
     await site.clock.advance(10)
     assert states(control.classes.one(TEACHER, "ml")) == {"ada": SeatState.OUT_OF_MEMORY}
+
+
+async def test_only_the_platform_says_what_meeting_a_session_is_for(control: Control) -> None:
+    asked = Submission(Kind.SESSION, name="mine", class_meeting="ml@1")
+    assert spec_of(asked, ADA, control.catalogue, control.settings).class_name == ""
+    assert spec_of(replace(asked, owner="ada"), SPAWNER, control.catalogue, control.settings).class_name == "ml"
