@@ -139,7 +139,7 @@ def test_two_kernels_that_contradict_each_other_are_in_one_image(here: Site, bui
         python = f"/opt/commonage/kernels/{name}/bin/python"
         assert run_in(here, built, python, "-c", "import alpha; print(alpha.version)").strip() == version
         spec = json.loads(run_in(here, built, "cat", f"/usr/local/share/jupyter/kernels/{name}/kernel.json"))
-        assert spec["argv"][0] == python
+        assert spec["argv"][0] == f"/opt/commonage/kernels/{name}/bin/commonage-kernel"
     assert run_in(here, built, "jupyterhub-singleuser").strip() == "a server"
     settings = run_in(here, built, "cat", "/opt/commonage/server/etc/jupyter/jupyter_server_config.json")
     assert json.loads(settings)["MultiKernelManager"] == {"default_kernel_name": "one"}

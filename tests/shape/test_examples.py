@@ -17,7 +17,7 @@ from commonage.wire.workloads import SubmitIn
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 # Asked for through the API alone: files are sent by `files`, and only admins and the hub act for others.
-NOT_IN_FILES = {"bundle", "groups", "owner"}
+NOT_IN_FILES = {"bundle", "class_meeting", "groups", "owner"}
 
 
 def test_job_files_are_read_and_send_files_that_are_there() -> None:

@@ -46,6 +46,7 @@ from commonage.domain.nodes import LOCAL_SITE
 from commonage.wire.activity import ActivityIn, ExtendIn
 from commonage.wire.classes import AskIn, ClassIn, ClassMessageIn, ConsentIn
 from commonage.wire.cron_jobs import CronJobIn, TriggerIn
+from commonage.wire.environments import EnvironmentBuildIn
 from commonage.wire.files import FolderIn, MoveIn
 from commonage.wire.hub import API_PATH, UPLOAD_PATH
 from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
@@ -69,7 +70,7 @@ _BODIES = (
     SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn,
     CronJobIn, TriggerIn, ResourceIn, PlanIn, ApplyIn, GitSourceIn, SiteTokenIn, OffboardingPlanIn, OffboardingIn,
     VisitorsIn, ActivityIn, ExtendIn, FolderIn, MoveIn, ResetIn, MaterialTokenIn,
-    ClassIn, ClassMessageIn, AskIn, ConsentIn,
+    ClassIn, ClassMessageIn, AskIn, ConsentIn, EnvironmentBuildIn,
 )  # fmt: skip
 _UNLIMITED = frozenset({API_PATH + environments.BUNDLES_PATH, API_PATH + files.CONTENT_PATH, UPLOAD_PATH})
 _SECURITY_SCHEMES = {
