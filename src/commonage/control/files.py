@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from commonage.control.access import Access, access_of
@@ -26,6 +27,7 @@ from commonage.domain.volumes import Volume, VolumeKind, Writers, source_of
 from commonage.ports.files import Files, OpenFile, Place, Upload
 
 UPLOADS_PER_USER = 8  # at the same time
+LOOKS_PER_USER, WAITING_PER_USER = 2, 16  # of everything else: a folder may have millions of files
 UPLOAD_WITHIN_S = 900  # of one part: a slow sender occupies one of those places
 MAX_UPLOAD_BYTES = 2**50
 _MIB = 1024 * 1024
@@ -68,6 +70,7 @@ class UserFiles:
     def __init__(self, files: Files | None, volumes: Volumes, homes: HomeWatch, settings: ControlSettings) -> None:
         self._files, self._volumes, self._homes, self._settings = files, volumes, homes, settings
         self._receiving: Counter[str] = Counter()
+        self._running: dict[str, tuple[asyncio.Semaphore, int]] = {}  # by user, with those that run or wait
         self._stored: Counter[tuple[str, str, str]] = Counter()  # bytes since the last measurement
         self._stored_since = 0.0
 
@@ -88,12 +91,16 @@ class UserFiles:
     async def list(self, principal: Principal, where: Where) -> tuple[PlaceView, Listing]:
         """Raises NotFound, InvalidInput, Forbidden, Conflict, Unavailable, likewise all methods below."""
         found = self._find(principal, where)
-        return found.view, await self._adapter().list(found.place, parse_path(where.path))
+        path, adapter = parse_path(where.path), self._adapter()
+        async with self._turn(principal):
+            return found.view, await adapter.list(found.place, path)
 
     async def open(self, principal: Principal, where: Where) -> OpenFile:
         """A plain file, which the caller closes."""
         found = self._find(principal, where)
-        return await self._adapter().open(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            return await adapter.open(found.place, path)
 
     async def download(
         self, principal: Principal, where: Where, byte_range: str | None, if_range: str | None
@@ -107,7 +114,10 @@ class UserFiles:
     async def uploaded(self, principal: Principal, where: Where, key: str) -> int:
         """How many bytes of this upload were received."""
         found = self._find_writable(principal, where)
-        return await self._adapter().uploaded(found.place, need_name(parse_path(where.path)), check_key(key))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        check_key(key)
+        async with self._turn(principal):
+            return await adapter.uploaded(found.place, path, key)
 
     async def receive(
         self,
@@ -151,7 +161,9 @@ class UserFiles:
 
     async def make_folder(self, principal: Principal, where: Where) -> None:
         found = self._find_writable(principal, where)
-        await self._adapter().make_folder(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            await adapter.make_folder(found.place, path)
 
     async def move(self, principal: Principal, where: Where, to: str) -> None:
         """Rename within the home or volume; `to` is the whole new path."""
@@ -163,12 +175,36 @@ class UserFiles:
             raise InvalidInput(
                 "a folder cannot be moved into itself; choose another one", field="to", code="invalid-path"
             )
-        await self._adapter().move(found.place, before, after)
+        adapter = self._adapter()
+        async with self._turn(principal):
+            await adapter.move(found.place, before, after)
 
     async def remove(self, principal: Principal, where: Where) -> None:
         """Delete a file, or a folder with its content."""
         found = self._find_writable(principal, where)
-        await self._adapter().remove(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            await adapter.remove(found.place, path)
+
+    @asynccontextmanager
+    async def _turn(self, principal: Principal) -> AsyncIterator[None]:
+        """Wait until the user has fewer operations that run, so that others have threads left. Raises TooMany."""
+        user = principal.name
+        turns, several = self._running.get(user, (asyncio.Semaphore(LOOKS_PER_USER), 0))
+        if several >= LOOKS_PER_USER + WAITING_PER_USER:
+            raise TooMany(
+                f"{several} requests of {user} for files are open, the most that are allowed; wait for one to end",
+                retry_after_s=5.0,
+            )
+        self._running[user] = turns, several + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            several = self._running[user][1] - 1
+            self._running[user] = turns, several
+            if not several:
+                del self._running[user]
 
     # --- places -------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ from commonage.files.safe_path import SafePath, absolute
 from commonage.ports.files import Files, OpenFile, Place, Upload
 
 _THREADS = 16
+_REMOVE_WITHIN_S = 20.0  # a client waits for a minute
+_MOST_NAMES = 20_000  # of a folder that are read
 _RESERVE_BYTES = 256 * 1024 * 1024  # nodes with less free space take no jobs
 _BATCH_BYTES = 1024 * 1024
 _FILE_MODE, _FOLDER_MODE, _HOME_MODE, _ABOVE_MODE = 0o644, 0o755, 0o700, 0o711
@@ -132,7 +135,7 @@ class FolderFiles(Files):
         def run() -> None:
             found = _below(self._top(place), path)
             found.stat()
-            found.remove()
+            found.remove(_REMOVE_WITHIN_S)
 
         await self._run(run, path)
 
@@ -203,7 +206,7 @@ def _list(folder: SafePath) -> Listing:
     entries: list[Entry] = []
     left_out = 0
     with folder.folder() as descriptor, os.scandir(descriptor) as found:
-        for one in found:
+        for one in islice(found, _MOST_NAMES):
             if len(entries) >= MAX_ENTRIES or not one.name.isprintable():
                 left_out += 1
                 continue
@@ -357,6 +360,8 @@ def _error(error: OSError, path: str) -> CommonageError:
             )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return Unavailable(f"the server may not use {path} ({why}); use it in a session, or tell the admin")
+        case errno.ETIMEDOUT:
+            return Unavailable(f"not all of {path} is deleted: {why}; end what writes to it, and delete it again")
         case errno.EXDEV:
             return Conflict(f"{path} lies on another disk or in another quota; copy it in a session", code="conflict")
         case _:
