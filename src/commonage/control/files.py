@@ -71,7 +71,8 @@ class UserFiles:
         self._files, self._volumes, self._homes, self._settings = files, volumes, homes, settings
         self._receiving: Counter[str] = Counter()
         self._running: dict[str, tuple[asyncio.Semaphore, int]] = {}  # by user, with those that run or wait
-        self._stored: Counter[tuple[str, str, str]] = Counter()  # bytes since the last measurement
+        self._stored: Counter[Place] = Counter()  # bytes since the last measurement
+        self._announced: Counter[Place] = Counter()  # bytes that open uploads may still send
         self._stored_since = 0.0
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -138,23 +139,25 @@ class UserFiles:
             )
         found = self._find_writable(principal, where)
         upload = Upload(need_name(parse_path(where.path)), check_key(key), length, replace)
-        self._check_room(principal, found, length - offset)
         if self._receiving[principal.name] >= UPLOADS_PER_USER:
             raise TooMany(
                 f"{principal.name} has {UPLOADS_PER_USER} uploads open, the most that are allowed; wait for one to end",
                 code="too-many-uploads",
                 retry_after_s=5.0,
             )
+        adapter = self._adapter()
+        self._check_room(found, length - offset)
+        room = _Room(found.place, length - offset, self._announced, self._stored)
         self._receiving[principal.name] += 1
         try:
             async with asyncio.timeout(UPLOAD_WITHIN_S):
-                counted = self._counted(principal, found, chunks)
-                return await self._adapter().receive(found.place, upload, offset, counted)
+                return await adapter.receive(found.place, upload, offset, room.counted(chunks))
         except TimeoutError:
             raise Unavailable(
                 "the part took longer than 15 minutes; what came is kept, so go on from its end"
             ) from None
         finally:
+            room.give_back()
             self._receiving[principal.name] -= 1
             if not self._receiving[principal.name]:
                 del self._receiving[principal.name]
@@ -272,27 +275,46 @@ class UserFiles:
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
-    def _check_room(self, principal: Principal, found: _Found, size: int) -> None:
-        """Limits as last measured, and what was uploaded since; file systems with project quotas count exactly."""
+    def _check_room(self, found: _Found, size: int) -> None:
+        """Limits as last measured, what was uploaded since, and what open uploads may still send.
+
+        File systems with project quotas count exactly.
+        """
         left = found.view.left_mib
         if left is None or not size:
             return
         if self._stored_since != self._homes.measured_at:
             self._stored_since = self._homes.measured_at
             self._stored.clear()
-        left = max(0, left - self._stored[_key(principal, found)] // _MIB)
-        if -(-size // _MIB) > left:
-            reason = UploadTooLarge(volume=found.view.volume, requested_mib=-(-size // _MIB), left_mib=left)
+        free = left * _MIB - self._stored[found.place] - self._announced[found.place]
+        if size > free:
+            reason = UploadTooLarge(
+                volume=found.view.volume, requested_mib=-(-size // _MIB), left_mib=max(0, free // _MIB)
+            )
             raise Conflict(reason, code="storage-full")
 
-    async def _counted(self, principal: Principal, found: _Found, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+
+class _Room:
+    """Room of a place for an open upload: announced bytes become stored ones, the rest is given back."""
+
+    def __init__(self, place: Place, size: int, announced: Counter[Place], stored: Counter[Place]) -> None:
+        self._place, self._left, self._announced, self._stored = place, size, announced, stored
+        announced[place] += size
+
+    async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            self._stored[_key(principal, found)] += len(chunk)
+            self._take(min(len(chunk), self._left))
+            self._stored[self._place] += len(chunk)
             yield chunk
 
+    def give_back(self) -> None:
+        self._take(self._left)
 
-def _key(principal: Principal, found: _Found) -> tuple[str, str, str]:
-    return principal.name, found.view.volume, found.view.tenant
+    def _take(self, size: int) -> None:
+        self._left -= size
+        self._announced[self._place] -= size
+        if not self._announced[self._place]:
+            del self._announced[self._place]
 
 
 def _may_write(access: Access, volume: Volume, tenant: str) -> bool:
