@@ -18,6 +18,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unavailable
 from commonage.domain.files import Listing, check_key, need_name, parse_path
+from commonage.domain.materials import CURRENT
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import OPERATOR, Principal, Scope
@@ -250,7 +251,8 @@ class UserFiles:
             raise Conflict(view.gap, code="files-not-here")
         volume = next(one for one in self._settings.volumes if one.name == where.volume)
         source = source_of(volume, principal.name, view.tenant)
-        return _Found(Place(source=source, is_made="{" in volume.source), view)
+        link = CURRENT if volume.material is not None else ""
+        return _Found(Place(source=source, is_made="{" in volume.source, link=link), view)
 
     def _is_of_tenant(self, name: str) -> bool:
         return any("{tenant}" in one.source.split("/") for one in self._settings.volumes if one.name == name)

@@ -53,7 +53,7 @@ class FolderFiles(Files):
     async def list(self, place: Place, path: Parts) -> Listing:
         def run() -> Listing:
             top = self._top(place)
-            if not path and not top.exists() and (place.home or place.is_made):
+            if not path and not top.exists() and (place.home or place.is_made or place.link):
                 return Listing()
             return _list(_below(top, path))
 
@@ -142,7 +142,10 @@ class FolderFiles(Files):
     # --- places -------------------------------------------------------------------------------------------------------
 
     def _top(self, place: Place) -> SafePath:
-        return self._homes / folder_name(place.home) if place.home else absolute(Path(os.path.normpath(place.source)))
+        if place.home:
+            return self._homes / folder_name(place.home)
+        top = absolute(Path(os.path.normpath(place.source)))
+        return _led_by(top, place.link) if place.link else top
 
     def _prepare(self, place: Place, top: SafePath) -> None:
         """Create the home, or the last two folders of a volume, as a workload's start does."""
@@ -196,6 +199,15 @@ class _Opened(OpenFile):
     def __del__(self) -> None:
         """An answer that is refused, or broken off before its first byte, reads nothing and closes nothing."""
         self._close()
+
+
+def _led_by(top: SafePath, link: str) -> SafePath:
+    """Where the link leads in its folder; the link itself, where nothing is found, if it is missing."""
+    try:
+        with top.open_path() as folder:
+            return _below(top, tuple(os.readlink(link, dir_fd=folder).split("/")))
+    except FileNotFoundError:
+        return top / link
 
 
 def _below(top: SafePath, path: Parts) -> SafePath:

@@ -167,6 +167,19 @@ async def test_remove_deletes_folder_with_content(files: FolderFiles, home: Path
         await files.remove(ANN, ("folder",))
 
 
+async def test_a_place_behind_a_link_shows_only_where_it_leads(files: FolderFiles, tmp_path: Path) -> None:
+    place = Place(source=str(tmp_path / "course"), link="current")
+    assert (await files.list(place, ())).entries == ()
+    for version in ("v1", "v2"):
+        (tmp_path / "course" / ".versions" / version).mkdir(parents=True)
+        (tmp_path / "course" / ".versions" / version / version).write_text(version)
+    assert (await files.list(place, ())).entries == ()
+    (tmp_path / "course" / "current").symlink_to(".versions/v2")
+    assert [one.name for one in (await files.list(place, ())).entries] == ["v2"]
+    assert await (await files.open(place, ("v2",))).read(0, 9) == b"v2"
+    assert await code_of(files.list(place, (".versions",))) == "file-not-found"
+
+
 async def test_a_large_folder_is_read_to_a_limit(
     files: FolderFiles, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
