@@ -130,6 +130,9 @@ async def test_volume_leads_to_the_version_in_force(
     [mount] = run.request.mounts
     assert (mount.source, mount.target, mount.writable) == (f"{tmp_path}/materials/course", "/volumes/course", False)
     assert files(Path(mount.source) / "current") == {"a": "two"}
+    listed = (await ann.get("/files", params={"volume": "course"})).json()
+    assert ([one["name"] for one in listed["items"]], listed["place"]["writable"]) == (["a"], False)
+    assert (await ann.get("/files/content", params={"volume": "course", "path": "a"})).text == "two"
     assert not os.access(Path(mount.source) / "current/a", os.W_OK) or os.geteuid() == 0
     assert not list((tmp_path / "materials/course").glob("**/*.git"))
 

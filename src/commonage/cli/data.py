@@ -102,7 +102,7 @@ def _print_files(listing: FileList) -> None:
     if listing.items:
         output.console().print(table)
     if listing.left_out:
-        click.echo(f"{listing.left_out} more are not shown. Use a session to see them.", err=True)
+        click.echo(f"At least {listing.left_out} more are not shown. Use a session to see them.", err=True)
 
 
 def _shown(file: FileOut) -> str:
@@ -241,7 +241,7 @@ def _files_to_get(client: Client, source: Place, target: Path, tenant: str | Non
         folder.mkdir(exist_ok=True)
         listing = client.files(place.path, volume=place.volume, tenant=tenant)
         if listing.left_out:
-            click.echo(f"left out: {listing.left_out} entries of {place.text} that are not listed", err=True)
+            click.echo(f"left out: at least {listing.left_out} entries of {place.text} that are not listed", err=True)
         for each in listing.items:
             if each.kind == "folder":
                 waiting.append((place / each.name, folder / each.name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from commonage.control.access import Access, access_of
@@ -17,6 +18,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unavailable
 from commonage.domain.files import Listing, check_key, need_name, parse_path
+from commonage.domain.materials import CURRENT
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import OPERATOR, Principal, Scope
@@ -26,6 +28,7 @@ from commonage.domain.volumes import Volume, VolumeKind, Writers, source_of
 from commonage.ports.files import Files, OpenFile, Place, Upload
 
 UPLOADS_PER_USER = 8  # at the same time
+LOOKS_PER_USER, WAITING_PER_USER = 2, 16  # of everything else: a folder may have millions of files
 UPLOAD_WITHIN_S = 900  # of one part: a slow sender occupies one of those places
 MAX_UPLOAD_BYTES = 2**50
 _MIB = 1024 * 1024
@@ -68,7 +71,9 @@ class UserFiles:
     def __init__(self, files: Files | None, volumes: Volumes, homes: HomeWatch, settings: ControlSettings) -> None:
         self._files, self._volumes, self._homes, self._settings = files, volumes, homes, settings
         self._receiving: Counter[str] = Counter()
-        self._stored: Counter[tuple[str, str, str]] = Counter()  # bytes since the last measurement
+        self._running: dict[str, tuple[asyncio.Semaphore, int]] = {}  # by user, with those that run or wait
+        self._stored: Counter[Place] = Counter()  # bytes since the last measurement
+        self._announced: Counter[Place] = Counter()  # bytes that open uploads may still send
         self._stored_since = 0.0
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -88,12 +93,16 @@ class UserFiles:
     async def list(self, principal: Principal, where: Where) -> tuple[PlaceView, Listing]:
         """Raises NotFound, InvalidInput, Forbidden, Conflict, Unavailable, likewise all methods below."""
         found = self._find(principal, where)
-        return found.view, await self._adapter().list(found.place, parse_path(where.path))
+        path, adapter = parse_path(where.path), self._adapter()
+        async with self._turn(principal):
+            return found.view, await adapter.list(found.place, path)
 
     async def open(self, principal: Principal, where: Where) -> OpenFile:
         """A plain file, which the caller closes."""
         found = self._find(principal, where)
-        return await self._adapter().open(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            return await adapter.open(found.place, path)
 
     async def download(
         self, principal: Principal, where: Where, byte_range: str | None, if_range: str | None
@@ -107,7 +116,10 @@ class UserFiles:
     async def uploaded(self, principal: Principal, where: Where, key: str) -> int:
         """How many bytes of this upload were received."""
         found = self._find_writable(principal, where)
-        return await self._adapter().uploaded(found.place, need_name(parse_path(where.path)), check_key(key))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        check_key(key)
+        async with self._turn(principal):
+            return await adapter.uploaded(found.place, path, key)
 
     async def receive(
         self,
@@ -128,30 +140,34 @@ class UserFiles:
             )
         found = self._find_writable(principal, where)
         upload = Upload(need_name(parse_path(where.path)), check_key(key), length, replace)
-        self._check_room(principal, found, length - offset)
         if self._receiving[principal.name] >= UPLOADS_PER_USER:
             raise TooMany(
                 f"{principal.name} has {UPLOADS_PER_USER} uploads open, the most that are allowed; wait for one to end",
                 code="too-many-uploads",
                 retry_after_s=5.0,
             )
+        adapter = self._adapter()
+        self._check_room(found, length - offset)
+        room = _Room(found.place, length - offset, self._announced, self._stored)
         self._receiving[principal.name] += 1
         try:
             async with asyncio.timeout(UPLOAD_WITHIN_S):
-                counted = self._counted(principal, found, chunks)
-                return await self._adapter().receive(found.place, upload, offset, counted)
+                return await adapter.receive(found.place, upload, offset, room.counted(chunks))
         except TimeoutError:
             raise Unavailable(
                 "the part took longer than 15 minutes; what came is kept, so go on from its end"
             ) from None
         finally:
+            room.give_back()
             self._receiving[principal.name] -= 1
             if not self._receiving[principal.name]:
                 del self._receiving[principal.name]
 
     async def make_folder(self, principal: Principal, where: Where) -> None:
         found = self._find_writable(principal, where)
-        await self._adapter().make_folder(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            await adapter.make_folder(found.place, path)
 
     async def move(self, principal: Principal, where: Where, to: str) -> None:
         """Rename within the home or volume; `to` is the whole new path."""
@@ -163,12 +179,36 @@ class UserFiles:
             raise InvalidInput(
                 "a folder cannot be moved into itself; choose another one", field="to", code="invalid-path"
             )
-        await self._adapter().move(found.place, before, after)
+        adapter = self._adapter()
+        async with self._turn(principal):
+            await adapter.move(found.place, before, after)
 
     async def remove(self, principal: Principal, where: Where) -> None:
         """Delete a file, or a folder with its content."""
         found = self._find_writable(principal, where)
-        await self._adapter().remove(found.place, need_name(parse_path(where.path)))
+        path, adapter = need_name(parse_path(where.path)), self._adapter()
+        async with self._turn(principal):
+            await adapter.remove(found.place, path)
+
+    @asynccontextmanager
+    async def _turn(self, principal: Principal) -> AsyncIterator[None]:
+        """Wait until the user has fewer operations that run, so that others have threads left. Raises TooMany."""
+        user = principal.name
+        turns, several = self._running.get(user, (asyncio.Semaphore(LOOKS_PER_USER), 0))
+        if several >= LOOKS_PER_USER + WAITING_PER_USER:
+            raise TooMany(
+                f"{several} requests of {user} for files are open, the most that are allowed; wait for one to end",
+                retry_after_s=5.0,
+            )
+        self._running[user] = turns, several + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            several = self._running[user][1] - 1
+            self._running[user] = turns, several
+            if not several:
+                del self._running[user]
 
     # --- places -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +251,8 @@ class UserFiles:
             raise Conflict(view.gap, code="files-not-here")
         volume = next(one for one in self._settings.volumes if one.name == where.volume)
         source = source_of(volume, principal.name, view.tenant)
-        return _Found(Place(source=source, is_made="{" in volume.source), view)
+        link = CURRENT if volume.material is not None else ""
+        return _Found(Place(source=source, is_made="{" in volume.source, link=link), view)
 
     def _is_of_tenant(self, name: str) -> bool:
         return any("{tenant}" in one.source.split("/") for one in self._settings.volumes if one.name == name)
@@ -236,27 +277,46 @@ class UserFiles:
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
-    def _check_room(self, principal: Principal, found: _Found, size: int) -> None:
-        """Limits as last measured, and what was uploaded since; file systems with project quotas count exactly."""
+    def _check_room(self, found: _Found, size: int) -> None:
+        """Limits as last measured, what was uploaded since, and what open uploads may still send.
+
+        File systems with project quotas count exactly.
+        """
         left = found.view.left_mib
         if left is None or not size:
             return
         if self._stored_since != self._homes.measured_at:
             self._stored_since = self._homes.measured_at
             self._stored.clear()
-        left = max(0, left - self._stored[_key(principal, found)] // _MIB)
-        if -(-size // _MIB) > left:
-            reason = UploadTooLarge(volume=found.view.volume, requested_mib=-(-size // _MIB), left_mib=left)
+        free = left * _MIB - self._stored[found.place] - self._announced[found.place]
+        if size > free:
+            reason = UploadTooLarge(
+                volume=found.view.volume, requested_mib=-(-size // _MIB), left_mib=max(0, free // _MIB)
+            )
             raise Conflict(reason, code="storage-full")
 
-    async def _counted(self, principal: Principal, found: _Found, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+
+class _Room:
+    """Room of a place for an open upload: announced bytes become stored ones, the rest is given back."""
+
+    def __init__(self, place: Place, size: int, announced: Counter[Place], stored: Counter[Place]) -> None:
+        self._place, self._left, self._announced, self._stored = place, size, announced, stored
+        announced[place] += size
+
+    async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            self._stored[_key(principal, found)] += len(chunk)
+            self._take(min(len(chunk), self._left))
+            self._stored[self._place] += len(chunk)
             yield chunk
 
+    def give_back(self) -> None:
+        self._take(self._left)
 
-def _key(principal: Principal, found: _Found) -> tuple[str, str, str]:
-    return principal.name, found.view.volume, found.view.tenant
+    def _take(self, size: int) -> None:
+        self._left -= size
+        self._announced[self._place] -= size
+        if not self._announced[self._place]:
+            del self._announced[self._place]
 
 
 def _may_write(access: Access, volume: Volume, tenant: str) -> bool:

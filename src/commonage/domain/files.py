@@ -50,7 +50,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Folders first, then by name. `left_out`: entries beyond MAX_ENTRIES, and those whose name is not UTF-8."""
+    """Folders first, then by name. `left_out`: entries beyond MAX_ENTRIES, and those whose name is not UTF-8.
+
+    Of a very large folder, not all names are read: then there are more.
+    """
 
     entries: tuple[Entry, ...] = ()
     left_out: int = 0

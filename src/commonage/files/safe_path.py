@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 
 _WALK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_PASSES = 100_000
+_REMOVE_WITHIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +186,21 @@ class SafePath:
         with self._open_parent() as parent:
             os.chown(self.name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
-    def remove(self) -> None:
-        """Remove a file, a link, or a folder with its contents. A missing one is no error."""
+    def remove(self, within_s: float = _REMOVE_WITHIN_S) -> None:
+        """Remove a file, a link, or a folder with its contents. A missing one is no error.
+
+        Raises OSError with ETIMEDOUT if the contents take longer; what was removed by then is gone.
+        """
         try:
             with self._open_parent() as parent:
                 try:
                     os.unlink(self.name, dir_fd=parent)
                 except IsADirectoryError:
-                    with self.folder() as folder:
-                        _empty(folder)
-                    os.rmdir(self.name, dir_fd=parent)
+                    until = time.monotonic() + within_s
+                    while not _is_removed(self.name, parent):  # also again, if somebody has written to it since
+                        _check_time(until)
+                        with self.folder() as folder:
+                            _empty(folder, until)
         except FileNotFoundError:
             return
 
@@ -214,28 +220,63 @@ def absolute(path: Path) -> SafePath:
     return SafePath(Path("/"), path.parts[1:])
 
 
-def _empty(folder: int) -> None:
-    """Remove all contents of an open folder at any depth: nested folders move up until they are empty."""
-    for _ in range(_PASSES):
-        names = os.listdir(folder)
-        if not names:
-            return
-        for name in names:
-            try:
-                os.unlink(name, dir_fd=folder)
-            except IsADirectoryError:
-                _flatten(name, folder)
-    raise OSError(errno.EBUSY, "somebody goes on writing to a folder that is to be removed")
+def _empty(folder: int, until: float) -> None:
+    """Remove all contents of an open folder at any depth: nested folders move up until they are empty.
+
+    Names are read a few at a time, so that a folder with millions of them takes little memory.
+    """
+    found = True
+    while found:
+        found = False
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                found = True
+                _check_time(until)
+                if not _is_unlinked(entry.name, folder):
+                    _flatten(entry.name, folder, until)
 
 
-def _flatten(name: str, folder: int) -> None:
-    below = os.open(name, _FOLDER, dir_fd=folder)
+def _flatten(name: str, folder: int, until: float) -> None:
     try:
-        for entry in os.listdir(below):
-            try:
-                os.unlink(entry, dir_fd=below)
-            except IsADirectoryError:
-                os.rename(entry, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=folder)
+        below = os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    try:
+        with os.scandir(below) as entries:
+            for entry in entries:
+                _check_time(until)
+                if not _is_unlinked(entry.name, below):
+                    with suppress(FileNotFoundError):
+                        os.rename(entry.name, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=folder)
     finally:
         os.close(below)
-    os.rmdir(name, dir_fd=folder)
+    _is_removed(name, folder)  # otherwise it is found again
+
+
+def _is_unlinked(name: str, folder: int) -> bool:
+    """False for a folder. A name that is gone is unlinked."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def _is_removed(name: str, folder: int) -> bool:
+    """False for a folder that is not empty."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _check_time(until: float) -> None:
+    if time.monotonic() >= until:
+        raise OSError(errno.ETIMEDOUT, "it has too many files to be removed at once, or somebody goes on writing to it")

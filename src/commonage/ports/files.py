@@ -17,12 +17,14 @@ from commonage.domain.files import Listing, Parts
 class Place:
     """A home (`home`: its user), or the folder `source` of a volume.
 
-    `is_made`: it belongs to one user or tenant, and is created when it is first written to.
+    `is_made`: it belongs to one user or tenant, and is created when it is first written to. `link`: the name of a link
+    in the folder, trusted, that leads to the content; without it there is none yet.
     """
 
     home: str = ""
     source: str = ""
     is_made: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

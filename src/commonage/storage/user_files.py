@@ -16,6 +16,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ from commonage.ports.files import Files, OpenFile, Place, Upload
 from commonage.storage.room import room_in
 
 _THREADS = 16
+_REMOVE_WITHIN_S = 20.0  # a client waits for a minute
+_MOST_NAMES = 20_000  # of a folder that are read
 _BATCH_BYTES = 1024 * 1024
 _FILE_MODE, _FOLDER_MODE, _HOME_MODE, _ABOVE_MODE = 0o644, 0o755, 0o700, 0o711
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,7 +53,7 @@ class FolderFiles(Files):
     async def list(self, place: Place, path: Parts) -> Listing:
         def run() -> Listing:
             top = self._top(place)
-            if not path and not top.exists() and (place.home or place.is_made):
+            if not path and not top.exists() and (place.home or place.is_made or place.link):
                 return Listing()
             return _list(_below(top, path))
 
@@ -132,14 +135,17 @@ class FolderFiles(Files):
         def run() -> None:
             found = _below(self._top(place), path)
             found.stat()
-            found.remove()
+            found.remove(_REMOVE_WITHIN_S)
 
         await self._run(run, path)
 
     # --- places -------------------------------------------------------------------------------------------------------
 
     def _top(self, place: Place) -> SafePath:
-        return self._homes / folder_name(place.home) if place.home else absolute(Path(os.path.normpath(place.source)))
+        if place.home:
+            return self._homes / folder_name(place.home)
+        top = absolute(Path(os.path.normpath(place.source)))
+        return _led_by(top, place.link) if place.link else top
 
     def _prepare(self, place: Place, top: SafePath) -> None:
         """Create the home, or the last two folders of a volume, as a workload's start does."""
@@ -195,6 +201,15 @@ class _Opened(OpenFile):
         self._close()
 
 
+def _led_by(top: SafePath, link: str) -> SafePath:
+    """Where the link leads in its folder; the link itself, where nothing is found, if it is missing."""
+    try:
+        with top.open_path() as folder:
+            return _below(top, tuple(os.readlink(link, dir_fd=folder).split("/")))
+    except FileNotFoundError:
+        return top / link
+
+
 def _below(top: SafePath, path: Parts) -> SafePath:
     return SafePath(top.root, (*top.names, *path))
 
@@ -203,7 +218,7 @@ def _list(folder: SafePath) -> Listing:
     entries: list[Entry] = []
     left_out = 0
     with folder.folder() as descriptor, os.scandir(descriptor) as found:
-        for one in found:
+        for one in islice(found, _MOST_NAMES):
             if len(entries) >= MAX_ENTRIES or not one.name.isprintable():
                 left_out += 1
                 continue
@@ -340,6 +355,8 @@ def _error(error: OSError, path: str) -> CommonageError:
             )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return Unavailable(f"the server may not use {path} ({why}); use it in a session, or tell the admin")
+        case errno.ETIMEDOUT:
+            return Unavailable(f"not all of {path} is deleted: {why}; end what writes to it, and delete it again")
         case errno.EXDEV:
             return Conflict(f"{path} lies on another disk or in another quota; copy it in a session", code="conflict")
         case _:

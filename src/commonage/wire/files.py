@@ -78,7 +78,10 @@ class FileList(BaseModel):
     place: FilePlaceOut
     path: str
     items: list[FileOut]
-    left_out: int = Field(description="Entries that are not listed: beyond 5000, or with names that are not text.")
+    left_out: int = Field(
+        description="Entries that are not listed: beyond 5000, or with names that are not text. "
+        "There may be more in a very large folder."
+    )
 
 
 class UploadOut(BaseModel):

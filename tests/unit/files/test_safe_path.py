@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -105,6 +106,37 @@ def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shar
     (shared / "tree").remove()
     assert not (shared / "tree").exists()
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
+
+
+def test_a_folder_to_which_somebody_goes_on_writing_is_given_up(
+    shared: SafePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = shared / "tree"
+    (tree / "below").make_folder(parents=True)
+    (tree / "below" / "a").write(b"")
+    unlink = os.unlink
+
+    def unlink_and_write(name: str, *, dir_fd: int) -> None:
+        unlink(name, dir_fd=dir_fd)
+        (tree / secrets.token_hex(4)).write(b"")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink_and_write)
+        with pytest.raises(OSError, match="goes on writing") as raised:
+            tree.remove(within_s=0.1)
+    assert raised.value.errno == errno.ETIMEDOUT and tree.exists()
+    tree.remove()
+    assert not tree.exists()
+
+
+def test_names_of_a_large_folder_are_not_read_at_once(shared: SafePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = shared / "tree"
+    (tree / "below").make_folder(parents=True)
+    for number in range(2000):
+        (tree / "below" / str(number)).write(b"")
+    monkeypatch.delattr(os, "listdir")
+    tree.remove()
+    assert not tree.exists()
 
 
 def test_of_an_absolute_path_no_part_may_be_a_link(tmp_path: Path, shared: SafePath, elsewhere: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unavailable
 from commonage.domain.files import EntryKind
 from commonage.files.safe_path import SafePath
 from commonage.ports.files import Place, Upload
@@ -165,6 +165,42 @@ async def test_remove_deletes_folder_with_content(files: FolderFiles, home: Path
     assert list(home.iterdir()) == []
     with pytest.raises(NotFound):
         await files.remove(ANN, ("folder",))
+
+
+async def test_a_place_behind_a_link_shows_only_where_it_leads(files: FolderFiles, tmp_path: Path) -> None:
+    place = Place(source=str(tmp_path / "course"), link="current")
+    assert (await files.list(place, ())).entries == ()
+    for version in ("v1", "v2"):
+        (tmp_path / "course" / ".versions" / version).mkdir(parents=True)
+        (tmp_path / "course" / ".versions" / version / version).write_text(version)
+    assert (await files.list(place, ())).entries == ()
+    (tmp_path / "course" / "current").symlink_to(".versions/v2")
+    assert [one.name for one in (await files.list(place, ())).entries] == ["v2"]
+    assert await (await files.open(place, ("v2",))).read(0, 9) == b"v2"
+    assert await code_of(files.list(place, (".versions",))) == "file-not-found"
+
+
+async def test_a_large_folder_is_read_to_a_limit(
+    files: FolderFiles, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_files, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(user_files, "_MOST_NAMES", 7)
+    for number in range(10):
+        (home / str(number)).write_text("")
+    listing = await files.list(ANN, ())
+    assert (len(listing.entries), listing.left_out) == (5, 2)
+
+
+async def test_a_removal_that_takes_too_long_says_how_to_go_on(
+    files: FolderFiles, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "folder" / "deep").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(user_files, "_REMOVE_WITHIN_S", 0.0)
+        with pytest.raises(Unavailable, match="delete it again"):
+            await files.remove(ANN, ("folder",))
+    await files.remove(ANN, ("folder",))
+    assert list(home.iterdir()) == []
 
 
 async def test_reads_ranges(files: FolderFiles, home: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -15,8 +14,9 @@ from commonage.api import failures
 from commonage.api.fill import fill, optional_reason
 from commonage.api.routing import BODY, QUERY, Guarded, asks, body_of, caller, context, problems, read_json
 from commonage.control.downloads import MEDIA_TYPE, Download
-from commonage.control.files import PlaceView, Where
+from commonage.control.files import MAX_UPLOAD_BYTES, PlaceView, Where
 from commonage.control.request_limits import Connection
+from commonage.control.uploads import SentPart, receive_part
 from commonage.domain.errors import CommonageError
 from commonage.domain.files import join, parse_path
 from commonage.domain.permissions import Permission
@@ -41,7 +41,15 @@ _OF_A_PLACE = (
 _OF_A_CHANGE = (*_OF_A_PLACE, "volume-read-only", "file-exists", "storage-full")
 _OF_AN_UPLOAD = (*_OF_A_CHANGE, "upload-busy", "upload-offset", "upload-mismatch", "too-many-uploads")
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_Count = Annotated[int, Header(ge=0, le=2**50)]
+_COUNTS = [
+    {
+        "name": name,
+        "in": "header",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_UPLOAD_BYTES},
+    }
+    for name in ("Upload-Offset", "Upload-Length")
+]
 
 
 @router.get("/files/places", summary="List homes and volumes with files", responses=problems())
@@ -84,24 +92,20 @@ async def download(request: Request, query: Annotated[WhereQuery, Query()]) -> R
     CONTENT_PATH,
     summary="Upload a part of a file",
     responses=problems(*QUERY, *_OF_AN_UPLOAD),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _BINARY}}},
+    openapi_extra={
+        "parameters": _COUNTS,
+        "requestBody": {"required": True, "content": {"application/octet-stream": _BINARY}},
+    },
 )
 @asks(Permission.SUBMIT)
-async def upload(
-    request: Request,
-    query: Annotated[UploadQuery, Query()],
-    upload_offset: _Count,
-    upload_length: _Count,
-) -> UploadOut:
+async def upload(request: Request, query: Annotated[UploadQuery, Query()]) -> UploadOut:
     """Append the body at `Upload-Offset`. With `Upload-Length` bytes it becomes the file at `path`, which is complete.
 
     Parts may have any size. After a broken connection get the offset from `/files/uploads`, and go on from there; what
     was received is kept. Offset 0 discards it.
     """
-    files, principal = context(request).control.files, caller(request)
-    part = (query.key, upload_offset, upload_length)
-    offset = await files.receive(principal, _where(query), part, _until_gone(request), replace=query.replace)
-    return UploadOut(offset=offset, complete=offset == upload_length)
+    sent = SentPart(query.key, request.headers, request.stream(), ClientDisconnect, query.replace)
+    return fill(UploadOut, await receive_part(context(request).control.files, caller(request), _where(query), sent))
 
 
 @router.get(
@@ -161,15 +165,6 @@ def _place(view: PlaceView) -> FilePlaceOut:
 
 def _changed(path: str) -> FileChangedOut:
     return FileChangedOut(path=join(parse_path(path)))
-
-
-async def _until_gone(request: Request) -> AsyncIterator[bytes]:
-    """The body; it just ends if the client is gone, so that what came is kept."""
-    try:
-        async for chunk in request.stream():
-            yield chunk
-    except ClientDisconnect:
-        return
 
 
 class _FileResponse(StreamingResponse):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from commonage.cli.workloads.exec import forward
 from commonage.cli.workloads.follow import INTERRUPTED
 from commonage.sdk import relay
 from commonage.sdk.errors import ApiError
+from commonage.units import quoted
 
 if TYPE_CHECKING:
     from commonage.sdk import AsyncClient
@@ -34,6 +37,10 @@ _CHUNK = 32 * 1024
 _CONNECTED = b"connected\n"
 _BUSY = ("too-many-commands", "too-many-requests")
 _BUSY_PAUSE_S = 0.5
+# What comes from a workload, and from whoever named it, gets into arguments of ssh and into files that shells read.
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+_PLAIN_PATH = re.compile(r"[\w./~+-]+")
 
 
 # --- ssh --------------------------------------------------------------------------------------------------------------
@@ -67,8 +74,14 @@ def ssh(
         found = find_workload(client, workload)
         answer = client.execute(found.id, ["/bin/sh", "-c", relay.USER, "ssh"])
     if answer.exit_code != 0:
-        raise Failure(f"{workload} cannot be reached by SSH: {answer.stderr.decode(errors='replace').strip()}")
-    user, name = answer.stdout.decode().strip(), found.name or found.id
+        raise Failure(f"{workload} cannot be reached by SSH: {_shown(answer.stderr)}")
+    user = answer.stdout.decode(errors="replace").removesuffix("\n")
+    if not _USER.fullmatch(user):
+        raise Failure(
+            f"{workload} cannot be reached by SSH: `id -un` gives no name of a user in it, but {quoted(user)}; "
+            "add a user to the image: useradd -m user"
+        )
+    name = found.name if found.name and _HOST.fullmatch(found.name) else found.id
     if as_config:
         click.echo(_config(server, user, name))
         return
@@ -81,6 +94,7 @@ def ssh(
         *(part for one in settings for part in ("-o", one)),
         "-l",
         user,
+        "--",
         f"{name}.commonage",
         *command,
     ]
@@ -131,7 +145,7 @@ def _settings(proxy: str) -> list[str]:
     _public_key()
     return [
         f"ProxyCommand={proxy}",
-        f"IdentityFile={_key_file()}",
+        f"IdentityFile={_quoted_path(str(_key_file()))}",
         "IdentitiesOnly=yes",
         "StrictHostKeyChecking=no",
         "UserKnownHostsFile=/dev/null",
@@ -139,13 +153,21 @@ def _settings(proxy: str) -> list[str]:
     ]
 
 
+def _quoted_path(path: str) -> str:
+    escaped = path.replace("%", "%%")
+    if _PLAIN_PATH.fullmatch(path):
+        return escaped
+    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def _proxy(server: Server, workload: str) -> str:
-    return f"{_ourselves()} ssh --stdio --url {server.url} {workload}"
+    """A line for a shell, in which ssh replaces `%` and a letter."""
+    return shlex.join([*_ourselves(), "ssh", "--stdio", "--url", server.url, workload]).replace("%", "%%")
 
 
-def _ourselves() -> str:
+def _ourselves() -> list[str]:
     program = shutil.which("commonage")
-    return program if program is not None else f"{sys.executable} -m commonage"
+    return [program] if program is not None else [sys.executable, "-m", "commonage"]
 
 
 def _config(server: Server, user: str, name: str) -> str:
@@ -268,4 +290,12 @@ async def _copy(running: Exec, reader: asyncio.StreamReader, writer: asyncio.Str
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     if running.exit_code and said:
-        click.echo(f"commonage: port {port}: {said.decode(errors='replace').strip()}", err=True)
+        click.echo(f"commonage: port {port}: {_shown(said)}", err=True)
+
+
+def _shown(said: bytes) -> str:
+    """Lines of a workload without what a terminal would obey."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return "\n".join(
+        "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line) for line in lines
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from urllib.parse import urlencode
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +13,7 @@ from starlette.routing import Route
 from commonage import messages
 from commonage.control.downloads import MEDIA_TYPE
 from commonage.control.files import Where
+from commonage.control.uploads import SentPart, receive_part
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.files import Entry, Listing, join, parse_path
 from commonage.portal.auth import HOME, Visitor
@@ -76,14 +78,12 @@ class _Page:
     async def upload(self, request: Request, visitor: Visitor) -> Response:
         query = request.query_params
         try:
-            part = (query.get("key", ""), _count(request, "Upload-Offset"), _count(request, "Upload-Length"))
             replace = query.get("replace") == "true"
-            offset = await self._files.receive(
-                visitor.principal, _where(query), part, _until_gone(request), replace=replace
-            )
+            sent = SentPart(query.get("key", ""), request.headers, request.stream(), ClientDisconnect, replace)
+            done = await receive_part(self._files, visitor.principal, _where(query), sent)
         except CommonageError as error:
             return _failure(error)
-        return JSONResponse({"offset": offset, "complete": offset == part[2]})
+        return JSONResponse(asdict(done))
 
     async def uploaded(self, request: Request, visitor: Visitor) -> Response:
         query = request.query_params
@@ -138,22 +138,6 @@ def _plain(name: str) -> str:
             "A name must not be empty or have a slash. Enter another name.", field="name", code="invalid-path"
         )
     return name
-
-
-def _count(request: Request, header: str) -> int:
-    text = request.headers.get(header, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 17):
-        raise InvalidInput(f"The header {header} must be a number of bytes.", field=header, code="upload-mismatch")
-    return int(text)
-
-
-async def _until_gone(request: Request) -> AsyncIterator[bytes]:
-    """The body; it just ends if the browser is gone, so that what came is kept."""
-    try:
-        async for chunk in request.stream():
-            yield chunk
-    except ClientDisconnect:
-        return
 
 
 def _failure(error: CommonageError) -> Response:

@@ -67,6 +67,25 @@ async def test_only_pages_of_the_portal_may_upload(ann: Person, tmp_path: Path) 
     assert not (tmp_path / "homes" / "ann" / "a").exists()
 
 
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded"])
+async def test_an_upload_without_a_token_is_refused_before_its_body_is_read(ann: Person, kind: str) -> None:
+    read = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        for chunk in (b"--x\r\n", b'Content-Disposition: form-data; name="a"; filename="a"\r\n\r\n', b"y" * 10):
+            read += 1
+            yield chunk
+
+    answer = await ann.client.patch(
+        f"{PORTAL_PATH}data/content",
+        params={"path": "a", "key": KEY},
+        content=body(),
+        headers={"Content-Type": kind, "Upload-Offset": "0", "Upload-Length": "9", "HX-Request": "true"},
+    )
+    assert (answer.status_code, read) == (403, 0)
+
+
 async def test_folders_and_names_are_changed_by_forms(ann: Person, tmp_path: Path) -> None:
     home = tmp_path / "homes" / "ann"
     made = await ann.post("data/folder", {"path": "", "name": "new"})
