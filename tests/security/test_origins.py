@@ -94,7 +94,9 @@ def _caddy(folder: Path, *, port: int, **variables: str) -> Iterator[None]:
     subprocess.run([uv, "pip", "install", "--quiet", "--target", folder / "program", *wanted], check=True)
     [program] = [one for one in folder.glob("program/**/caddy") if one.is_file() and os.access(one, os.X_OK)]
     file = folder / "Caddyfile"
-    file.write_text((ROOT / "deploy/caddy/Caddyfile").read_text().replace("/var/lib/caddy", str(folder / "data")))
+    written = (ROOT / "deploy/caddy/Caddyfile").read_text().replace("/var/lib/caddy", str(folder / "data"))
+    # Port 80 belongs to the tests of `--domain`, which may run at the same time.
+    file.write_text(written.replace("\tadmin off\n", f"\tadmin off\n\thttp_port {free_port()}\n"))
     environment = {**os.environ, **variables, "COMMONAGE_PORT": str(port), "HOME": str(folder)}
     with (folder / "log").open("ab") as log:
         running = subprocess.Popen(

@@ -184,7 +184,7 @@ class _Server:
             listened = [(settings.bind, settings.port), *((settings.https_bind, one) for one in edge)]
             await wait_until_free(data.path, *listened)
         port = settings.port or free_port(settings.bind)
-        ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
+        ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port), port)
         origins = origins_of(settings, port)
         inner = (ports.control, ports.hub, ports.proxy_api)
         plan = HubPlan(data.path, settings, port, *inner, origins.hub, origins.sessions)

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import socket
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -90,33 +91,37 @@ def local_host(bind: str) -> str:
     return {"0.0.0.0": LOOPBACK, "::": "[::1]", "": LOOPBACK}.get(bind, in_url(bind))
 
 
-def keep_ports(data_dir: Path, wanted: Ports) -> Ports:
-    """The loopback ports: the requested ones; for 0, the one of the last start, or a free one that is kept."""
+def keep_ports(data_dir: Path, wanted: Ports, port: int = 0) -> Ports:
+    """The loopback ports: the requested ones; for 0, the one of the last start, or a free one that is kept.
+
+    They differ from each other and from the server's `port`.
+    """
     file = data_dir / "ports.json"
     kept = _kept_ports(file)
-    ports = Ports(
-        wanted.control or _still_free(kept.control),
-        wanted.hub or _still_free(kept.hub),
-        wanted.proxy_api or _still_free(kept.proxy_api),
-    )
+    taken = {port, *astuple(wanted)}
+    numbers = []
+    for own, last in zip(astuple(wanted), astuple(kept), strict=True):
+        numbers.append(own or _still_free(last, taken))
+        taken.add(numbers[-1])
+    ports = Ports(*numbers)
     if ports != kept:
         write_private(file, json.dumps(asdict(ports)))
     return ports
 
 
-def free_port(bind: str = LOOPBACK) -> int:
+def free_port(bind: str = LOOPBACK, besides: Container[int] = ()) -> int:
     for port in random.SystemRandom().sample(_OUR_PORTS, len(_OUR_PORTS)):
-        if is_free(bind, port):
+        if port not in besides and is_free(bind, port):
             return port
     raise PortError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
 
 
-def _still_free(kept: int) -> int:
-    if kept and is_free(LOOPBACK, kept):
+def _still_free(kept: int, taken: Container[int]) -> int:
+    if kept and kept not in taken and is_free(LOOPBACK, kept):
         return kept
     if kept:
         log.warning("port %d of the last start is in use; sessions from before may not reach the hub", kept)
-    return free_port()
+    return free_port(besides=taken)
 
 
 def _kept_ports(file: Path) -> Ports:

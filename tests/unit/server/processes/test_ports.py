@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from commonage.server.processes import ports as ports_module
 from commonage.server.processes.ports import PortError, Ports, check, is_free, keep_ports, listen, wait_until_free
 
 
@@ -44,6 +45,15 @@ def test_loopback_ports_stay_the_same(tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text("{torn")
     assert keep_ports(tmp_path, Ports(1, 2, 3)) == Ports(1, 2, 3)
     assert json.loads((tmp_path / "ports.json").read_text()) == {"control": 1, "hub": 2, "proxy_api": 3}
+
+
+def test_loopback_ports_differ_from_each_other_and_from_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_990, 19_994))
+    monkeypatch.setattr(ports_module, "is_free", lambda *_: True)
+    found = keep_ports(tmp_path, Ports(0, 0, 0), 19_991)
+    assert {found.control, found.hub, found.proxy_api} == {19_990, 19_992, 19_993}
 
 
 @pytest.mark.anyio
