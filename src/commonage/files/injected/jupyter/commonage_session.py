@@ -29,9 +29,9 @@ KEEP_S = 7200
 SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "xonsh", "login", "su", "sudo", "tmux", "screen")
 """They wait for input, or hold shells whose own terminals are looked at."""
 QUIET = re.compile(
-    r"tensorboard|visdom|pandoc|git(-.*)?|.*(langserver|language-server|lsp).*|(ssh|gpg)-agent|dbus-(daemon|launch)"
+    r"sleep|tensorboard|visdom|pandoc|git(-.*)?|.*(langserver|language-server|lsp).*|(ssh|gpg)-agent|dbus-(daemon|launch)"
 )
-"""Programs that nobody works in or waits for."""
+"""Programs that nobody works in or waits for. A container's start script sleeps beside its server."""
 INTERPRETERS = re.compile(r"python[\d.]*|node|nodejs|sh|bash|perl")
 CONNECTIONS = ("sshd", "sshd-session", "dropbear")
 BUSY_CPU = 0.2
