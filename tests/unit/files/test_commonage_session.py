@@ -192,10 +192,18 @@ def beside_the_server(attempt: str, folder: Path, *command: str) -> Iterator[Non
 
 
 def test_a_program_without_a_terminal_beside_the_server_is_use(watch: Any, attempt: str, tmp_path: Path) -> None:
-    with beside_the_server(attempt, tmp_path, "sleep", "600"):
-        wait_until(lambda: looks(watch).programs == ["sleep"], within_s=60)
+    train = tmp_path / "train"
+    train.symlink_to(shutil.which("sleep") or "/bin/sleep")
+    with beside_the_server(attempt, tmp_path, str(train), "600"):
+        wait_until(lambda: looks(watch).programs == ["train"], within_s=60)
         assert watch.is_busy and watch.is_measured
     wait_until(lambda: not looks(watch).is_busy, within_s=60)
+
+
+def test_a_program_that_sleeps_beside_the_server_is_none(watch: Any, attempt: str, tmp_path: Path) -> None:
+    with beside_the_server(attempt, tmp_path, "sh", "-c", f": >{tmp_path}/began; sleep 600; true"):
+        wait_until((tmp_path / "began").exists, within_s=60)
+        assert not looks(watch).is_busy
 
 
 def test_a_shell_beside_the_server_is_none(watch: Any, attempt: str, tmp_path: Path) -> None:
