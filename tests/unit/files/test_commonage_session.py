@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tests.fakes.waiting import wait_until
 
@@ -73,7 +74,13 @@ def kernels() -> Kernels:
 
 
 @pytest.fixture
-def watch(module: Any, kernels: Kernels, attempt: str) -> Any:
+def watch(module: Any, kernels: Kernels, attempt: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """This process is the session's server. It may have other children, such as the Docker daemon of other tests."""
+    earlier = {child.pid for child in psutil.Process().children(recursive=True)}
+    children = module._children
+    monkeypatch.setattr(
+        module, "_children", lambda there: children({pid: one for pid, one in there.items() if pid not in earlier})
+    )
     found = module.Watch(SimpleNamespace(kernel_manager=kernels, web_app=SimpleNamespace(settings={})), attempt)
     found.active_at -= 1000
     return found
