@@ -110,7 +110,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "no-gpu": ("No GPU to release", "The workload is no session, holds no GPU, or cannot run without one."),
         "file-exists": ("File exists", "A file or folder of this name exists; choose another name, or replace it."),
-        "files-not-here": ("Files not here", "The volume's files are not on the control plane's machine."),
+        "files-not-here": (
+            "Files at another site",
+            "Only files on the machine of the control plane can be listed and changed.",
+        ),
         "storage-full": ("Storage full", "The disk, a quota or a limit is full; delete files that are not needed."),
         "upload-busy": ("Upload in progress", "Another request sends to the same upload."),
         "upload-offset": ("Wrong offset", "The upload has another size; get its offset, and go on from there."),

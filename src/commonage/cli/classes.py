@@ -125,7 +125,7 @@ def _print_document(one: ClassOut) -> None:
 
 @classes.command("set")
 @click.argument("name")
-@click.option("--tenant", metavar="NAME", help="Tenant whose quota the seats count towards.")
+@click.option("--tenant", metavar="NAME", help="Tenant whose quota the seats use.")
 @click.option("--title", metavar="TEXT", help="Title to show.")
 @click.option("--roster", type=_FILE, metavar="FILE", help="CSV file with the user names of the students.")
 @click.option("--user", "users", multiple=True, metavar="USER", help="A student. Repeat it for several.")
@@ -200,7 +200,9 @@ def _read(path: Path) -> str:
 @classes.command("roster")
 @click.argument("name")
 @click.option("--add", "add", multiple=True, metavar="USER", help="Add a student.")
-@click.option("--remove", "remove", multiple=True, metavar="USER", help="Remove a student, whose session stops.")
+@click.option(
+    "--remove", "remove", multiple=True, metavar="USER", help="Remove a student, and stop the student's session."
+)
 @prints(_print_document)
 def roster(client: Client, name: str, add: tuple[str, ...], remove: tuple[str, ...]) -> ClassOut:
     """Add students to a class, or remove them. It takes effect at once, also during a meeting.

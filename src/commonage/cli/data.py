@@ -27,7 +27,7 @@ HOME = "home"
 _MIB = 1024 * 1024
 
 _tenant = click.option(
-    "--tenant", metavar="TENANT", help="Tenant whose files of the volume are meant, if each tenant has its own."
+    "--tenant", metavar="TENANT", help="Tenant whose folder of the volume to use, if each tenant has one."
 )
 
 

@@ -60,7 +60,7 @@ class ClassEntry(Form):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")] = Field(
         description="Name of the class, and of each student's session in it."
     )
-    tenant: SubjectName = Field(description="Tenant whose quota the seats count towards.")
+    tenant: SubjectName = Field(description="Tenant whose quota the seats use.")
     title: Annotated[str, Field(max_length=128)] = Field("", description="Name as it is shown.")
     users: tuple[Annotated[str, Field(pattern=USER)], ...] = Field(
         (), max_length=MAX_SEATS, description="Students, by their user names in JupyterHub."

@@ -1,4 +1,4 @@
-"""`commonage ssh` and `commonage port-forward`: reach a running workload from one's own machine.
+"""`commonage ssh` and `commonage port-forward`: reach a running workload from the user's computer.
 
 Both run a program in the workload and speak to it over the WebSocket of `exec`; so they work on every engine and site,
 with the permission of `exec`, and no port of a node is opened.
@@ -87,7 +87,7 @@ def ssh(
         return
     program = shutil.which("ssh")
     if program is None:
-        raise Failure("ssh is not on this machine; install the OpenSSH client", MISUSED)
+        raise Failure("ssh is not installed; install the OpenSSH client", MISUSED)
     settings = [*_settings(_proxy(server, found.id)), *options]
     arguments = [
         program,
@@ -131,7 +131,7 @@ def _public_key() -> str:
     if not key.exists():
         maker = shutil.which("ssh-keygen")
         if maker is None:
-            raise Failure("ssh-keygen is not on this machine; install the OpenSSH client", MISUSED)
+            raise Failure("ssh-keygen is not installed; install the OpenSSH client", MISUSED)
         key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = key.with_name(f".new-{os.getpid()}")
         subprocess.run([maker, "-q", "-t", "ed25519", "-N", "", "-C", "commonage", "-f", str(fresh)], check=True)
