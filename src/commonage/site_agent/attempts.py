@@ -218,9 +218,6 @@ class Attempts:
         await self._file.write(("UPDATE attempts SET start = NULL, refusal = ? WHERE id = ?", values))
         self._statuses.refuse(end)
 
-    async def stop(self, attempt_id: str, grace_s: float) -> None:
-        await self._engine.stop(attempt_id, grace_s)
-
     async def forget(self, attempt_id: str) -> None:
         """No effect on one that has not ended."""
         known = self._statuses.get(attempt_id)
