@@ -146,6 +146,15 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: starting -------------------------------------------------------------------------------
 
+    async def _clear(self) -> None:
+        try:
+            in_use = [run.request.environment for run in self._table]
+            removed = await self._in_thread(partial(self._environments.remove_replaced, time.time(), in_use))
+        except OSError as error:
+            raise EngineFailure(f"an environment that was replaced cannot be removed: {error}") from error
+        for folder in removed:
+            _log.info("removed %s, which was replaced and not used for a month", folder)
+
     def _accept(self, request: StartRequest) -> Run:
         return self._note(request, self._port_for(request))
 
