@@ -116,7 +116,8 @@ class Attempts:
     async def _start(self, wanted: Start) -> None:
         attempt_id = wanted.request.attempt_id
         known = self._of_cron_jobs.get(attempt_id)
-        if self._statuses.get(attempt_id) is not None or (known is not None and known.own):
+        own = known is not None and known.own
+        if own or self._statuses.get(attempt_id) is not None or self._statuses.is_forgotten(attempt_id):
             return
         await self._accept(wanted, own=False)
         try:
@@ -185,6 +186,19 @@ class Attempts:
             if attempt_id in self._starting:
                 continue
             await self._begin_or_refuse(from_json(Start, json.loads(start), ignore_unknown=True))
+
+    async def clear(self) -> None:
+        """Drop the attempts that were begun and that the engine does not know any more: they were forgotten there.
+
+        A crash, or a start that arrived late by a half-open link, leaves such. They would hold their allocation.
+        Raises EngineFailure, Unavailable.
+        """
+        rows = await self._file.read("SELECT id FROM attempts WHERE start IS NULL AND refusal IS NULL")
+        begun = {attempt_id for (attempt_id,) in rows} - self._starting.keys()
+        known = {one.attempt_id for one in await self._engine.statuses()} if begun else set()
+        for attempt_id in begun - known:
+            _log.warning("attempt %s is dropped: the engine does not know it any more", attempt_id)
+            await self._drop(attempt_id)
 
     async def _begin_or_refuse(self, wanted: Start) -> None:
         try:
