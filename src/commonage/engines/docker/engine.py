@@ -86,10 +86,11 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        if settings.warm_containers and os.geteuid() == 0 and self._daemon.owner.host_uid == 0:
-            place = self._data / "docker" / "warm"
-            is_busy = self._start_limiter.is_busy
-            self._warm = WarmContainers(self._client, place, settings.warm_containers, self._in_thread, is_busy)
+        if settings.warm_containers and os.geteuid() == 0:  # it mounts folders in them
+            self._warm = WarmContainers(
+                self._client, self._data / "docker" / "warm", settings.warm_containers, self._daemon.owner,
+                self._in_thread, self._start_limiter.is_busy,
+            )  # fmt: skip
             self._keep("keep warm containers", self._warm.keep)
         launcher = Launcher(
             defaults, injected, settings, self._client, self._daemon, self._networks, self._devices,

@@ -4,6 +4,7 @@ import asyncio
 import json
 import tarfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ HTTPServer(("0.0.0.0", int(os.environ["COMMONAGE_PORT"])), BaseHTTPRequestHandle
 """
 
 
-@pytest.fixture
-async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
+@asynccontextmanager
+async def rig_on(data: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
     buffer = BytesIO(minimal_image())
     with tarfile.open(fileobj=buffer, mode="a") as archive:
         info = tarfile.TarInfo("usr/bin/jupyterhub-singleuser")
@@ -53,7 +54,13 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
         archive.addfile(info, BytesIO(_PROGRAM))
     path = "/images/create?fromSrc=-&repo=commonage-warm-test&tag=1"
     await asyncio.to_thread(lambda: dockerd.ask("POST", path, content=buffer.getvalue()))
-    async with docker_rig(tmp_path, dockerd, warm_containers=1) as rig:
+    async with docker_rig(data, dockerd, warm_containers=1) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
+    async with rig_on(tmp_path, dockerd) as rig:
         yield rig
 
 
@@ -191,3 +198,15 @@ async def test_waiting_containers_go_with_the_engine_and_sessions_stay(rig: Dock
     assert not [name for name in named(dockerd) if name.startswith(_WAITING)]
     after = await rig.phase(request.attempt_id, Phase.RUNNING)
     assert (after.phase, after.started_at) == (Phase.RUNNING, before.started_at)
+
+
+async def test_a_session_starts_warm_where_the_daemon_maps_users(tmp_path: Path, mapping: Dockerd) -> None:
+    async with rig_on(tmp_path / "data", mapping) as rig:
+        await running(rig, session(rig, "ada"))
+        container = await waiting(rig, mapping)
+        request = session(rig, "bob")
+        _, told = await running(rig, request)
+        assert named(mapping)[f"/commonage-{request.attempt_id}"] == container
+        assert (told["user"], told["homes"]) == (0, ["bob"])
+        told_in = rig.data / "workspaces" / "bob" / request.attempt_id
+        assert told_in.stat().st_uid == 300000

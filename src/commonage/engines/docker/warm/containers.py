@@ -22,11 +22,13 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.engines.containers.daemon.descriptions import bind
+from commonage.engines.containers.files.control_folder import Owner, give
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.translate import container_name
 from commonage.engines.docker.warm.description import key_of
 from commonage.engines.docker.warm.mounts import Folder, mount_in, namespace_of
 from commonage.engines.rundir.tasks import InThread
+from commonage.files.safe_path import SafePath
 
 _log = logging.getLogger(__name__)
 _COMES_WITHIN_S = 60.0
@@ -69,12 +71,16 @@ class _KindOfSession:
 
 
 class WarmContainers:
-    """At most `most` wait at once. `folder` has their sockets; `is_busy`: sessions are starting now."""
+    """At most `most` wait at once. `folder` has their sockets, for containers of `owner`.
+
+    `is_busy`: sessions are starting now.
+    """
 
     def __init__(
-        self, client: Client, folder: Path, most: int, in_thread: InThread, is_busy: Callable[[], bool]
+        self, client: Client, folder: Path, most: int, owner: Owner, in_thread: InThread, is_busy: Callable[[], bool]
     ) -> None:
         self._client = client
+        self._owner = owner
         self._folder = folder
         self._most = most
         self._in_thread = in_thread
@@ -173,6 +179,7 @@ class WarmContainers:
         try:
             server = await asyncio.start_unix_server(on_link, place / "link")
             try:
+                await self._in_thread(lambda: give(SafePath(place) / "link", self._owner))
                 host = config["HostConfig"]
                 link = bind(str(place), _INSIDE, writable=False)
                 made = await self._client.create(
