@@ -86,7 +86,8 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        if settings.warm_containers and os.geteuid() == 0:  # it mounts folders in them
+        # It mounts folders in them: as root, and with the containers' processes in sight.
+        if settings.warm_containers and os.geteuid() == 0 and self._daemon.started_at is not None:
             self._warm = WarmContainers(
                 self._client, self._data / "docker" / "warm", settings.warm_containers, self._daemon.owner,
                 self._in_thread, self._start_limiter.is_busy,
