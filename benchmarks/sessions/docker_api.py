@@ -80,14 +80,14 @@ def until_none_runs(url: str, image: str) -> None:
     asyncio.run(ask())
 
 
-def until_waiting(url: str, label: str, count: int) -> None:
-    """Wait until this number of containers with the label run, and have had time to load their libraries."""
+def until_waiting(url: str, count: int) -> None:
+    """Wait until this number of our warm containers run, and have had time to load their libraries."""
 
     async def ask() -> None:
         async with _client(url) as client:
-            give_up = time.perf_counter() + 30 + 10 * count
+            give_up = time.perf_counter() + 120 + 30 * count
             while time.perf_counter() < give_up:
-                filters = json.dumps({"label": [label], "name": ["commonage-warm-"], "status": ["running"]})
+                filters = json.dumps({"name": ["commonage-warm-"], "status": ["running"]})
                 running = await _ask(client, "GET", "/containers/json", params={"filters": filters})
                 if len(running) >= count:
                     await asyncio.sleep(_LOADS_S)

@@ -76,7 +76,7 @@ class Setting:
         if "swarmspawner" in self.baselines or self.engine == "swarm":
             until_none_runs(self.docker_url, self.image)
         if self.engine == "docker" and self.warm:
-            until_waiting(self.docker_url, "commonage.warm", self.warm)
+            until_waiting(self.docker_url, self.warm)
 
 
 @dataclass(frozen=True, slots=True)
