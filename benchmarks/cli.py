@@ -41,6 +41,9 @@ BENCHMARKS = {
     "local-swarm": Benchmark(
         "benchmarks.sessions.local_swarm:local_swarm", "Run sessions or swarm on a Swarm made on this machine."
     ),
+    "local-docker": Benchmark(
+        "benchmarks.sessions.local_swarm:local_docker", "Run sessions on a Docker daemon made on this machine."
+    ),
     "gpu": Benchmark("benchmarks.gpu.gpu:gpu", "GPU shares on a node with GPUs: do they hold, what do they cost."),
 }
 

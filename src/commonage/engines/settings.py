@@ -111,7 +111,12 @@ class ContainerSettings(EngineSettings):
 
 @dataclass(frozen=True)
 class DockerSettings(ContainerSettings, LocalNodeSettings):
-    """Settings of one Docker engine."""
+    """Settings of one Docker engine.
+
+    `warm_containers`: how many containers wait for sessions, at most.
+    """
+
+    warm_containers: int = 0
 
 
 @dataclass(frozen=True)
