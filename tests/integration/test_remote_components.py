@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from tests.fakes.waiting import until
-from tests.integration.hub_installation import Control, Installation
+from tests.integration.hub_installation import Control, sign_in
 
 from commonage.server.processes.ports import free_port
 from commonage.server.processes.remote import remote_plan, run_remote_component
@@ -80,22 +80,22 @@ async def test_users_sign_in_and_routes_survive_a_lost_pod(tmp_path: Path) -> No
     hub = settings_of(tmp_path, "hub", ports)
     url = f"http://127.0.0.1:{ports['port']}"
     async with serving(control.app, ports["control_port"]):
-        async with pod("hub", hub), pod("proxy", settings_of(tmp_path, "proxy", ports)):
-            async with httpx2.AsyncClient(base_url=url, follow_redirects=True, trust_env=False, timeout=30) as browser:
-                await until_status(browser, "/hub/health", 200)
-                page = await Installation.sign_in(_at(url), browser, "ada", secrets.users_password)
-                assert page.url.path.startswith("/services/commonage/")
+        async with (
+            pod("hub", hub),
+            pod("proxy", settings_of(tmp_path, "proxy", ports)),
+            httpx2.AsyncClient(base_url=url, follow_redirects=True, trust_env=False, timeout=30) as browser,
+        ):
+            await until_status(browser, "/hub/health", 200)
+            page = await sign_in(browser, "ada", secrets.users_password)
+            assert page.url.path.startswith("/services/commonage/")
         assert not list((tmp_path / "hub").rglob("*.toml"))  # no file of routes
         # Both pods are replaced; the proxy's folder is lost.
-        async with pod("proxy", settings_of(tmp_path, "another-proxy", ports)), pod("hub", hub):
-            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as browser:
-                await until_status(browser, "/hub/health", 200)
-
-
-def _at(url: str) -> Any:
-    made = object.__new__(Installation)
-    made.url = url
-    return made
+        async with (
+            pod("proxy", settings_of(tmp_path, "another-proxy", ports)),
+            pod("hub", hub),
+            httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as browser,
+        ):
+            await until_status(browser, "/hub/health", 200)
 
 
 async def test_the_control_plane_serves_rules_to_those_who_know_the_token() -> None:

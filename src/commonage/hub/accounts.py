@@ -122,8 +122,9 @@ def limit_older_tokens(db: Session, lifetime_s: int) -> int:
 
 
 class CommonageHub(JupyterHub):
-    """JupyterHub that at its start also applies the current settings to existing users and tokens, and serves its routes
-    to a proxy that shares no folder with it.
+    """JupyterHub that at its start also applies the current settings to existing users and tokens.
+
+    It serves its routes to a proxy that shares no folder with it.
     """
 
     def init_handlers(self) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from jupyterhub import orm
 from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
-from jupyterhub_traefik_proxy.traefik_utils import deep_merge, generate_rule
+from jupyterhub_traefik_proxy.traefik_utils import generate_rule
 from traitlets import Bool, Bytes, List, Unicode
 
 from commonage.wire.hub import API_PATH, DOCS_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
@@ -118,12 +118,10 @@ class GuardedProxy(TraefikFileProviderProxy):
                 found.append((spawner.proxy_spec, spawner.server.host, data))
         for routespec, target, data in found:
             rules, kept = self._dynamic_config_for_route(self.validate_routespec(routespec), target, data)
-            self._merge({**rules, "jupyterhub": kept})
+            for kind, own in rules["http"].items():
+                self.dynamic_config["http"][kind] |= own
+            self.dynamic_config["jupyterhub"]["routes"] |= kept["routes"]
         self._persist_dynamic_config()
-
-    def _merge(self, rules: dict[str, Any]) -> None:
-        merged: dict[str, Any] = deep_merge(self.dynamic_config, rules)
-        self.dynamic_config = merged
 
     def served_rules(self) -> bytes | None:
         """The rules as JSON; None until the routes of all sessions are among them."""

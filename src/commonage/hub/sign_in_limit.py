@@ -70,7 +70,9 @@ def install(per_minute: int, proxies: Sequence[str] = ()) -> None:
     async def limited(self: Authenticator, handler: Any, data: Any) -> Any:
         if not data:  # a user who returns from another site's sign-in has given no password here
             return await authenticate(self, handler, data)
-        address = client_address(handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip, trusted)
+        address = client_address(
+            handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip, trusted
+        )
         name = str(data.get("username", "") if isinstance(data, Mapping) else "").strip().lower()[:_LONGEST_NAME]
         wait_s = limit.take(address, name)
         if wait_s:

@@ -191,19 +191,14 @@ class _Server:
         https = https_plan(plan)
         control_socket = listen(plan.inner_bind, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
-            for address in plan.addresses.values():
-                check(address, port, "--port")
-            for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
-                check(LOOPBACK, number, variable)
+            _check_free(plan)
         if https is not None:
             await asyncio.to_thread(check_https, https)
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
             started = await self._open(closing, plan, control_socket)
-        if not plan.is_remote:  # others start them, in any order
-            with self._terminal.step("sign-in and proxy"):
-                await self._start_children(closing, plan)
+        await self._start_children(closing, plan)
         local_url = f"http://{LOOPBACK}:{plan.control_port}"
         notes = [] if https is None else await self._start_https(closing, https)
         self._data.announce(
@@ -232,13 +227,16 @@ class _Server:
         return started
 
     async def _start_children(self, closing: AsyncExitStack, plan: HubPlan) -> None:
-        children = hub_children(plan)
-        if self._settings.children == "own":
-            await closing.enter_async_context(Supervisor(children))
-            await _until_portal_answers(plan, _PORTAL_WITHIN_S)
-        else:
-            write_components(children, plan.data_dir)
-            await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
+        if plan.is_remote:  # others start them, in any order
+            return
+        with self._terminal.step("sign-in and proxy"):
+            children = hub_children(plan)
+            if self._settings.children == "own":
+                await closing.enter_async_context(Supervisor(children))
+                await _until_portal_answers(plan, _PORTAL_WITHIN_S)
+            else:
+                write_components(children, plan.data_dir)
+                await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
 
     async def _start_https(self, closing: AsyncExitStack, plan: HttpsPlan) -> list[str]:
         """Start Caddy and wait for its certificate. Returns notes for the admin."""
@@ -330,6 +328,14 @@ async def _kill_attempts(components: Components) -> int:
             count += 1
             await engine.stop(status.attempt_id, 0)
     return count
+
+
+def _check_free(plan: HubPlan) -> None:
+    """Raises PortError if hub or proxy could not listen."""
+    for address in plan.addresses.values():
+        check(address, plan.port, "--port")
+    for number, variable in ((plan.hub_port, "COMMONAGE_HUB_PORT"), (plan.proxy_api_port, "COMMONAGE_PROXY_API_PORT")):
+        check(LOOPBACK, number, variable)
 
 
 async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:

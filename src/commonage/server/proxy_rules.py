@@ -1,4 +1,4 @@
-"""How the proxy gets its rules: from files of a shared folder, or over HTTP where hub, control plane and proxy share none.
+"""How the proxy gets its rules: from files of a shared folder, or over HTTP where there is no such folder.
 
 Over HTTP the proxy asks. So a proxy that starts has all rules at once, any number of proxies can run, and hub and
 control plane need not know them. While one of them does not answer, its last rules stay in force.
@@ -122,9 +122,7 @@ async def follow_rules(source: RulesSource, token: str, every_s: float = _EVERY_
             await asyncio.sleep(every_s)
 
 
-async def _fetch(
-    client: httpx2.AsyncClient, source: RulesSource, token: str, tag: str
-) -> tuple[str | None, str]:
+async def _fetch(client: httpx2.AsyncClient, source: RulesSource, token: str, tag: str) -> tuple[str | None, str]:
     """The rules and their tag; None if they are still those of `tag`. Raises httpx2.HTTPError, ValueError."""
     headers: Mapping[str, str] = {"Authorization": f"token {token}", **({"If-None-Match": tag} if tag else {})}
     answer = await client.get(source.url, headers=headers)

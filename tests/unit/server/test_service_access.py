@@ -58,7 +58,8 @@ async def test_a_service_that_sends_a_little_without_end_does_not_hold_its_check
                 await asyncio.sleep(0.05)
 
     access = TraefikServices(
-        RulesFile(Path("/rules/services.yaml")).put, "http://127.0.0.1:1", ("http",), None, "", within_s=0.3)
+        RulesFile(Path("/rules/services.yaml")).put, "http://127.0.0.1:1", ("http",), None, "", within_s=0.3
+    )
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     try:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

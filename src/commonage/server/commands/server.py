@@ -107,6 +107,7 @@ def component(resolved: Resolved, name: str) -> None:
       commonage component hub --data-dir /var/lib/commonage
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a proxy asks for its rules several times a second
     asyncio.run(_run(name, resolved.settings))
 
 

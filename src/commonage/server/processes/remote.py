@@ -35,7 +35,9 @@ async def run_remote_component(name: str, settings: Settings, stopping: asyncio.
     elif name == "proxy":
         await _run_proxy(plan, read_given_secret(settings.secrets_dir, "proxy_token"), stopping)
     else:
-        raise ComponentError(f"Unknown component {name[:40]!r}. With children = remote the components are hub and proxy.")
+        raise ComponentError(
+            f"Unknown component {name[:40]!r}. With children = remote the components are hub and proxy."
+        )
 
 
 def remote_plan(settings: Settings) -> HubPlan:
