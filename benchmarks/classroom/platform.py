@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.server import resident_mib
 
 CONTROL_PLANE = "control plane"
-_PARTS = {"hub": "jupyterhub", "proxy": "traefik", "edge": "caddy"}
-"""By a word of the command."""
+_PROGRAMS = {"traefik": "proxy", "caddy": "edge"}
+_MODULES = {"commonage.hub": "hub"}
 _EVERY_S = 1.0
 
 
@@ -21,9 +21,9 @@ class Platform:
 
     def __init__(self, pid: int) -> None:
         self._pids = {CONTROL_PLANE: pid}
-        for child in _children(pid):
-            words = Path(f"/proc/{child}/cmdline").read_bytes().decode(errors="replace")
-            self._pids.update({part: child for part, word in _PARTS.items() if word in words})
+        for child in _descendants(pid):
+            if part := _part(child):
+                self._pids[part] = child
         self._before = self._cpu_s()
         self._began = time.monotonic()
         self.memory_mib = dict.fromkeys(self._pids, 0.0)
@@ -51,13 +51,19 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _children(parent: int) -> list[int]:
-    found = []
+def _part(pid: int) -> str | None:
+    """Of the platform, by the command."""
+    program, *words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    return _PROGRAMS.get(Path(program).name) or next((_MODULES[word] for word in words if word in _MODULES), None)
+
+
+def _descendants(parent: int) -> list[int]:
+    children = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and int(_stat(int(entry.name))[1]) == parent:
-                found.append(int(entry.name))
-    return found
+                children.append(int(entry.name))
+    return [*children, *(one for child in children for one in _descendants(child))]
 
 
 def _stat(pid: int) -> list[str]:
