@@ -270,6 +270,7 @@ def figures(plan: Plan, day: Day) -> list[Figure]:
         *_spread("new kernel, first cell", times.first_cell, "s", f"{len(times.first_cell)} kernels"),
         *_spread("cell", [one * 1000 for one in times.cell], "ms", f"{len(times.cell)}, each writes a file and syncs"),
         *_spread("TensorBoard opens", times.tensorboard, "s", "its process starts; page and data"),
+        Figure("TensorBoard is reloaded", times.reloads, "times", "it did not start within a minute"),
         *_spread("material arrives", times.material, "s", "from the end of the push to the student's copy; poll: 30 s"),
         *_spread("restart", times.restart, "s", "from Stop to the page of the new session"),
         *_spread(
