@@ -30,6 +30,9 @@ BENCHMARKS = {
         "benchmarks.control.retention:retention", "A year of ended workloads: size, lists, deletion."
     ),
     "faults": Benchmark("benchmarks.faults.faults:faults", "A day of faults: is anything lost, doubled or leaked?"),
+    "class": Benchmark(
+        "benchmarks.classroom.classroom:classroom", "A tutorial day: fifty students on a Swarm, one worker dies."
+    ),
     "process-engine": Benchmark("benchmarks.control.process_engine:process_engine", "The process engine alone."),
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."
