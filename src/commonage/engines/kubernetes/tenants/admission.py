@@ -191,8 +191,9 @@ def _own(settings: KubernetesPolicySettings) -> Policy:
             Rule(ours, "Commonage changes only its tenants' namespaces. Check the prefix in its settings."),
             Rule(
                 "request.kind.kind != 'RoleBinding' || request.operation == 'DELETE'"
-                f" || object.roleRef.kind == 'ClusterRole' && object.roleRef.name == {_cel(tenant_role_name(settings))}"
-                " && object.?subjects.orValue([]).all(s, s.kind == 'ServiceAccount'"
+                f" || dyn(object).roleRef.kind == 'ClusterRole'"
+                " && dyn(object).roleRef.name == {_cel(tenant_role_name(settings))}"
+                " && dyn(object).?subjects.orValue([]).all(s, s.kind == 'ServiceAccount'"
                 f" && s.name == {_cel(settings.service_account)}"
                 f" && s.?namespace.orValue('') == {_cel(settings.namespace)})",
                 "Commonage gives access to its tenants' namespaces to itself only.",

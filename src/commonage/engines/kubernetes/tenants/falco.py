@@ -69,10 +69,8 @@ _ALARMS = (
 
 def falco_rules(settings: KubernetesPolicySettings) -> list[Manifest]:
     """The content of a rules file. A terminal in a notebook is normal here, so shells raise no alarm."""
-    if settings.single:
-        inside = f'k8s.ns.name = "{settings.single}"'
-    else:
-        inside = f'k8s.ns.name startswith "{settings.prefix}-"'
+    compared = f'= "{settings.single}"' if settings.single else f'startswith "{settings.prefix}-"'
+    inside = f"k8s.ns.name {compared}"
     rules: list[Manifest] = [{"macro": "commonage_pod", "condition": f"container.id != host and {inside}"}]
     return rules + [
         {

@@ -45,8 +45,7 @@ def namespace(name: str, labels: dict[str, str], tenant: Tenant | None, settings
     level = security_level(tenant, settings)
     meta["labels"] |= {
         f"{SECURITY_LEVEL}/enforce": level,
-        f"{SECURITY_LEVEL}/warn": "restricted" if level == "privileged" else level,
-        f"{SECURITY_LEVEL}/audit": "restricted" if level == "privileged" else level,
+        f"{SECURITY_LEVEL}/audit": "restricted",
     }
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
 

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, label_value, metadata
+from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, label_value, metadata, object_name
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"
@@ -63,7 +63,7 @@ def gang_policy(namespace: str, workload: str, labels: Mapping[str, str], instal
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(
-            f"commonage-gang-{label_value(workload).lower()}", installation, true, namespace=namespace, part=GANG
+            object_name("commonage-gang", workload), installation, true, namespace=namespace, part=GANG
         ),
         "spec": {
             "podSelector": members,

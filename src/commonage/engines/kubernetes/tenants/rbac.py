@@ -152,4 +152,5 @@ def _lines() -> Iterator[str]:
         for grant in grants:
             verbs = ", ".join(f"`{verb}`" for verb in grant.verbs.split())
             only = " Only the role of the tenants' namespaces." if grant.names else ""
-            yield f"| {f'`{grant.group}`' if grant.group else 'core'} | `{grant.resource}` | {verbs} | {grant.why}{only} |"
+            group = f"`{grant.group}`" if grant.group else "core"
+            yield f"| {group} | `{grant.resource}` | {verbs} | {grant.why}{only} |"

@@ -19,11 +19,12 @@ from commonage.engines.kubernetes.tenants.namespaces import POLICY, manifests_of
 from commonage.engines.settings import KubernetesPolicySettings
 
 KEPT = (
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
     ("v1", "ResourceQuota"),
     ("v1", "LimitRange"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-"""Kinds of which those that are no longer wanted are removed. The control plane keeps its access to old namespaces."""
+"""Kinds of which those that are no longer wanted are removed."""
 
 Key = tuple[str, str, str]  # kind, namespace, name
 
