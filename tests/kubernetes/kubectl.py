@@ -49,13 +49,6 @@ class Kubectl:
         """Why the server would refuse to create it; empty if it would not."""
         return self.run("create", "--dry-run=server", "-f", "-", manifest=manifest).stderr
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        options = ("--server-side", "--field-manager=commonage", "-o", "json", "-f", "-")
-        return await self._json("apply", *options, manifest=manifest)
-
-    async def delete(self, manifest: Manifest) -> None:
-        await asyncio.to_thread(self.must, "delete", *_named(manifest), "--ignore-not-found", "--wait=false")
-
     async def get(self, manifest: Manifest) -> Manifest | None:
         text = await asyncio.to_thread(self.must, "get", *_named(manifest), "--ignore-not-found", "-o", "json")
         found: Manifest | None = json.loads(text) if text else None

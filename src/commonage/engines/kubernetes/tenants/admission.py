@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import INSTALLATION, label_value, metadata
+from commonage.engines.kubernetes.tenants.names import INSTALLATION, metadata
 from commonage.engines.kubernetes.tenants.pods import BASELINE_CAPABILITIES
 from commonage.engines.kubernetes.tenants.rbac import tenant_role_name
+from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 _VOLUMES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected")
@@ -191,8 +192,8 @@ def _own(settings: KubernetesPolicySettings) -> Policy:
             Rule(ours, "Commonage changes only its tenants' namespaces. Check the prefix in its settings."),
             Rule(
                 "request.kind.kind != 'RoleBinding' || request.operation == 'DELETE'"
-                f" || dyn(object).roleRef.kind == 'ClusterRole'"
-                " && dyn(object).roleRef.name == {_cel(tenant_role_name(settings))}"
+                " || dyn(object).roleRef.kind == 'ClusterRole'"
+                f" && dyn(object).roleRef.name == {_cel(tenant_role_name(settings))}"
                 " && dyn(object).?subjects.orValue([]).all(s, s.kind == 'ServiceAccount'"
                 f" && s.name == {_cel(settings.service_account)}"
                 f" && s.?namespace.orValue('') == {_cel(settings.namespace)})",

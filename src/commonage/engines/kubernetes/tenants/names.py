@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.translate import label_value
 
 DOMAIN = "commonage.dev"
 INSTALLATION, TENANT, OWNER, KIND, WORKLOAD, PART = (
@@ -17,7 +18,6 @@ FIELD_MANAGER = "commonage"
 MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _HASHED = re.compile(r"(?:.*-)?[0-9a-f]{12}", re.ASCII)
-_LABEL = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?", re.ASCII)
 
 
 def object_name(prefix: str, name: str) -> str:
@@ -27,12 +27,6 @@ def object_name(prefix: str, name: str) -> str:
         return f"{prefix}-{name}"
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: room - 13].strip("-")
     return "-".join(part for part in (prefix, readable, _digest(name)) if part)
-
-
-def label_value(text: str) -> str:
-    """The text, or its digest where it is no valid value of a label."""
-    is_plain = len(text) <= MAX and _LABEL.fullmatch(text) and not _HASHED.fullmatch(text)
-    return text if is_plain else _digest(text)
 
 
 def _digest(text: str) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commonage.domain.tenants import Amounts, Bounds, Quota, Tenant
+from commonage.engines.kubernetes import translate
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import TENANT, metadata, object_name
+from commonage.engines.kubernetes.tenants.names import TENANT, metadata
 from commonage.engines.kubernetes.tenants.network import network_policies
 from commonage.engines.kubernetes.tenants.rbac import role_binding
-from commonage.engines.settings import KubernetesPolicySettings
+from commonage.engines.settings import KubernetesPolicySettings, KubernetesSettings
 
 POLICY = "policy"  # the part of what the loop of the tenants keeps
 SECURITY_LEVEL = "pod-security.kubernetes.io"
 
 
 def namespace_of(tenant: str, settings: KubernetesPolicySettings) -> str:
-    return settings.single or object_name(settings.prefix, tenant)
+    if settings.single:
+        return settings.single
+    return translate.namespace_of(tenant, KubernetesSettings(namespace=settings.prefix, namespaces="tenant"))
 
 
 def manifests_of(tenants: Sequence[Tenant], settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:

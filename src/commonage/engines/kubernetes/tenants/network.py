@@ -6,7 +6,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, label_value, metadata, object_name
+from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, metadata, object_name
+from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"

@@ -14,8 +14,9 @@ from typing import Protocol
 from commonage.domain.errors import EngineFailure
 from commonage.domain.tenants import Tenant
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import INSTALLATION, PART, label_value
+from commonage.engines.kubernetes.tenants.names import INSTALLATION, PART
 from commonage.engines.kubernetes.tenants.namespaces import POLICY, manifests_of, namespace_of
+from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 KEPT = (
@@ -96,7 +97,7 @@ class TenantReconciler:
                     )
                 except EngineFailure:  # until this namespace has the role binding
                     continue
-                found |= {key_of(inner): {"apiVersion": api_version, "kind": kind, **inner} for inner in objects}
+                found |= {key_of(inner): inner for inner in objects}
         return found
 
     async def _apply_all(
