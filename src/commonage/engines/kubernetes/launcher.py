@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
@@ -47,7 +48,7 @@ class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
     `launching` starts it, `following` copies its output, `again` looks at it again later. `last_pod` is the last
-    description of its Pod, `uid` the one written down.
+    description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
     """
 
     launching: asyncio.Task[None] | None = None
@@ -57,6 +58,7 @@ class Run(EngineRun):
     last_error: str = ""
     uid: str = ""
     refused_since: float | None = None
+    withdrawn: Reason | None = None
     deleted_grace_s: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
