@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from commonage.domain.reasons.base import Reason
 
@@ -276,6 +277,14 @@ class ExternalActor(StrEnum):
     DOCKER = "docker"
     DAEMON = "daemon"
     SWARM = "swarm"
+
+
+class NotDelivered(Reason):
+    """The attempt could not be handed to its site, and never ran. The workload queues again."""
+
+    never_ran: ClassVar[bool] = True
+
+    cause: Reason
 
 
 class LostTooOften(Reason):
