@@ -192,4 +192,19 @@ TEXTS: Texts = {
     r.AskingNode: "Asking the node for it.",
     r.NoEngineForSite: "No engine answers for site {site}.",
     r.OnNodes: _on_nodes,
+    r.PodUnschedulable: lambda reason, _: f"The cluster does not place it on {reason.node}: {_stopped(reason.error)}",
+    r.PlacementDeadlineMissed: lambda reason, _: (
+        f"The cluster did not place it on {reason.node} within {format_duration(reason.waited_s)}. "
+        "Its scheduler gave no reason."
+    ),
+    r.PodRefusedByNode: lambda reason, _: f"Node {reason.node} refused its pod: {_stopped(reason.error)}",
+    r.ClusterQuotaExceeded: lambda reason, _: (
+        f"The cluster's quota for the namespace is used up: {_stopped(reason.error)}"
+    ),
+    r.ClusterAdmissionDenied: lambda reason, _: f"The cluster does not allow its pod: {_stopped(reason.error)}",
+    r.PodNotStarted: lambda reason, _: f"Node {reason.node} cannot start its container: {_stopped(reason.error)}",
+    r.WaitingForKueue: "Waiting for Kueue to admit it from the queue {queue}.",
+    r.KueueStopped: lambda reason, _: (
+        f"Kueue took its pod away (queue {reason.queue}): {_stopped(reason.error or 'it gave no reason')}"
+    ),
 }

@@ -215,6 +215,64 @@ class PortTaken(Reason):
     node: str
 
 
+# --- not placed by a cluster ----------------------------------------------------------------------------------------
+
+
+class NotPlaced(Reason, abstract=True):
+    """The cluster did not run it. If nothing of the attempt ran, it queues again after a pause. `error` is the
+    cluster's own message."""
+
+    error: str = ""
+
+
+class PodUnschedulable(NotPlaced):
+    """The scheduler of the cluster does not bind the pod to the node of its allocation."""
+
+    node: str
+
+
+class PlacementDeadlineMissed(NotPlaced):
+    """The cluster did not bind the pod to its node in time, and gave no reason."""
+
+    node: str
+    waited_s: float
+
+
+class PodRefusedByNode(NotPlaced):
+    """The node refused the pod, or the cluster took it away, before its program started."""
+
+    node: str
+
+
+class ClusterQuotaExceeded(NotPlaced):
+    """A ResourceQuota of the namespace has no room for the pod."""
+
+
+class ClusterAdmissionDenied(Reason):
+    """A policy or the API server of the cluster refused the pod. `error` is the cluster's own message."""
+
+    error: str
+
+
+class PodNotStarted(Reason):
+    """The node could not pull the image or make the container. `error` is the cluster's own message."""
+
+    node: str
+    error: str
+
+
+class WaitingForKueue(Reason):
+    """Kueue has not admitted the pod yet."""
+
+    queue: str
+
+
+class KueueStopped(NotPlaced):
+    """Kueue took the pod away. `error` is Kueue's own message."""
+
+    queue: str
+
+
 # --- lost ---------------------------------------------------------------------------------------------------------
 
 
