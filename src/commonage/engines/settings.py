@@ -130,6 +130,40 @@ class RemoteSettings:
 
 
 @dataclass(frozen=True)
+class KubernetesSettings(EngineSettings):
+    """Settings of one Kubernetes engine.
+
+    `kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config; `context`: of the kubeconfig.
+    `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT). `homes`: `empty` (gone
+    with the Pod), or `host-path`, folders in `homes_path`, which every node sees. `user`: the number of the user that
+    programs run as; 0 is root, which the Pod Security level `restricted` refuses. `address`: by which Pods reach the
+    ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
+    `lost_after_s`: how long a node may not answer before it is given up.
+    `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
+    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod.
+    """
+
+    kubeconfig: Path | None = None
+    context: str = ""
+    namespace: str = "commonage"
+    namespaces: Literal["single", "tenant"] = "single"
+    homes: Literal["empty", "host-path"] = "empty"
+    homes_path: str = ""
+    user: int = 1000
+    pull: Literal["missing", "never"] = "missing"
+    pull_secrets: tuple[str, ...] = ()
+    runtime_class: str = ""
+    priority_class: str = ""
+    mounts: tuple[Mount, ...] = ()
+    address: str | None = None
+    reaches: tuple[int, ...] = ()
+    gateway_port: int = 0
+    lost_after_s: float = 60.0
+    room_timeout_s: float = 60.0
+    grace_s: int = 10
+
+
+@dataclass(frozen=True)
 class SwarmSettings(ContainerSettings):
     """Settings of one Swarm engine; Swarm reserves the CPUs if they are a limit.
 

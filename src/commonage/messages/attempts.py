@@ -68,6 +68,7 @@ def _outside(reason: r.EndedFromOutside, _say: Say) -> str:
     by = {
         r.ExternalActor.DOCKER: "through Docker: by an admin, or as the daemon stopped",
         r.ExternalActor.DAEMON: "through Docker on its node, or as the daemon there stopped or restarted",
+        r.ExternalActor.KUBERNETES: "through Kubernetes: its Pod was deleted, or its node was drained",
         r.ExternalActor.SWARM: "its node was drained in Docker Swarm, or its service was changed",
     }[reason.by]
     return f"Ended from outside{on}, {by}. Its exit code is not known."
@@ -94,6 +95,11 @@ TEXTS: Texts = {
     r.WaitingForDaemon: "Waiting for the Docker daemon, which does not answer.",
     r.WaitingForAgent: "Waiting for the agent of its node, which does not answer.",
     r.WaitingForSwarm: "Waiting for Docker Swarm.",
+    r.WaitingForCluster: lambda reason, _: (
+        f"Waiting for Kubernetes: {_stopped(reason.error)}" if reason.error else "Waiting for Kubernetes."
+    ),
+    r.PreparingInCluster: "Preparing image, volumes and network on {node}.",
+    r.ClusterSeesNoRoom: lambda reason, _: f"Kubernetes does not place it on {reason.node}: {_stopped(reason.error)}",
     r.AssignedToNode: "Assigned to {node}.",
     r.PreparingOnNode: "Preparing image and network on {node}.",
     r.SwarmRefuses: "Docker Swarm does not start it on {node}: {error}.",
@@ -137,6 +143,7 @@ TEXTS: Texts = {
         f"Its container could not be started{f' on {reason.node}' if reason.node else ''}: {_stopped(reason.error)}"
     ),
     r.SwarmWithdrew: "Docker Swarm gave it up before it started on {node}.",
+    r.ClusterWithdrew: lambda reason, _: f"{reason.node} did not run its Pod: {_stopped(reason.error)}",
     r.SharedFolderNotMounted: (
         "Node {node} does not see the folder {path}. The folder of the site must be mounted on every node under the "
         "same path (`commonage doctor` tells which it is)."
@@ -147,6 +154,9 @@ TEXTS: Texts = {
         if reason.cause is not None
         else f"Node {reason.node} was lost, and it is not known how it ended."
     ),
+    r.NodeRemovedFromCluster: "It is not in the Kubernetes cluster any more.",
+    r.NodeOutOfService: "An admin marked it in Kubernetes as out of service.",
+    r.EvictedByCluster: lambda reason, _: f"Kubernetes ended it on {reason.node}: {_stopped(reason.error)}",
     r.NodeRestarted: lambda reason, _: (
         f"Node {reason.node} was restarted while it ran." if reason.node else "Its node was restarted while it ran."
     ),

@@ -54,6 +54,12 @@ TEXTS: Texts = {
     r.SwapNotLimited: (
         "The kernel does not limit swap: a workload may use as much swap as it has memory, in addition to it."
     ),
+    r.KubernetesInUse: lambda reason, _: (
+        f"Kubernetes {reason.version}. Pods "
+        + ("meet" if reason.is_restricted else "do not meet")
+        + " the Pod Security level `restricted`."
+    ),
+    r.HomesEndWithPods: ("Homes are gone when their Pod ends: set kubernetes_homes to keep the files of users."),
     r.SwarmInUse: "Docker {version} with Swarm. All nodes must see {folder} under this path.",
     r.NodeLossNoticed: _node_loss,
     r.NodesWithoutAgent: (

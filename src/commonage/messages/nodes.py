@@ -101,6 +101,13 @@ TEXTS: Texts = {
         f"Containers cannot reach the control plane: {sentence(reason.error)} End the program that has the port "
         "(ss -tlnp), or set another hub_port and control_port."
     ),
+    r.ClusterNodeNotReady: lambda reason, _: f"Kubernetes does not call it ready: {sentence(reason.error)}",
+    r.ClusterNodeCordoned: "It is cordoned in Kubernetes (`kubectl uncordon`).",
+    r.ClusterNodeTainted: "A taint in Kubernetes keeps Pods away: {taint}.",
+    r.ClusterNodeSilent: (
+        "Node {node} does not answer Kubernetes, so that its Pods may still run. Bring it back. If it is off for "
+        "certain, taint it with node.kubernetes.io/out-of-service, or delete it from the cluster."
+    ),
     r.SwarmNodeDown: lambda reason, _: f"Docker Swarm does not reach it: {sentence(reason.error)}",
     r.SwarmNodeNotReady: "Docker Swarm waits for it (state {state}).",
     r.SwarmNodeNotActive: "Docker Swarm gives it no work (availability {availability}).",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.tenants import Rules
 from commonage.engines.docker.engine import DockerEngine
+from commonage.engines.kubernetes.engine import KubernetesEngine
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.settings import DockerSettings, ProcessSettings, SwarmSettings, parse_mount
+from commonage.engines.settings import DockerSettings, KubernetesSettings, ProcessSettings, SwarmSettings, parse_mount
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
@@ -73,6 +75,8 @@ def make_engine(
     if settings.engine == "process":
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
         return ProcessEngine(site, data, devices=devices, settings=process)
+    if settings.engine == "kubernetes":
+        return KubernetesEngine(site, data, settings=kubernetes_settings(settings, access, every))
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -95,6 +99,31 @@ def make_engine(
         without_agents=settings.swarm_without_agents,
     )
     return SwarmEngine(site, data, shared_dir(settings, data), agents=agents, settings=swarm)
+
+
+def kubernetes_settings(
+    settings: Settings, access: WorkloadAccess | None = None, every: Mapping[str, Any] = MappingProxyType({})
+) -> KubernetesSettings:
+    """The settings of a Kubernetes engine. `every`: those of all engines."""
+    return KubernetesSettings(
+        **every,
+        kubeconfig=settings.kubernetes_kubeconfig,
+        context=settings.kubernetes_context or "",
+        namespace=settings.kubernetes_namespace,
+        namespaces=settings.kubernetes_namespaces,
+        homes=settings.kubernetes_homes,
+        homes_path=settings.kubernetes_homes_path or "",
+        user=settings.kubernetes_user,
+        pull=settings.docker_pull,
+        pull_secrets=settings.kubernetes_pull_secrets,
+        runtime_class=settings.kubernetes_runtime_class or "",
+        priority_class=settings.kubernetes_priority_class or "",
+        mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
+        address=settings.kubernetes_address,
+        reaches=access.ports if access else (),
+        gateway_port=access.gateway_port if access else 0,
+        lost_after_s=settings.kubernetes_lost_after,
+    )
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:

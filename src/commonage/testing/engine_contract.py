@@ -24,7 +24,7 @@ from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.images import EnvironmentState
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.reasons.attempts import EnvironmentFailed
-from commonage.domain.statuses import Phase, Status
+from commonage.domain.statuses import Measurement, Phase, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER, RANK, EngineRig
 
@@ -344,12 +344,18 @@ class EngineContract:
         engine = await rig.engine()
         running = [rig.start_request(FOREVER) for _ in range(2)]
         await asyncio.gather(*(rig.started(one) for one in running), rig.ended(rig.start_request(Behaviour())))
-        measured = {found.attempt_id: found for found in await engine.measure()}
+        measured: dict[str, Measurement] = {}
+
+        async def are_measured() -> bool:  # a node may count from time to time only
+            measured.update({found.attempt_id: found for found in await engine.measure()})
+            return len(measured) >= len(running)
+
+        await rig.until(are_measured, "all are measured")
         assert set(measured) == {request.attempt_id for request in running}
         for found in measured.values():
             assert found.cpu_s >= 0
             assert 0 <= found.memory_mib <= 256
-            assert found.pids
+            assert bool(found.pids) is rig.tells_pids
             owners = await engine.owners(found.pids)
             assert {owner.attempt_id for owner in owners} == ({found.attempt_id} if rig.on_this_node else set())
         first, second = measured.values()

@@ -65,6 +65,9 @@ class EngineRig(ABC):
     on_this_node: ClassVar[bool] = True
     """Whether its processes are those of the control plane's node, whose owners the engine is asked for."""
 
+    tells_pids: ClassVar[bool] = True
+    """Whether it tells the processes of what it measures."""
+
     @abstractmethod
     async def engine(self) -> Engine:
         """The engine, open; the same one at each call until `restart`."""

@@ -19,6 +19,7 @@ from tests.contract.harness.swarm import Swarm
 from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
+from commonage.engines.kubernetes.engine import KubernetesEngine
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.processes import send
 from commonage.engines.settings import DockerSettings, ProcessSettings, SwarmSettings
@@ -30,7 +31,7 @@ from commonage.testing.engine_rig import EngineRig, StartRequestFactory
 HERE = Environment("here", "This machine's own shell", python="/bin/sh")
 IN_IMAGE = Environment("here", "Of this very node", image=IMAGE)
 BROKEN_IMAGE = Environment("broken", "Cannot be", image="Not An Image")
-E = TypeVar("E", ProcessEngine, DockerEngine, SwarmEngine)
+E = TypeVar("E", ProcessEngine, DockerEngine, SwarmEngine, KubernetesEngine)
 
 
 def command_of(behaviour: Behaviour) -> tuple[str, ...]:

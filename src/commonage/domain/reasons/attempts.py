@@ -94,6 +94,25 @@ class SwarmSeesNoGpuMemory(Reason):
     node: str
 
 
+class WaitingForCluster(Reason):
+    """Kubernetes has not bound the Pod to its node yet, or does not answer. `error` is what Kubernetes says."""
+
+    error: str = ""
+
+
+class PreparingInCluster(Reason):
+    """The node prepares image, volumes and network of the Pod."""
+
+    node: str
+
+
+class ClusterSeesNoRoom(Reason):
+    """Kubernetes does not bind the Pod to its node. `error` is what its scheduler says."""
+
+    node: str
+    error: str
+
+
 class LogTruncated(Reason):
     """The log reached its limit, and its middle is left out."""
 
@@ -202,6 +221,13 @@ class SwarmWithdrew(Reason):
     node: str
 
 
+class ClusterWithdrew(Reason):
+    """The node refused the Pod, or gave it up, before its program was known to run. `error` is what Kubernetes says."""
+
+    node: str
+    error: str
+
+
 class SharedFolderNotMounted(Reason):
     """The node does not see the shared folder of the site."""
 
@@ -283,6 +309,25 @@ class NodeLost(Reason):
     cause: Reason | None = None
 
 
+class NodeRemovedFromCluster(Reason):
+    """The node is not in the Kubernetes cluster any more."""
+
+    node: str
+
+
+class NodeOutOfService(Reason):
+    """An admin marked the node in Kubernetes as out of service, so that nothing runs on it."""
+
+    node: str
+
+
+class EvictedByCluster(Reason):
+    """Kubernetes evicted the Pod, or preempted it for another. `error` is what Kubernetes says."""
+
+    node: str
+    error: str
+
+
 class NodeRestarted(Reason):
     """The node was restarted while the attempt ran."""
 
@@ -334,6 +379,7 @@ class ExternalActor(StrEnum):
     DOCKER = "docker"
     DAEMON = "daemon"
     SWARM = "swarm"
+    KUBERNETES = "kubernetes"
 
 
 class LostTooOften(Reason):

@@ -49,6 +49,20 @@ class SwapNotLimited(Reason):
     """The kernel does not limit swap, so that a workload can use as much again there as it has memory."""
 
 
+# --- Kubernetes ---------------------------------------------------------------------------------------------------
+
+
+class KubernetesInUse(Reason):
+    """The version of Kubernetes, and whether Pods meet the Pod Security level `restricted`."""
+
+    version: str
+    is_restricted: bool
+
+
+class HomesEndWithPods(Reason):
+    """Homes are space of each Pod, and are gone when it ends."""
+
+
 # --- Docker Swarm -------------------------------------------------------------------------------------------------
 
 

@@ -161,6 +161,31 @@ class GatewayNotListening(Reason):
     error: str
 
 
+# --- Kubernetes ---------------------------------------------------------------------------------------------------
+
+
+class ClusterNodeNotReady(Reason):
+    """The node is not ready in Kubernetes. `error` is what Kubernetes says."""
+
+    error: str
+
+
+class ClusterNodeCordoned(Reason):
+    """The node is cordoned in Kubernetes."""
+
+
+class ClusterNodeTainted(Reason):
+    """The node has a taint in Kubernetes, which keeps Pods away."""
+
+    taint: str
+
+
+class ClusterNodeSilent(Reason):
+    """The node does not answer Kubernetes, so that its Pods may still run."""
+
+    node: str
+
+
 # --- Docker Swarm -------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from commonage.domain.requests import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.files.mounts import check_path_is_trusted
 from commonage.engines.docker.daemon import examine_daemon
+from commonage.engines.kubernetes.doctor import examine_cluster
 from commonage.engines.settings import parse_mount
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.files.safe_path import SafePath
@@ -30,7 +31,7 @@ from commonage.gpu.detect import open_devices
 from commonage.messages import text, texts
 from commonage.messages.notes import STORAGE_GAPS
 from commonage.server.bootstrap import SystemClock, database_of
-from commonage.server.configure import homes_dir, shared_dir, stored_reports
+from commonage.server.configure import homes_dir, kubernetes_settings, shared_dir, stored_reports
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, running_server
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes.ports import PortError, check
@@ -186,6 +187,10 @@ def container_engine(settings: Settings) -> Outcome:
     if settings.engine == "process":
         return _ok("not used: workloads are plain processes (engine = process)")
     try:
+        if settings.engine == "kubernetes":
+            cluster = kubernetes_settings(settings)
+            examined = asyncio.run(examine_cluster(cluster))
+            return Outcome("note" if examined.advice else "ok", examined.said, examined.advice)
         if settings.engine == "swarm":
             folder = shared_dir(settings, settings.data_dir).absolute()
             found = asyncio.run(examine_swarm(settings.docker_url, folder, stored_reports(settings.data_dir)))

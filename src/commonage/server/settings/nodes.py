@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from commonage.clouds import Rental, driver_of
 from commonage.domain.resources import NodePool
@@ -25,6 +25,7 @@ from commonage.resources.workloads import NodePoolEntry
 from commonage.server.settings.fields import (
     IpAddress,
     Mounts,
+    Names,
     OptionalPath,
     OptionalText,
     Port,
@@ -107,9 +108,10 @@ class NodeSettings(BaseModel):
 
 
 class EngineSettings(BaseModel):
-    engine: Literal["process", "docker", "swarm"] = setting(
+    engine: Literal["process", "docker", "swarm", "kubernetes"] = setting(
         "process",
-        "What runs workloads: processes of this machine, containers of its Docker daemon, or services of its Swarm.",
+        "What runs workloads: processes of this machine, containers of its Docker daemon, services of its Swarm, or "
+        "Pods of a Kubernetes cluster.",
         flag="--engine",
     )
     docker_url: str = setting("unix:///var/run/docker.sock", "Socket of this machine's Docker daemon.", "unix:///…")
@@ -164,6 +166,55 @@ class EngineSettings(BaseModel):
         "Addresses that may connect to the ports of sessions and services on Swarm nodes, in addition to this "
         "machine's own addresses. Add a network from which users call services directly by plain HTTP, or this "
         "machine's address behind NAT.",
+    )
+
+
+class KubernetesSettings(BaseModel):
+    kubernetes_kubeconfig: OptionalPath = setting(
+        None,
+        "File with the address of the cluster and the credentials. Default: the service account of the Pod, or the file "
+        f"of KUBECONFIG, or ~/.kube/config ({docs_page('operate/kubernetes')}).",
+        "a file",
+    )
+    kubernetes_context: OptionalText = setting(
+        None, "Context of the kubeconfig. Default: its current one.", "the name of a context"
+    )
+    kubernetes_namespace: str = setting(
+        "commonage", "Namespace of the Pods, or the beginning of the tenants' namespaces.", "the name of a namespace"
+    )
+    kubernetes_namespaces: Literal["single", "tenant"] = setting(
+        "single", "Whether all Pods are in one namespace, or those of each tenant in NAMESPACE-TENANT."
+    )
+    kubernetes_homes: Literal["empty", "host-path"] = setting(
+        "empty",
+        "Homes are space of each Pod, gone when it ends, or folders in `kubernetes_homes_path`, which every node has "
+        "under this path.",
+    )
+    kubernetes_homes_path: OptionalText = setting(
+        None, "Folder of the homes on every node, for `kubernetes_homes = host-path`.", "a folder"
+    )
+    kubernetes_user: Annotated[int, Field(ge=0, le=65534)] = setting(
+        1000,
+        "Number of the user that programs in Pods run as. 0 is root, which the Pod Security level `restricted` refuses.",
+        "a number",
+    )
+    kubernetes_priority_class: OptionalText = setting(
+        None,
+        "PriorityClass of the Pods. Its preemption policy must be Never: then Kubernetes ends no other Pod for them.",
+        "the name of a PriorityClass",
+    )
+    kubernetes_runtime_class: OptionalText = setting(None, "RuntimeClass of the Pods.", "the name of a RuntimeClass")
+    kubernetes_pull_secrets: Names = setting((), "Secrets in the namespace with accounts of image registries.")
+    kubernetes_address: OptionalText = setting(
+        None,
+        "Address of this machine at which Pods reach the hub and the API. Default: they reach neither.",
+        "an IP address of this machine",
+    )
+    kubernetes_lost_after: Annotated[int, Field(ge=10, le=86_400)] = setting(
+        60,
+        "Seconds after which a node that does not answer is given up. Its workloads start elsewhere only once it is "
+        "certain that they do not run.",
+        "a number of seconds",
     )
 
 

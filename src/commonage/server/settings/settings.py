@@ -16,7 +16,13 @@ from pydantic import BaseModel, ConfigDict
 from commonage.resources.fields import Entry
 from commonage.server.settings.fields import Row, quantity_of, takes_of
 from commonage.server.settings.https import HttpsSettings
-from commonage.server.settings.nodes import EngineSettings, JoinSettings, NodePoolSettings, NodeSettings
+from commonage.server.settings.nodes import (
+    EngineSettings,
+    JoinSettings,
+    KubernetesSettings,
+    NodePoolSettings,
+    NodeSettings,
+)
 from commonage.server.settings.scheduling import PriceSettings, SchedulingSettings
 from commonage.server.settings.server import LogSettings, RetentionSettings, ServerSettings, UserSettings
 from commonage.server.settings.workloads import (
@@ -39,6 +45,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Users and sign-in": UserSettings,
     "This node": NodeSettings,
     "Engine and containers": EngineSettings,
+    "Kubernetes": KubernetesSettings,
     "Other nodes": JoinSettings,
     "Node pools": NodePoolSettings,
     "Workloads": WorkloadSettings,
@@ -65,6 +72,7 @@ class Settings(
     WorkloadSettings,
     NodePoolSettings,
     JoinSettings,
+    KubernetesSettings,
     EngineSettings,
     NodeSettings,
     UserSettings,

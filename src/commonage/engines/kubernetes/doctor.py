@@ -1,0 +1,89 @@
+"""What a cluster lacks for this site, as text for an admin. Called by `commonage doctor`; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from commonage.engines.kubernetes.client import NAMESPACES, NODES, Client
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.nodes import not_answering_since
+from commonage.engines.settings import KubernetesSettings
+
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("list", "", "pods", False),
+    ("watch", "", "pods", False),
+    ("list", "", "nodes", False),
+    ("watch", "", "nodes", False),
+    ("get", "", "pods", True),
+    ("create", "", "pods", True),
+    ("patch", "", "pods", True),
+    ("delete", "", "pods", True),
+    ("get", "", "pods/log", True),
+    ("create", "", "secrets", True),
+    ("patch", "", "secrets", True),
+    ("create", "", "configmaps", True),
+    ("patch", "", "configmaps", True),
+    ("create", "", "services", True),
+    ("patch", "", "services", True),
+)
+"""Verb, group, resource, and whether it is needed in the namespaces of Pods only. The engine works with no others."""
+MEASURING = ("get", "", "nodes/proxy", False)
+"""Without it nothing is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    said: str
+    advice: str
+
+
+async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
+    """Raises EngineFailure if the cluster does not answer."""
+    client = Client(settings.kubeconfig, settings.context)
+    client.open()
+    try:
+        version = await client.version()
+        advice = [
+            f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
+            for verb, group, resource, is_local in (*RIGHTS, MEASURING)
+            if not await _may(client, settings, verb, group, resource, is_local)
+        ]
+        namespace = None
+        if settings.namespaces == "single":
+            namespace = await client.find(NAMESPACES.path(None, settings.namespace))
+            if namespace is None:
+                advice.append(
+                    f"there is no namespace {settings.namespace}: kubectl create namespace {settings.namespace}"
+                )
+        nodes = (await client.list_all(NODES.path(None))).items
+        down = sorted(one["metadata"]["name"] for one in nodes if not_answering_since(one) is not None)
+        said = f"Kubernetes {version}, {len(nodes)} nodes{', not ready: ' + ', '.join(down) if down else ''}"
+        advice += [*_of_security(namespace, settings)]
+        if settings.homes == "empty":
+            advice.append("homes are gone when their Pod ends (kubernetes_homes)")
+        return ClusterSummary(said, "; ".join(advice))
+    finally:
+        await client.close()
+
+
+def _of_security(namespace: Manifest | None, settings: KubernetesSettings) -> Iterator[str]:
+    labels: Mapping[str, str] = {} if namespace is None else namespace["metadata"].get("labels") or {}
+    level = labels.get("pod-security.kubernetes.io/enforce", "")
+    if level == "restricted" and settings.user == 0:
+        yield "the namespace refuses root (Pod Security `restricted`): set kubernetes_user to another number than 0"
+    if level in ("restricted", "baseline") and settings.homes == "host-path":
+        yield f"the namespace refuses folders of nodes (Pod Security `{level}`), which kubernetes_homes = host-path needs"
+
+
+async def _may(
+    client: Client, settings: KubernetesSettings, verb: str, group: str, resource: str, is_local: bool
+) -> bool:
+    plain, _, subresource = resource.partition("/")
+    asked: Manifest = {"verb": verb, "group": group, "resource": plain, "subresource": subresource}
+    if is_local and settings.namespaces == "single":
+        asked["namespace"] = settings.namespace
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = await client.create(_REVIEW, {**review, "spec": {"resourceAttributes": asked}})
+    return bool(answer["status"].get("allowed"))

@@ -1,0 +1,546 @@
+"""The Kubernetes engine: the engine port over the Pods of a cluster.
+
+One attempt is one Pod on the node that our scheduler chose; the cluster checks and binds it, and never starts it again.
+State that must survive the server is in run folders, which only the control plane sees. Created by bootstrap; used
+through the port only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.images import Environment, EnvironmentStatus
+from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import (
+    EndedFromOutside,
+    ExternalActor,
+    RemovedFromOutside,
+    Starting,
+    StoppedBeforeStart,
+)
+from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
+from commonage.domain.reasons.nodes import EngineNotAnswering
+from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
+from commonage.engines.containers.attempt_backend import Unreachable
+from commonage.engines.containers.daemon.networks import Relays
+from commonage.engines.containers.engine import installation_of
+from commonage.engines.containers.lifecycle import PAUSES_S
+from commonage.engines.containers.program import PORT, shared_variables
+from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
+from commonage.engines.kubernetes.client import NODES, PODS, Client
+from commonage.engines.kubernetes.images import PodImages
+from commonage.engines.kubernetes.launcher import Launcher, Run, read_uid
+from commonage.engines.kubernetes.logs import LogCopy
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.nodes import not_answering_since, report_of, requests_of_others
+from commonage.engines.kubernetes.stats import measurements_of
+from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.translate import (
+    CONTAINER,
+    attempt_of,
+    is_gated,
+    is_restricted,
+    label_value,
+    namespace_of,
+    pod_name,
+)
+from commonage.engines.kubernetes.translate import INSTALLATION as INSTALLATION_LABEL
+from commonage.engines.rundir.node_report import disk_pressure_of, free_on
+from commonage.engines.rundir.runs import Exit
+from commonage.engines.rundir.runs_engine import RunsEngine
+from commonage.engines.rundir.tasks import retry_start
+from commonage.engines.settings import KubernetesSettings
+from commonage.files.safe_path import SafePath
+from commonage.ports.agents import OnProgress, ignore_progress
+
+RETRY_S = 2.0
+_TERMINATED, _KILLED = 143, 137
+_STATS_S = 10.0
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class KubernetesEngine(RunsEngine[Run]):
+    """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs)."""
+
+    _installation: str
+    _launcher: Launcher
+    _images: PodImages
+    _pods: Cache
+    _nodes: Cache
+
+    def __init__(self, site: str, data: Path, *, settings: KubernetesSettings | None = None) -> None:
+        self._settings = settings or KubernetesSettings()
+        self._data = data.absolute()
+        self._folder = self._data / "kubernetes"
+        super().__init__(site, "kubernetes", self._folder / "runs", self._settings)
+        self._client = Client(self._settings.kubeconfig, self._settings.context)
+        self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
+        self._copies: dict[str, LogCopy] = {}
+        self._notes: tuple[Reason, ...] = ()
+
+    @property
+    def _workspaces(self) -> SafePath:
+        return SafePath(Path(self._settings.homes_path) if self._settings.homes_path else self._data / "workspaces")
+
+    # --- the port: capabilities ------------------------------------------------------------------------------------
+
+    def capabilities(self) -> Capabilities:
+        nodes = tuple(sorted(one["metadata"]["name"] for one in self._nodes.objects)) if self._is_open else ()
+        return Capabilities(
+            "kubernetes",
+            isolates_users=True,
+            limits_memory=True,
+            limits_cpu=True,
+            mounts=True,
+            unbounded_on=nodes,
+            notes=self._notes,
+        )
+
+    @property
+    def _is_open(self) -> bool:
+        return hasattr(self, "_nodes")
+
+    # --- the port: opening and closing ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._in_thread(self._client.open)
+        try:
+            await self._in_thread(self._files.open)
+            self._installation = await self._in_thread(lambda: installation_of(self._folder))
+            requests = await self._in_thread(self._files.load)
+        except OSError as error:
+            raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
+        settings = self._settings
+        version = await self._client.version()
+        ends = (HomesEndWithPods(),) if settings.homes == "empty" else ()
+        self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
+        shared = shared_variables(os.environ)
+        self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
+        self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
+        # All Pods of the cluster: others' requests are not ours to give.
+        self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
+        self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
+        for request, port in requests:
+            run = self._note(request, port)
+            run.uid = await self._in_thread(partial(read_uid, run.folder))
+            run.begun.set_result(None)
+        await self._nodes.sync()
+        await self._pods.sync()
+        if settings.address:
+            await self._relays.open_at(settings.address, self._admits)
+        await asyncio.gather(*(self._settle(run) for run in self._table))
+        self._keep("watch pods", self._pods.keep)
+        self._keep("watch nodes", self._nodes.keep)
+        self._keep_house()
+
+    def _admits(self, peer: str) -> bool:
+        """True for the address of a Pod of ours, or of a node, which may stand for its Pods."""
+        pods = ((one.get("status") or {}).get("podIP") for one in self._pods.objects if self._is_ours(one))
+        nodes = (address["address"] for one in self._nodes.objects for address in one["status"].get("addresses") or ())
+        return peer in {*pods, *nodes}
+
+    async def close(self) -> None:
+        """Release everything. Running attempts continue, and are found again."""
+        await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
+        await self._tasks.cancel()
+        self._relays.close()
+        await self._client.close()
+        self._tasks.close()
+
+    async def _clear(self) -> None:
+        """Remove Pods of ours whose attempt is forgotten, or was never written down. Raises EngineFailure."""
+        for pod in self._pods.objects:
+            attempt, metadata = attempt_of(pod), pod["metadata"]
+            if not self._is_ours(pod) or not attempt or attempt in self._table.runs:
+                continue
+            _log.warning("removing the Pod %s, whose attempt is not known any more", key_of(pod))
+            await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
+        await self._images.clear(one for one in self._pods.objects if self._is_ours(one))
+
+    def _is_ours(self, pod: Manifest) -> bool:
+        labels = pod["metadata"].get("labels") or {}
+        return bool(labels.get(INSTALLATION_LABEL) == label_value(self._installation))
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def _pod_changed(self, pod: Manifest, _deleted: bool) -> None:
+        run = self._table.runs.get(attempt_of(pod)) if self._is_ours(pod) else None
+        if run is None:
+            return
+        run.last_pod = pod
+        self._spawn(self._settle(run))
+
+    def _node_changed(self, node: Manifest, _deleted: bool) -> None:
+        name = node["metadata"]["name"]
+        for run in self._table.live():
+            if run.request.allocation.node == name and run.is_running:
+                self._spawn(self._settle(run))
+
+    # --- the port: starting -----------------------------------------------------------------------------------------
+
+    def _accept(self, request: StartRequest) -> Run:
+        words = [*request.command, *(text for pair in (*request.variables, *request.secrets) for text in pair)]
+        if any("\0" in word for word in words):
+            raise EngineFailure(f"{request.workload_id} has a zero byte in its command or variables")
+        self._launcher.check(request)
+        return self._note(request, None)
+
+    def _note(self, request: StartRequest, port: int | None) -> Run:
+        folder = self._files.folder(request.attempt_id)
+        run = Run(request, folder, self._starting(request), port)
+        path = self._launcher_path(request)
+        fetch = partial(_fetch, self._client, path)
+        self._copies[run.id] = LogCopy(folder, fetch, self._in_thread)
+        self._table.runs[run.id] = run
+        return run
+
+    def _launcher_path(self, request: StartRequest) -> str:
+        return PODS.path(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), "log")
+
+    def _drop(self, run: Run) -> None:
+        super()._drop(run)
+        self._copies.pop(run.id, None)
+
+    def _starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
+        node = request.allocation.node
+        return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
+
+    def _write(self, run: Run) -> Phase | None:
+        if self._files.is_forgotten(run.id):
+            return None
+        try:
+            self._files.create(run.request, run.port)
+        except OSError as error:
+            self._files.remove(run.id)
+            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
+        return Phase.STARTING
+
+    async def _go_on(self, run: Run, begun: int | Phase) -> None:
+        self._table.tell(run, self._starting(run.request))
+        await self._settle(run)
+
+    def _launch(self, run: Run) -> None:
+        if not run.is_launching:
+            run.launching = self._spawn(self._launch_in_background(run))
+
+    async def _launch_in_background(self, run: Run) -> None:
+        def on_progress(reason: Reason, progress: float | None) -> None:
+            self._table.tell(run, self._starting(run.request, reason, progress))
+
+        async def launch() -> None:
+            async with run.lock:
+                if run.ending is None and run.status.phase is Phase.STARTING:
+                    run.last_pod = await self._launcher.launch(run)
+
+        try:
+            await retry_start(launch, PAUSES_S, on_progress, not_for=Unreachable)
+        except Unreachable as error:
+            on_progress(error.waiting, None)
+            self._settle_soon_again(run)
+            return
+        except OSError as error:
+            _log.warning("cannot start %s, will try again: %s", run.id, error)
+            self._settle_soon_again(run)
+            return
+        except EngineFailure as error:
+            _log.warning("cannot start %s: %s", run.id, error)
+            await self._give_up(run, Exit(None if error.is_retryable else 1, start_failure(error), time.time()))
+        await self._settle(run)
+
+    async def _give_up(self, run: Run, end: Exit) -> None:
+        """Record the end of an attempt that cannot be started, once its Pod certainly does not run."""
+        async with run.lock:
+            await self._until_disk_works(run.folder.forbid_start)
+            await self._until_disk_works(partial(_write_end, run, end))
+            with suppress(EngineFailure):  # removed with the attempt, at the latest
+                await self._launcher.delete(run, 0)
+
+    # --- changes of one attempt -------------------------------------------------------------------------------------
+
+    async def _settle(self, run: Run) -> None:
+        """Look at its Pod and report its status; start it if it was not started."""
+        async with run.lock:
+            if run.status.phase is Phase.ENDED:
+                return
+            try:
+                await self._look(run)
+                run.last_error = ""
+            except (EngineFailure, OSError) as error:
+                if str(error) != run.last_error:
+                    _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
+                run.last_error = str(error)
+                self._settle_soon_again(run)
+
+    def _settle_soon_again(self, run: Run) -> None:
+        if run.again is None:
+            run.again = self._spawn(self._settle_after_pause(run))
+
+    async def _settle_after_pause(self, run: Run) -> None:
+        await asyncio.sleep(RETRY_S)
+        run.again = None
+        await self._settle(run)
+
+    async def _look(self, run: Run) -> None:
+        if (end := await self._in_thread(run.folder.exit)) is not None:
+            self._tell_end(run, end, run.status.started_at)
+            return
+        if await self._in_thread(run.folder.runner) is not None:  # stopped before it started
+            await self._launcher.delete(run, 0)
+            await self._end_with(run, Exit(_TERMINATED, StoppedBeforeStart(), time.time()), None)
+            return
+        pod = await self._pod_of(run)
+        if pod is None:
+            if run.uid:
+                await self._end_with(run, await self._vanished(run), run.status.started_at)
+            else:
+                self._launch(run)
+            return
+        if not run.uid or is_gated(pod):
+            self._launch(run)
+            return
+        await self._judge(run, pod)
+
+    async def _pod_of(self, run: Run) -> Manifest | None:
+        """Its Pod: of the cache, or as the cluster answers where the cache has none yet, or none any more."""
+        key = f"{namespace_of(run.request.tenant, self._settings)}/{pod_name(run.id)}"
+        pod = self._pods.find(key)
+        if pod is None and run.uid:
+            pod = await self._client.find(self._launcher.path(run.request))
+        if pod is None or (run.uid and pod["metadata"]["uid"] != run.uid):
+            return None
+        run.last_pod = pod
+        return pod
+
+    def _around(self, run: Run) -> Surroundings:
+        request = run.request
+        stopping = run.ending is not None
+        return Surroundings(request.allocation.node, request.environment.name, time.time(), stopping)
+
+    async def _vanished(self, run: Run) -> Exit:
+        """The end of an attempt whose Pod is gone: as the cluster told it last."""
+        last = run.last_pod
+        if last is not None and last["metadata"]["uid"] == run.uid:
+            found = state_of(last, self._around(run))
+            if isinstance(found, Ended):
+                return found.exit
+        node = run.request.allocation.node
+        if run.ending is not None:
+            over = asyncio.get_running_loop().time() >= run.kill_at
+            return Exit(_KILLED if over else _TERMINATED, None, time.time())
+        if lost := why_lost(node, self._nodes.find(f"/{node}")):
+            return Exit(None, lost, time.time())
+        return Exit(None, RemovedFromOutside() if last is None else _from_outside(node), time.time())
+
+    async def _judge(self, run: Run, pod: Manifest) -> None:
+        around = self._around(run)
+        found = state_of(pod, around)
+        lost = why_lost(around.node, self._nodes.find(f"/{around.node}")) if self._nodes.is_synced else None
+        if isinstance(found, Ended):
+            await self._end_with(run, found.exit, found.started_at)
+        elif lost is not None and pod["spec"].get("nodeName"):
+            await self._end_with(run, Exit(None, lost, time.time()), run.status.started_at)
+        elif isinstance(found, Running):
+            self._running(run, found)
+        else:
+            await self._waiting(run, pod, found)
+
+    def _running(self, run: Run, found: Running) -> None:
+        request = run.request
+        if request.wants_port and not found.address:
+            self._settle_soon_again(run)
+            return
+        url = f"http://{_host(found.address or '')}:{request.port or PORT}" if request.wants_port else None
+        now = time.time()
+        started = run.status.started_at or max(found.started_at or now, request.allocation.at)
+        status = Status(run.id, Phase.RUNNING, now, request.allocation.node, url=url, started_at=started)
+        before = run.status
+        if (before.phase, before.url) != (status.phase, status.url):
+            self._table.tell(run, status)
+        if run.following is None or run.following.done():
+            run.following = self._spawn(self._copies[run.id].follow())
+
+    async def _waiting(self, run: Run, pod: Manifest, found: Waiting) -> None:
+        now = asyncio.get_running_loop().time()
+        if found.refusal is None:
+            run.refused_since = None
+        else:
+            run.refused_since = run.refused_since or now
+            if found.is_final or now - run.refused_since > self._settings.room_timeout_s:
+                if found.is_bound:
+                    # Its program may start at any moment, so its end is what the cluster tells of it.
+                    await self._withdraw_bound(run, found.refusal)
+                    return
+                if await self._launcher.delete_unbound(run, pod):
+                    await self._end_with(run, Exit(None, found.refusal, time.time()), None)
+                    return
+            self._settle_soon_again(run)
+        if run.status.reason != found.reason:
+            self._table.tell(run, self._starting(run.request, found.reason))
+
+    async def _withdraw_bound(self, run: Run, why: Reason) -> None:
+        """End an attempt whose container cannot be made. A failure of its image or container is its own."""
+        if await self._launcher.delete(run, 1):
+            run.deleted_grace_s = 1
+        await self._end_with(run, Exit(1, why, time.time()), None)
+
+    async def _end_with(self, run: Run, end: Exit, started_at: float | None) -> None:
+        """Copy the rest of its output, write its end down, and report it."""
+        if run.uid and started_at is not None:
+            await self._copies[run.id].finish(run.following)
+        elif run.following is not None:
+            run.following.cancel()
+        earliest = run.request.allocation.at
+        started = None if started_at is None else max(started_at, earliest)
+        end = replace(end, at=min(max(end.at, started or earliest), time.time()))
+        await self._in_thread(partial(_write_end, run, end))
+        self._tell_end(run, end, run.status.started_at or started)
+
+    def _tell_end(self, run: Run, end: Exit, started_at: float | None) -> None:
+        status = Status(
+            run.id, Phase.ENDED, end.at, run.request.allocation.node, end.reason,
+            exit_code=end.code, oom=end.oom, started_at=started_at,
+        )  # fmt: skip
+        self._table.tell(run, status)
+
+    async def _until_disk_works(self, work: Callable[[], _T]) -> _T:
+        while True:
+            try:
+                return await self._in_thread(work)
+            except OSError as error:
+                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
+                await asyncio.sleep(RETRY_S)
+
+    # --- the port: stopping and forgetting ---------------------------------------------------------------------------
+
+    async def _end(self, run: Run) -> None:
+        try:
+            await asyncio.shield(run.begun)
+        except EngineFailure:  # it was not written to disk, so it is unknown
+            await self._until_disk_works(lambda: self._stop_early(run.id))
+            return
+        if not run.uid:
+            async with run.lock:  # while no launch is at work
+                if not run.uid:
+                    await self._until_disk_works(run.folder.forbid_start)
+            if not run.uid:
+                await self._settle(run)
+                return
+        now = asyncio.get_running_loop().time
+        while not run.ended.is_set():
+            left = max(1, round(run.kill_at - now() + 0.5))
+            if run.deleted_grace_s is None or left < run.deleted_grace_s - 1:
+                try:
+                    await self._launcher.delete(run, left)
+                    run.deleted_grace_s = left
+                except EngineFailure as error:
+                    _log.warning("cannot end %s, will try again: %s", run.id, error)
+            await run.wait_for_end(0.25 if run.kill_at - now() < self._settings.grace_s else RETRY_S)
+            if not run.ended.is_set() and now() > run.kill_at + RETRY_S:
+                await self._settle(run)
+
+    async def _remove(self, run: Run) -> None:
+        self._copies.pop(run.id, None)
+        await self._client.delete(self._launcher.path(run.request), grace_s=1, uid=run.uid or None)
+
+    # --- the port: nodes and use -------------------------------------------------------------------------------------
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        fault = self._pods.fault or self._nodes.fault
+        faults: tuple[Reason, ...] = (EngineNotAnswering(error=fault),) if fault else ()
+        free, disk_faults = await self._in_thread(partial(free_on, self._data))
+        pressure = disk_pressure_of(free, self._settings.disk_low_mib, self._data)
+        others = requests_of_others(self._pods.objects, self._is_ours)
+        return [
+            report_of(one, others, self._settings.lost_after_s, time.time(), (*faults, *disk_faults), pressure)
+            for one in sorted(self._nodes.objects, key=key_of)
+        ]
+
+    def _schedulable(self) -> Sequence[str]:
+        return [
+            one["metadata"]["name"]
+            for one in self._nodes.objects
+            if not one["spec"].get("unschedulable") and not_answering_since(one) is None
+        ]
+
+    async def measure(self) -> Sequence[Measurement]:
+        """Use of the running attempts, as the kubelets of their nodes count it: of ten seconds ago, without pids."""
+        running = {run.uid: run for run in self._table if run.is_running}
+        nodes = sorted({run.request.allocation.node for run in running.values()})
+
+        async def ask(node: str) -> Manifest:
+            async with asyncio.timeout(_STATS_S):
+                return await self._client.get(NODES.path(None, node, "proxy/stats/summary"))
+
+        answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
+        found: list[Measurement] = []
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, EngineFailure | TimeoutError):
+                _log.info("the kubelet of %s does not tell what its Pods use: %s", node, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += measurements_of(answer, {uid: run.id for uid, run in running.items()}, CONTAINER)
+        return found
+
+    async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
+        """None: processes of Pods are not looked at on this node."""
+        return []
+
+    # --- the port: environments --------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
+    ) -> None:
+        await self._images.prepare(environment, node, on_progress)
+
+    async def environments(self) -> Sequence[EnvironmentStatus]:
+        return self._images.statuses()
+
+
+class _All:
+    """All objects of a path, for a cache."""
+
+    def __init__(self, client: Client, path: str, selector: str = "") -> None:
+        self._client, self._path, self._selector = client, path, selector
+
+    async def list_all(self) -> Listed:
+        return await self._client.list_all(self._path, self._selector)
+
+    def watch(self, version: str) -> AsyncGenerator[Event]:
+        return self._client.watch(self._path, version, self._selector)
+
+
+def _fetch(client: Client, path: str, since: str | None, follow: bool) -> AsyncGenerator[bytes]:
+    return client.logs(path, CONTAINER, since=since, follow=follow)
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _from_outside(node: str) -> Reason:
+    return EndedFromOutside(by=ExternalActor.KUBERNETES, node=node)
+
+
+def _write_end(run: Run, end: Exit) -> None:
+    """Write how it ended; on a full disk into the space reserved for that. Raises OSError."""
+    if run.folder.exit() is not None:
+        return
+    try:
+        run.folder.write_exit(end)
+    except OSError:
+        run.folder.release_reserve()
+        run.folder.write_exit(end)
+    run.folder.tidy()

@@ -1,0 +1,367 @@
+"""Maps a start request to a Pod and what it needs. Pure; used by the launcher.
+
+A Pod is made with a scheduling gate, which the launcher takes away once it has written down the Pod's uid: no program
+runs of which the control plane would know nothing after a crash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import Mount, VolumeKind, folder_name
+from commonage.engines.containers.daemon.descriptions import CAPABILITIES, SHM_PART, host_name
+from commonage.engines.containers.files.prepare import INJECTED_INSIDE, files_of
+from commonage.engines.containers.program import Program
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.settings import KubernetesSettings
+
+PREFIX = "commonage.dev"
+INSTALLATION, ATTEMPT = f"{PREFIX}/installation", f"{PREFIX}/attempt"
+GATE = f"{PREFIX}/recorded"
+"""A Pod waits behind this gate until its uid is written down."""
+CONTAINER = "main"
+_NAME_MAX = 63
+_PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
+_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+
+ENTRY = """\
+[ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
+[ ! -d /run/commonage/jupyter ] ||
+  export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
+if [ -n "${COMMONAGE_GANG_HOSTS-}" ]; then
+  (
+    IFS=,
+    for host in $COMMONAGE_GANG_HOSTS; do
+      echo "$host slots=$COMMONAGE_GANG_SLOTS"
+    done
+  ) >"$COMMONAGE_HOST_FILE"
+fi
+exec 2>&1
+exec "$@"
+"""
+"""First program of a Pod: adds our files to the search paths, as the entry of other engines (entry.sh)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodContext:
+    """Inputs of a Pod besides the request. `home`: the volume source of the owner's home."""
+
+    installation: str
+    namespace: str
+    home: Manifest
+
+
+def pod_name(attempt_id: str) -> str:
+    """The name of an attempt's Pod, of its Secret, and of the Service by which its gang finds it."""
+    name = f"cm-{attempt_id.lower()}"
+    fits = _PLAIN.fullmatch(name) and len(name) <= _NAME_MAX and attempt_id == attempt_id.lower()
+    return name if fits else f"cm-{_digest(attempt_id)}"
+
+
+def namespace_of(tenant: str, settings: KubernetesSettings) -> str:
+    """The namespace of a tenant's Pods."""
+    if settings.namespaces == "single":
+        return settings.namespace
+    plain = (
+        tenant if _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX else _digest(tenant)
+    )
+    return f"{settings.namespace}-{plain}"
+
+
+def label_value(value: str) -> str:
+    """The value if a label may have it, else a hash of it."""
+    return value if _VALUE.fullmatch(value) else _digest(value)
+
+
+def selector_of(installation: str) -> str:
+    return f"{INSTALLATION}={label_value(installation)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def attempt_of(manifest: Manifest) -> str:
+    """The attempt's id; empty for an object that is of none."""
+    return str((manifest["metadata"].get("annotations") or {}).get(ATTEMPT, ""))
+
+
+def metadata_of(request: StartRequest, context: PodContext) -> Manifest:
+    values = {
+        INSTALLATION: context.installation,
+        ATTEMPT: request.attempt_id,
+        f"{PREFIX}/workload": request.workload_id,
+        f"{PREFIX}/tenant": request.tenant,
+        f"{PREFIX}/owner": request.owner,
+        f"{PREFIX}/kind": str(request.kind),
+    }
+    return {
+        "name": pod_name(request.attempt_id),
+        "namespace": context.namespace,
+        "labels": {name: label_value(value) for name, value in values.items()},
+        "annotations": values,
+    }
+
+
+def pod_of(request: StartRequest, program: Program, context: PodContext, settings: KubernetesSettings) -> Manifest:
+    """The Pod of an attempt. Raises EngineFailure for what a Pod here cannot have."""
+    volumes, mounts = _volumes(request, program, context, settings)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata_of(request, context),
+        "spec": {
+            "schedulingGates": [{"name": GATE}],
+            "restartPolicy": "Never",
+            **_priority(settings),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": settings.grace_s,
+            "hostname": host_name(request),
+            # Signals reach a program that is not the first process of its PID namespace, and its exit code by a signal
+            # is its own. The container's other processes end with it.
+            "shareProcessNamespace": True,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(request)}},
+            # A node that is cut off keeps its Pods: only its return, or an admin, decides what became of them.
+            "tolerations": [
+                {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
+                for taint in ("not-ready", "unreachable")
+            ],
+            "securityContext": _pod_security(settings),
+            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+            "containers": [_container(request, program, settings, mounts)],
+            "volumes": volumes,
+        },
+    }
+
+
+def _priority(settings: KubernetesSettings) -> Manifest:
+    """A Pod gets a preemption policy only by its class, of which the cluster checks that both say the same."""
+    return (
+        {"priorityClassName": settings.priority_class, "preemptionPolicy": "Never"} if settings.priority_class else {}
+    )
+
+
+def _on(request: StartRequest) -> Manifest:
+    """Affinity to the node of the allocation: the scheduler of the cluster still checks and binds."""
+    field = {"key": "metadata.name", "operator": "In", "values": [request.allocation.node]}
+    return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+
+
+def _container(
+    request: StartRequest, program: Program, settings: KubernetesSettings, mounts: Sequence[Manifest]
+) -> Manifest:
+    entry = f"cd {_quoted(program.cwd)} || exit 126\n{ENTRY}"
+    env = [{"name": name, "value": literal(value)} for name, value in program.variables.items()]
+    secret = {"envFrom": [{"secretRef": {"name": pod_name(request.attempt_id)}}]} if program.secrets else {}
+    ports = [{"containerPort": int(program.variables["COMMONAGE_PORT"])}] if request.wants_port else []
+    return {
+        "name": CONTAINER,
+        "image": request.environment.image,
+        "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
+        "command": ["/bin/sh", "-c", literal(entry), "commonage"],
+        "args": [literal(word) for word in program.command],
+        "env": env,
+        **secret,
+        "resources": resources_of(request, settings),
+        **({"ports": ports} if ports else {}),
+        "volumeMounts": list(mounts),
+        "securityContext": container_security(settings),
+        "terminationMessagePolicy": "File",
+    }
+
+
+def literal(text: str) -> str:
+    """The text as Kubernetes writes it in commands and variables, where `$` begins a reference."""
+    return text.replace("$", "$$")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def resources_of(request: StartRequest, settings: KubernetesSettings) -> Manifest:
+    """Requests are the allocation; memory is limited to it, and CPU if the site's CPUs are a quota."""
+    memory, cpu = f"{request.allocation.memory_mib}Mi", f"{request.allocation.cpus_milli}m"
+    limits = {"memory": memory} | ({"cpu": cpu} if settings.cpu_hold == "quota" else {})
+    return {"requests": {"memory": memory, "cpu": cpu}, "limits": limits}
+
+
+def is_restricted(settings: KubernetesSettings) -> bool:
+    """True if Pods meet the Pod Security level `restricted`."""
+    return settings.user != 0 and settings.homes != "host-path"
+
+
+def _pod_security(settings: KubernetesSettings) -> Manifest:
+    user = settings.user
+    made: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": user, "runAsGroup": user}
+    if user:
+        made |= {"runAsNonRoot": True, "fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
+    return made
+
+
+def container_security(settings: KubernetesSettings) -> Manifest:
+    drop: Manifest = {"drop": ["ALL"]}
+    if settings.user == 0:
+        return {"allowPrivilegeEscalation": False, "capabilities": drop | {"add": list(CAPABILITIES)}}
+    return {"allowPrivilegeEscalation": False, "capabilities": drop}
+
+
+# --- volumes ------------------------------------------------------------------------------------------------------
+
+
+def _volumes(
+    request: StartRequest, program: Program, context: PodContext, settings: KubernetesSettings
+) -> tuple[list[Manifest], list[Manifest]]:
+    shm = {"medium": "Memory", "sizeLimit": f"{max(1, request.allocation.memory_mib // SHM_PART)}Mi"}
+    volumes: list[Manifest] = [
+        {"name": "home", **context.home},
+        {"name": "shm", "emptyDir": shm},
+    ]
+    mounts: list[Manifest] = [
+        {"name": "home", "mountPath": program.home},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of the container, not a file of ours
+    ]
+    if files := config_map_of(request, context):
+        items = [{"key": key, "path": path} for key, path in _places(request)]
+        volumes.append({"name": "files", "configMap": {"name": files["metadata"]["name"], "items": items}})
+        mounts.append({"name": "files", "mountPath": INJECTED_INSIDE, "readOnly": True})
+    for number, mount in enumerate(settings.mounts):
+        path = mount.source.replace("{user}", folder_name(request.owner)).replace(
+            "{tenant}", folder_name(request.tenant)
+        )
+        volumes.append({"name": f"admin-{number}", "hostPath": {"path": path, "type": "Directory"}})
+        mounts.append({"name": f"admin-{number}", "mountPath": mount.target, "readOnly": not mount.writable})
+    for number, one in enumerate(sorted(request.mounts, key=lambda one: one.target)):
+        volumes.append({"name": f"volume-{number}", **_source(one)})
+        mounts.append({"name": f"volume-{number}", "mountPath": one.target, "readOnly": not one.writable})
+    return volumes, mounts
+
+
+def _source(mount: Mount) -> Manifest:
+    if mount.kind is VolumeKind.FOLDER:
+        return {"hostPath": {"path": mount.source, "type": "Directory"}}
+    if mount.kind is VolumeKind.DOCKER:
+        raise EngineFailure(
+            f"the volume {mount.name} is one of Docker's, which no Pod can have: declare it as a folder that every "
+            "node sees"
+        )
+    space: Manifest = {"sizeLimit": f"{mount.size_mib}Mi"} if mount.size_mib is not None else {}
+    return {"emptyDir": space | ({"medium": "Memory"} if mount.memory else {})}
+
+
+def home_source(request: StartRequest, settings: KubernetesSettings) -> Manifest:
+    """The home of its owner: a folder that every node sees, or space that is gone with the Pod."""
+    if settings.homes == "host-path":
+        folder = folder_name(request.owner)
+        return {"hostPath": {"path": f"{settings.homes_path}/{folder}", "type": "DirectoryOrCreate"}}
+    return {"emptyDir": {}}
+
+
+def _places(request: StartRequest) -> list[tuple[str, str]]:
+    """Key and path of each of our files."""
+    return [
+        (place.removeprefix(f"{INJECTED_INSIDE}/").replace("/", "."), place.removeprefix(f"{INJECTED_INSIDE}/"))
+        for _, place, _ in files_of(request)
+    ]
+
+
+def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None:
+    """Our files that its program reads, named after their contents; None if it reads none."""
+    texts = {key: text for (key, _), (_, _, text) in zip(_places(request), files_of(request), strict=True)}
+    if not texts:
+        return None
+    digest = _digest("\0".join(f"{key}\0{text}" for key, text in sorted(texts.items())))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"cm-files-{digest[:16]}",
+            "namespace": context.namespace,
+            "labels": {INSTALLATION: label_value(context.installation)},
+        },
+        "immutable": True,
+        "data": texts,
+    }
+
+
+def secret_of(request: StartRequest, secrets: Mapping[str, str], pod: Manifest, context: PodContext) -> Manifest:
+    """The secret variables of an attempt, which go with its Pod."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {**metadata_of(request, context), "ownerReferences": [owner]},
+        "immutable": True,
+        "type": "Opaque",
+        "data": {name: base64.b64encode(value.encode()).decode("ascii") for name, value in secrets.items()},
+    }
+
+
+def gang_service(request: StartRequest, context: PodContext) -> Manifest:
+    """The name by which the others of its gang find this member, before it runs too."""
+    metadata = metadata_of(request, context)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {ATTEMPT: metadata["labels"][ATTEMPT]},
+        },
+    }
+
+
+def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSettings, number: str) -> Manifest:
+    """A Pod that does nothing, on a node that shall have the image. Only whether it gets it is looked at."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    term = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"cm-pull-{_digest(f'{image} {node}')[:16]}-{number}",
+            "namespace": context.namespace,
+            "labels": {INSTALLATION: label_value(context.installation), f"{PREFIX}/pull": "true"},
+            "annotations": {f"{PREFIX}/image": image},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            **_priority(settings),
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},
+            "securityContext": _pod_security(settings),
+            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
+                    "command": ["/bin/sh", "-c", "exit 0"],
+                    "resources": {"requests": {"cpu": "1m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
+                    "securityContext": container_security(settings),
+                }
+            ],
+        },
+    }
+
+
+def without_gate(pod: Manifest) -> Manifest:
+    """The change that lets this Pod, and no other of its name, be scheduled."""
+    return {
+        "metadata": {"uid": pod["metadata"]["uid"]},
+        "spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]},
+    }
+
+
+def is_gated(pod: Manifest) -> bool:
+    return any(one["name"] == GATE for one in pod["spec"].get("schedulingGates") or ())
