@@ -136,10 +136,5 @@ TEXTS: Texts = {
     ),
     r.NodeTakesNoWork: "Node {node} takes no work. {cause}",
     r.NodeInUse: _in_use,
-    r.ClusterNodeNotReady: lambda reason, _: f"The cluster does not count it as ready: {sentence(reason.error)}",
-    r.NodeCordoned: "It is cordoned in the cluster. `kubectl uncordon` lets it take work again.",
-    r.NodeTainted: (
-        "It has the taint {taint}, which pods of this site do not tolerate. Add a toleration, or remove the taint."
-    ),
     r.NodeRefusedPods: "The cluster refused a pod there, so it gets no work until {until_at}. {cause}",
 }

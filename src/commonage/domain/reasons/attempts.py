@@ -106,13 +106,6 @@ class PreparingInCluster(Reason):
     node: str
 
 
-class ClusterSeesNoRoom(Reason):
-    """Kubernetes does not bind the Pod to its node. `error` is what its scheduler says."""
-
-    node: str
-    error: str
-
-
 class LogTruncated(Reason):
     """The log reached its limit, and its middle is left out."""
 
@@ -261,7 +254,6 @@ class PlacementDeadlineMissed(NotPlaced):
     """The cluster did not bind the pod to its node in time, and gave no reason."""
 
     node: str
-    waited_s: float
 
 
 class PodRefusedByNode(NotPlaced):
@@ -280,13 +272,6 @@ class ClusterAdmissionDenied(Reason):
     error: str
 
 
-class PodNotStarted(Reason):
-    """The node could not pull the image or make the container. `error` is the cluster's own message."""
-
-    node: str
-    error: str
-
-
 class WaitingForKueue(Reason):
     """Kueue has not admitted the pod yet."""
 
@@ -294,9 +279,7 @@ class WaitingForKueue(Reason):
 
 
 class KueueStopped(NotPlaced):
-    """Kueue took the pod away. `error` is Kueue's own message."""
-
-    queue: str
+    """Kueue took the pod away."""
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------

@@ -231,22 +231,6 @@ class HostNameTaken(Reason):
 # --- Kubernetes ---------------------------------------------------------------------------------------------------
 
 
-class ClusterNodeNotReady(Reason):
-    """The cluster does not count the node as ready. `error` is the cluster's own message."""
-
-    error: str
-
-
-class NodeCordoned(Reason):
-    """The node is cordoned in the cluster."""
-
-
-class NodeTainted(Reason):
-    """The node has a taint that pods of this site do not tolerate."""
-
-    taint: str
-
-
 class NodeRefusedPods(Reason):
     """The cluster refused to run a pod on the node, which gets no work until then."""
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.translate import (
     ATTEMPT,
     INSTALLATION,
@@ -145,8 +147,8 @@ class Launcher:
                     f"the cluster has no namespace {namespace}: create it, or set kubernetes_namespace",
                     native=error.text,
                 ) from error
-            if error.http_status == 403 and "exceeded quota" in error.text:
-                raise EngineFailure(f"the quota of the namespace is used up: {error.text}", retryable=True) from error
+            if reason := reason_of_error(error.http_status, error.text):
+                raise EngineFailure(reason, retryable=isinstance(reason, NotPlaced)) from error
             raise
 
     def _check_ours(self, pod: Manifest, request: StartRequest) -> None:

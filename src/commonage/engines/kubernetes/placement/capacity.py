@@ -13,10 +13,10 @@ from typing import Any
 
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.nodes import ClusterNodeNotReady, MayRunWithoutAgent, NodeCordoned, NodeTainted
+from commonage.domain.reasons.nodes import ClusterNodeCordoned, ClusterNodeNotReady, ClusterNodeTainted
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.placement.affinity import Toleration, tolerates
 from commonage.engines.kubernetes.placement.quantities import milli
+from commonage.engines.kubernetes.placement.tolerations import Toleration, tolerates
 
 INSTALLATION = "commonage.dev/installation"
 Amounts = Counter[str]
@@ -27,14 +27,13 @@ DevicesOf = Callable[[Manifest, Mapping[str, int]], Sequence[Device]]
 _MIB_MILLI = 1024 * 1024 * 1000
 _POD_LEVEL = re.compile(r"cpu|memory|hugepages-.*", re.ASCII)
 _ENDED = ("Succeeded", "Failed")
-_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 # A condition or `unschedulable` says the same, with a message.
 _SAID_OTHERWISE = frozenset(
     {
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
         "node.kubernetes.io/unschedulable",
-        _OUT_OF_SERVICE,
+        "node.kubernetes.io/out-of-service",
     }
 )
 
@@ -109,9 +108,6 @@ def report_of(
     allocatable = _amounts(status.get("allocatable"))
     nothing: Mapping[str, Any] = {}
     ready = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), nothing)
-    taints = (node.get("spec") or {}).get("taints") or ()
-    is_lost = ready.get("status") == "Unknown"
-    is_fenced = any(one["key"] == _OUT_OF_SERVICE for one in taints)
     return NodeReport(
         name,
         max(0, allocatable["cpu"] - foreign.get("cpu", 0)),
@@ -119,8 +115,6 @@ def report_of(
         tuple(devices_of(node, foreign)),
         labels=tuple(sorted((node["metadata"].get("labels") or {}).items())),
         faults=_faults(node, ready, tolerations),
-        gone=is_lost,
-        awaits_admin=MayRunWithoutAgent(node=name) if is_lost and not is_fenced else None,
     )
 
 
@@ -131,12 +125,12 @@ def _faults(node: Manifest, ready: Mapping[str, Any], tolerations: Sequence[Tole
         faults.append(ClusterNodeNotReady(error=said))
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
-        faults.append(NodeCordoned())
+        faults.append(ClusterNodeCordoned())
     for taint in spec.get("taints") or ():
         keeps_out = taint.get("effect") in ("NoSchedule", "NoExecute") and taint["key"] not in _SAID_OTHERWISE
         if keeps_out and not any(tolerates(one, taint) for one in tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
-            faults.append(NodeTainted(taint=f"{taint['key']}{value}:{taint['effect']}"))
+            faults.append(ClusterNodeTainted(taint=f"{taint['key']}{value}:{taint['effect']}"))
     return tuple(faults)
 
 

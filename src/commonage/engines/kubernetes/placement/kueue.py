@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import KueueStopped, WaitingForKueue
@@ -54,10 +55,9 @@ def waiting_reason(pod: Manifest) -> Reason | None:
     return WaitingForKueue(queue=str((pod["metadata"].get("labels") or {}).get(QUEUE, "")))
 
 
-def stop_reason(pod: Manifest) -> Reason | None:
-    """Why Kueue deletes the pod; None if it does not."""
-    for one in (pod.get("status") or {}).get("conditions") or ():
+def stop_reason(status: Mapping[str, Any]) -> Reason | None:
+    """Why Kueue deletes the pod of this status; None if it does not."""
+    for one in status.get("conditions") or ():
         if one.get("type") == "TerminationTarget" and one.get("status") == "True" and one.get("reason") == _STOPPED:
-            queue = str((pod["metadata"].get("labels") or {}).get(QUEUE, ""))
-            return KueueStopped(queue=queue, error=str(one.get("message") or ""))
+            return KueueStopped(error=str(one.get("message") or ""))
     return None

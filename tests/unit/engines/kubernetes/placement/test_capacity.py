@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.nodes import NodeReport
-from commonage.domain.reasons.nodes import ClusterNodeNotReady, MayRunWithoutAgent, NodeCordoned, NodeTainted
+from commonage.domain.reasons.nodes import ClusterNodeCordoned, ClusterNodeNotReady, ClusterNodeTainted
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.capacity import Capacity, effective_requests
 from commonage.engines.kubernetes.placement.quantities import milli
@@ -111,21 +111,14 @@ def test_reports_taints_that_are_not_tolerated_and_cordoned_nodes_as_faults() ->
     capacity = Capacity("here", [{"key": "gpu", "operator": "Exists"}])
     capacity.put_node(node(taints=taints, cordoned=True))
     report = only(capacity)
-    assert report.faults == (NodeCordoned(), NodeTainted(taint="team=a:NoExecute"))
+    assert report.faults == (ClusterNodeCordoned(), ClusterNodeTainted(taint="team=a:NoExecute"))
     assert report.labels == (("nvidia.com/gpu.product", "A100"),)
-    assert not report.gone
 
 
-def test_a_silent_node_is_gone_and_awaits_an_admin_until_it_is_out_of_service() -> None:
+def test_a_node_that_is_not_ready_says_why() -> None:
     capacity = Capacity("here")
     capacity.put_node(node(ready="Unknown"))
-    report = only(capacity)
-    assert report.gone
-    assert report.awaits_admin == MayRunWithoutAgent(node="n1")
-    assert report.faults == (ClusterNodeNotReady(error="kubelet stopped posting node status"),)
-    out_of_service = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-    capacity.put_node(node(ready="Unknown", taints=[out_of_service]))
-    assert only(capacity).awaits_admin is None
+    assert only(capacity).faults == (ClusterNodeNotReady(error="kubelet stopped posting node status"),)
 
 
 def test_only_changed_nodes_are_reported_again() -> None:
