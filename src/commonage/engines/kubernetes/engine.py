@@ -134,7 +134,7 @@ class KubernetesEngine(RunsEngine[Run]):
         shared = shared_variables(os.environ)
         self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
-        self._capacity = Capacity(label_value(self._installation))
+        self._capacity = Capacity(label_value(self._installation), settings.tolerations)
         # All Pods of the cluster: others' requests are not ours to give.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")

@@ -20,6 +20,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.kueue import queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.translate import (
     ATTEMPT,
@@ -124,7 +125,8 @@ class Launcher:
             if run.uid:
                 raise EngineFailure(f"the Pod of {run.id} is gone, and is not made twice")
             await self._make_config_map(request, context)
-            pod = await self._create(pod_of(request, program, context, self.settings))
+            made = pod_of(request, program, context, self.settings)
+            pod = await self._create(queued(made, self.settings.queue) if self.settings.queue else made)
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from commonage.engines.kubernetes.manifest import Manifest
+
+_TOLERATION = re.compile(
+    r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)(?:=([A-Za-z0-9._-]{0,63}))?"
+    r"(?::(NoSchedule|PreferNoSchedule|NoExecute))?",
+    re.ASCII,
+)
 
 Toleration: TypeAlias = Mapping[str, Any]
 """As in the spec of a pod: `key`, `operator`, `value`, `effect`."""
@@ -21,6 +28,19 @@ def priority_class(name: str, value: int = 0) -> Manifest:
         "preemptionPolicy": "Never",
         "description": "Pods of Commonage. They preempt no other pod.",
     }
+
+
+def read_toleration(text: str) -> Toleration:
+    """One as it is written in a setting: `KEY[=VALUE][:EFFECT]`, as taints are. Raises ValueError."""
+    found = _TOLERATION.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text[:80]!r} is no toleration; write KEY, KEY=VALUE or KEY=VALUE:EFFECT with the effect NoSchedule, "
+            "PreferNoSchedule or NoExecute"
+        )
+    key, value, effect = found.groups()
+    rule = {"operator": "Exists"} if value is None else {"operator": "Equal", "value": value}
+    return {"key": key, **rule, **({"effect": effect} if effect else {})}
 
 
 def tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
