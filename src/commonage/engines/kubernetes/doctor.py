@@ -74,7 +74,7 @@ def _of_security(namespace: Manifest | None, settings: KubernetesSettings) -> It
     if level == "restricted" and settings.user == 0:
         yield "the namespace refuses root (Pod Security `restricted`): set kubernetes_user to another number than 0"
     if level in ("restricted", "baseline") and settings.homes == "host-path":
-        yield f"the namespace refuses folders of nodes (Pod Security `{level}`), which kubernetes_homes = host-path needs"
+        yield f"the namespace refuses folders of nodes (Pod Security `{level}`), which kubernetes_homes needs"
 
 
 async def _may(

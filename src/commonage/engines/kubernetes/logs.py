@@ -72,7 +72,7 @@ class StampedLines:
 
     def _begin(self, stamp: str, out: bytearray) -> None:
         known, position = self._known, self._position
-        if self._is_first and known.stamp and stamp > known.stamp:
+        if self._is_first and known.stamp and _order(stamp) > _order(known.stamp):
             out += MISSING
         self._is_first = False
         self._skips = False

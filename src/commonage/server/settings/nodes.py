@@ -179,8 +179,8 @@ def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
-        "File with the address of the cluster and the credentials. Default: the service account of the Pod, or the file "
-        f"of KUBECONFIG, or ~/.kube/config ({docs_page('operate/kubernetes')}).",
+        "File with the address of the cluster and the credentials. Default: the service account of the Pod, or the "
+        f"file of KUBECONFIG, or ~/.kube/config ({docs_page('operate/kubernetes')}).",
         "a file",
     )
     kubernetes_context: OptionalText = setting(
@@ -202,7 +202,7 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_user: Annotated[int, Field(ge=0, le=65534)] = setting(
         1000,
-        "Number of the user that programs in Pods run as. 0 is root, which the Pod Security level `restricted` refuses.",
+        "Number of the user that programs in Pods run as. 0 is root, which Pod Security `restricted` refuses.",
         "a number",
     )
     kubernetes_priority_class: OptionalText = setting(

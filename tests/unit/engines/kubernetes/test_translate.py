@@ -1,0 +1,147 @@
+"""Pods and what they need, as golden files, valid for three versions of Kubernetes."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
+from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import Mount, VolumeKind
+from commonage.domain.workloads import Kind
+from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
+from commonage.engines.kubernetes.translate import (
+    PodContext,
+    config_map_of,
+    gang_service,
+    home_source,
+    is_restricted,
+    label_value,
+    literal,
+    namespace_of,
+    pod_name,
+    pod_of,
+    pull_pod,
+    secret_of,
+)
+from commonage.engines.settings import KubernetesSettings
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.engine_rig import StartRequestFactory
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = ("1.34", "1.36", "1.37")
+JOB = replace(
+    StartRequestFactory(
+        Environment("torch", "Torch", image="registry.example/torch@sha256:1", variables=(("A", "b $c"),)),
+        "node-7", lambda _behaviour: ("python", "train.py", "--out=$HOME/$(date)"), lambda: 1_800_000_000.0,
+    )(Behaviour()),
+    attempt_id="1k-1",
+    workload_id="1k",
+    secrets=(("TOKEN", "s3cret"),),
+)  # fmt: skip
+JOB = replace(JOB, allocation=replace(JOB.allocation, attempt_id="1k-1", memory_mib=2048, cpus_milli=1500))
+SESSION = replace(JOB, kind=Kind.SESSION, command=(), wants_port=True, owner="Ada Löve", secrets=())
+VOLUMES = (
+    Mount("data", VolumeKind.FOLDER, "/srv/data", "/data", writable=False),
+    Mount("fast", VolumeKind.SCRATCH, "", "/fast", writable=True, size_mib=512, memory=True),
+)
+GANG = replace(JOB, gang=("1k-1", "1m-1"), mounts=VOLUMES)
+ROOT = KubernetesSettings(
+    user=0, homes="host-path", homes_path="/srv/homes", cpu_hold="quota", pull="never", pull_secrets=("registry",),
+    runtime_class="gvisor", priority_class="commonage",
+)  # fmt: skip
+CASES = {
+    "job": (JOB, KubernetesSettings()),
+    "session": (SESSION, KubernetesSettings(namespaces="tenant")),
+    "gang": (GANG, KubernetesSettings()),
+    "root": (JOB, ROOT),
+}
+
+
+def context_of(request: StartRequest, settings: KubernetesSettings) -> PodContext:
+    return PodContext("0123abcd", namespace_of(request.tenant, settings), home_source(request, settings))
+
+
+def program(request: StartRequest) -> Program:
+    peers = tuple(pod_name(one) for one in request.gang)
+    return program_of(request, ContainerNetwork("", frozenset(), PORT, peers), {}, {})
+
+
+def manifests(request: StartRequest, settings: KubernetesSettings) -> list[dict[str, Any]]:
+    context, ours = context_of(request, settings), program(request)
+    pod = pod_of(request, ours, context, settings)
+    known = {**pod, "metadata": {**pod["metadata"], "uid": "11111111-2222"}}
+    made = [pod]
+    if ours.secrets:
+        made.append(secret_of(request, ours.secrets, known, context))
+    if request.gang:
+        made.append(gang_service(request, context))
+    files = config_map_of(request, context)
+    return [*made, *([files] if files else [])]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_is_as_written_down(case: str) -> None:
+    made = manifests(*CASES[case])
+    for one in made:
+        if one["kind"] == "ConfigMap":
+            one["data"] = dict.fromkeys(one["data"], "…")
+            one["metadata"]["name"] = "cm-files"
+    for volume in made[0]["spec"]["volumes"]:
+        if "configMap" in volume:
+            volume["configMap"]["name"] = "cm-files"
+    # Of a session's command only its first words: it has a whole program in it.
+    made[0]["spec"]["containers"][0]["args"] = [word[:60] for word in made[0]["spec"]["containers"][0]["args"]]
+    text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    place = GOLDEN / f"{case}.json"
+    if os.environ.get("COMMONAGE_WRITE_GOLDEN"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    assert text == place.read_text(encoding="utf-8"), "if that is right: COMMONAGE_WRITE_GOLDEN=1 pytest …"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_is_valid(case: str, version: str) -> None:
+    request, settings = CASES[case]
+    pull = pull_pod("registry.example/torch", "node-7", context_of(request, settings), settings, "abc")
+    for one in [*manifests(request, settings), pull]:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_restricted_pods_say_so() -> None:
+    assert is_restricted(KubernetesSettings())
+    assert not is_restricted(ROOT)
+
+
+def test_words_are_not_expanded_by_the_cluster() -> None:
+    assert literal("kill -9 $$ $(X)") == "kill -9 $$$$ $$(X)"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "name"), [("1k-1", "cm-1k-1"), ("UPPER-1", "cm-"), ("a_b", "cm-"), ("x" * 80, "cm-")]
+)
+def test_names_are_names_of_pods(attempt: str, name: str) -> None:
+    made = pod_name(attempt)
+    assert made.startswith(name)
+    assert len(made) <= 63
+    assert made == made.lower()
+
+
+def test_label_values_are_valid_and_differ() -> None:
+    values = ["ada", "Ada Löve", "ada@example.org", "", "-x", "y" * 64]
+    made = [label_value(one) for one in values]
+    assert made[0] == "ada"
+    assert len(set(made)) == len(values)
+    assert all(len(one) <= 63 and "@" not in one and " " not in one for one in made)
+
+
+def test_volume_of_docker_is_refused() -> None:
+    docker = replace(JOB, mounts=(Mount("old", VolumeKind.DOCKER, "old", "/old", writable=True),))
+    with pytest.raises(EngineFailure, match="declare it as a folder"):
+        pod_of(docker, program(docker), context_of(docker, KubernetesSettings()), KubernetesSettings())
