@@ -14,6 +14,8 @@ from commonage.domain.reasons.nodes import NodeRefusedPods
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.testing.behaviour import Behaviour
 
+pytestmark = pytest.mark.anyio
+
 
 def too_large(rig: KubernetesRig) -> StartRequest:
     request = rig.start_request(Behaviour())
