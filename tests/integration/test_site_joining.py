@@ -21,7 +21,7 @@ from tests.integration.site_link_world import QUICK, World, site_world
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, NotFound
 from commonage.join.client import NAME
-from commonage.join.listener import JoinListener
+from commonage.join.listener import JoinListener, SiteJoins
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.certificate_authority import CertificateAuthority
@@ -55,13 +55,25 @@ class Door:
     sites: SiteService
     tokens: Tokens
     clock: MovableClock
-    at: str
+    join_service: JoinService
+    at: str = ""
 
     async def token(self, name: str = "clinic", for_s: int = 600) -> str:
         return (await self.sites.token(name, for_s)).token
 
     async def join(self, folder: Path, token: str, address: str = "") -> SiteIdentity:
         return await asyncio.to_thread(join, SiteCredentials(folder), token, address or self.at)
+
+    @asynccontextmanager
+    async def listening(self, sites: SiteJoins) -> AsyncIterator[str]:
+        """The join listener; yields its address."""
+        listener = JoinListener(self.join_service, sites)
+        pair = self.world.authority.serve([NAME])
+        port = await listener.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            await listener.stop()
 
     async def state(self, name: str = "clinic") -> SiteState:
         return next(one.state for one in await self.sites.sites() if one.name == name)
@@ -76,13 +88,9 @@ async def opened(folder: Path) -> AsyncIterator[Door]:
         rules = InviteRules(("127.0.0.1:1",), frozenset({"local"}))
         sites = SiteService(authority, world.registry, world.links, tokens, clock, rules)
         site = Site("Lab", f"{URL}/join", ("127.0.0.1:1",), ("127.0.0.1:1",), folder / "shared")
-        listener = JoinListener(JoinService(site, authority, tokens, FakeSwarm(), clock), sites)
-        pair = authority.serve([NAME])
-        port = await listener.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
-        try:
-            yield Door(world, sites, tokens, clock, f"127.0.0.1:{port}")
-        finally:
-            await listener.stop()
+        door = Door(world, sites, tokens, clock, JoinService(site, authority, tokens, FakeSwarm(), clock))
+        async with door.listening(sites) as door.at:
+            yield door
 
 
 @pytest.fixture
@@ -252,7 +260,8 @@ async def test_admins_manage_sites_by_the_api(door: Door, tmp_path: Path) -> Non
             answer = await client.post("/sites/clinic/token", json={"for_s": 600})
             assert answer.status_code == 201
             assert answer.json()["command"].startswith("commonage site join")
-            await door.join(tmp_path / "appliance", answer.json()["token"])
+            async with door.listening(made.control.sites) as at:
+                await door.join(tmp_path / "appliance", answer.json()["token"], at)
             dialer = SiteDialer(SiteCredentials(tmp_path / "appliance"), Handlers(), backoff=QUICK)
             dialing = asyncio.create_task(dialer.run())
             await door.world.connected("clinic")
@@ -270,9 +279,9 @@ async def test_admins_manage_sites_by_the_api(door: Door, tmp_path: Path) -> Non
                 refused = await client.request(method, path, headers={"Authorization": "Bearer ann"})
                 assert refused.status_code == 403
             found = [one["reason"] for one in (await client.get("/events")).json()["items"] if one["kind"] == "audit"]
-            assert [(one["code"], one["params"]["site"], one["params"]["by"]) for one in found] == [
-                ("SiteTokenCreated", "clinic", "root"), ("SiteRevoked", "clinic", "root"),
-                ("SiteRemoved", "clinic", "root"),
+            assert [(one["code"], one["params"]["site"], one["params"].get("by")) for one in found] == [
+                ("SiteTokenCreated", "clinic", "root"), ("SiteJoined", "clinic", None),
+                ("SiteRevoked", "clinic", "root"), ("SiteRemoved", "clinic", "root"),
             ]  # fmt: skip
             dialing.cancel()
             await asyncio.gather(dialing, return_exceptions=True)

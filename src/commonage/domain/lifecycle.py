@@ -358,6 +358,8 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, 
     attempt = replace(attempt, state=state, reason=reason)
     spec, policy = workload.spec, workload.spec.retry
     # A session does not: its kernels are gone. Control has the hub start another one if its owner wanted that.
+    if state is State.LOST and reason.never_ran and spec.kind is not Kind.SESSION:
+        return _requeued(workload, attempt, reason, now)
     if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
         if workload.losses < MAX_LOSSES:
             return _requeued(replace(workload, losses=workload.losses + 1), attempt, reason, now)

@@ -21,6 +21,7 @@ from commonage.join.client import AUTHORITY_PATH, SITE_PATH
 from commonage.join.config import IdentityProof
 from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
+from commonage.ports.sites import JoinedSite
 
 log = logging.getLogger(__name__)
 
@@ -29,26 +30,10 @@ _MAX_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Joined(Protocol):
-    """What a machine receives that joined as a site: `port` is that of the link."""
-
-    @property
-    def site(self) -> str: ...
-
-    @property
-    def certificate(self) -> str: ...
-
-    @property
-    def until(self) -> float: ...
-
-    @property
-    def port(self) -> int: ...
-
-
 class SiteJoins(Protocol):
     """Lets machines join as sites."""
 
-    async def join(self, token: str, csr_pem: str) -> Joined:
+    async def join(self, token: str, csr_pem: str) -> JoinedSite:
         """Raises Forbidden for a token that is not valid, InvalidInput."""
         ...
 

@@ -165,6 +165,7 @@ TEXTS: Texts = {
     r.Disappeared: "It disappeared, and it is not known how it ended.",
     r.ExitCodeLost: lambda reason, _: _EXIT_CODE_LOSS[reason.why],
     r.EndedFromOutside: _outside,
+    r.NotDelivered: "It could not be handed to its site. {cause}",
     r.LostTooOften: "{cause} It was lost {losses} times and does not queue again.",
     r.StoppedBy: lambda reason, _: (
         f"Stopped by {reason.by}" + (f": {_stopped(reason.comment)}" if reason.comment else ".")

@@ -194,6 +194,7 @@ TEXTS: Texts = {
     ),
     r.NodeMustBeEmpty: _must_be_empty,
     r.SiteTokenCreated: "{by} created a token to join as site {site}, valid until {expires_at}.",
+    r.SiteJoined: "A machine joined as site {site}.",
     r.SiteRevoked: "{by} revoked site {site}. It can join again with a new token.",
     r.SiteRemoved: "{by} removed site {site}.",
     r.NodeTokenCreated: "{by} created a token for nodes to join site {site}, valid until {expires_at}.",

@@ -51,6 +51,16 @@ class SiteToken:
     command: str
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedSite:
+    """What a machine receives that joins as `site`: its certificate (PEM), its end, and the port of the link."""
+
+    site: str
+    certificate: str
+    until: float
+    port: int
+
+
 class Sites(Protocol):
     """Every method may raise Unavailable, with nothing done, when the disk is full."""
 
@@ -58,6 +68,12 @@ class Sites(Protocol):
 
     async def token(self, name: str, for_s: int) -> SiteToken:
         """Create a token, which replaces an earlier one of this site. Raises InvalidInput."""
+
+    async def join(self, token: str, csr_pem: str) -> JoinedSite:
+        """Sign the key of a machine that has this token. The same machine may repeat it.
+
+        Raises Forbidden for a token that is not valid, InvalidInput.
+        """
 
     async def revoke(self, name: str) -> None:
         """Revoke certificate and token of the site, and end its link. It stays listed. Raises NotFound."""

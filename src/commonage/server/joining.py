@@ -14,7 +14,7 @@ from typing import Any
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
-from commonage.join.listener import SCRIPT_PATH, JoinListener
+from commonage.join.listener import SCRIPT_PATH, JoinListener, SiteJoins
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
@@ -78,15 +78,17 @@ def site_join_config(settings: Settings, address: str, site: str, shared_dir: Pa
 class _Listening:
     """The join listener at the address of the settings, with a certificate of the site's own authority."""
 
-    def __init__(self, settings: Settings, authority: CertificateAuthority, listener: JoinListener) -> None:
-        self._settings, self._authority, self._listener = settings, authority, listener
+    def __init__(self, settings: Settings, authority: CertificateAuthority) -> None:
+        self._settings, self._authority = settings, authority
+        self._listener: JoinListener | None = None
 
-    async def open(self) -> None:
+    async def open(self, listener: JoinListener) -> None:
         """Raises PortError."""
         pair = await asyncio.to_thread(self._authority.serve, [NAME, self._settings.site_address or NAME])
         bind, port = self._settings.joining_bind, self._settings.joining_port
+        self._listener = listener
         try:
-            await self._listener.start(bind, port, pair.cert_pem, pair.key_pem)
+            await listener.start(bind, port, pair.cert_pem, pair.key_pem)
         except OSError as error:
             raise PortError(
                 f"Cannot listen for joining machines at {bind}, port {port}: {error.strerror or error}. Set "
@@ -94,7 +96,8 @@ class _Listening:
             ) from error
 
     async def close(self) -> None:
-        await self._listener.stop()
+        if self._listener is not None:
+            await self._listener.stop()
 
 
 class JoiningMachines:
@@ -118,14 +121,14 @@ class JoiningMachines:
         self.site_links = remote.links
         rules = InviteRules(site.listeners, frozenset([LOCAL_SITE]))
         self.site_service = SiteService(authority, remote.registry, remote.links, tokens, clock, rules)
-        self._listening = _Listening(settings, authority, JoinListener(self.join_service, self.site_service))
+        self._listening = _Listening(settings, authority)
 
-    async def open(self, agents: AgentConnections | None) -> None:
-        """Start to accept nodes and sites. Raises PortError, BundleError, SiteListenError."""
+    async def open(self, agents: AgentConnections | None, sites: SiteJoins) -> None:
+        """Start to accept nodes and `sites`. Raises PortError, BundleError, SiteListenError."""
         await self.site_links.open(self._settings.sites_bind, self._settings.sites_port)
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)
-        await self._listening.open()
+        await self._listening.open(JoinListener(self.join_service, sites))
 
     async def close(self) -> None:
         await self._listening.close()
@@ -139,13 +142,13 @@ class JoiningNodes:
         authority = authority_of(data_dir)
         swarm = SwarmManager(settings.docker_url)
         self.join_service = JoinService(site, authority, _tokens(data_dir, authority), swarm, clock)
-        self._listening = _Listening(settings, authority, JoinListener(self.join_service))
+        self._listening = _Listening(settings, authority)
 
     async def open(self, agents: AgentConnections) -> None:
         """Start to accept nodes. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)
-        await self._listening.open()
+        await self._listening.open(JoinListener(self.join_service))
 
     async def close(self) -> None:
         await self._listening.close()

@@ -279,7 +279,8 @@ class _Server:
         closing.push_async_callback(gateway.stop)
         closing.callback(components.end_streams)
         if components.joining is not None:
-            await _enter(closing, partial(components.joining.open, components.agents), components.joining.close)
+            admit = partial(components.joining.open, components.agents, components.control.sites)
+            await _enter(closing, admit, components.joining.close)
         return _Started(components, (loops, web.start(), gateway.start()))
 
     # --- wait and stop --------------------------------------------------------------------------------------------

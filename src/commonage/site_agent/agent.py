@@ -277,6 +277,7 @@ class SiteAgent:
             try:
                 await self._attempts.retry()
                 await self._statuses.refresh()
+                await self._attempts.clear()
             except CommonageError as error:
                 _log.warning("the engine does not answer: %s", error)
             await self.refresh()

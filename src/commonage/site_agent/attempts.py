@@ -116,7 +116,8 @@ class Attempts:
     async def _start(self, wanted: Start) -> None:
         attempt_id = wanted.request.attempt_id
         known = self._of_cron_jobs.get(attempt_id)
-        if self._statuses.get(attempt_id) is not None or (known is not None and known.own):
+        own = known is not None and known.own
+        if own or self._statuses.get(attempt_id) is not None or self._statuses.is_forgotten(attempt_id):
             return
         await self._accept(wanted, own=False)
         try:
@@ -186,6 +187,19 @@ class Attempts:
                 continue
             await self._begin_or_refuse(from_json(Start, json.loads(start), ignore_unknown=True))
 
+    async def clear(self) -> None:
+        """Drop the attempts that were begun and that the engine does not know any more: they were forgotten there.
+
+        A crash, or a start that arrived late by a half-open link, leaves such. They would hold their allocation.
+        Raises EngineFailure, Unavailable.
+        """
+        rows = await self._file.read("SELECT id FROM attempts WHERE start IS NULL AND refusal IS NULL")
+        begun = {attempt_id for (attempt_id,) in rows} - self._starting.keys()
+        known = {one.attempt_id for one in await self._engine.statuses()} if begun else set()
+        for attempt_id in begun - known:
+            _log.warning("attempt %s is dropped: the engine does not know it any more", attempt_id)
+            await self._drop(attempt_id)
+
     async def _begin_or_refuse(self, wanted: Start) -> None:
         try:
             await self._engine.start(self._complete(wanted))
@@ -217,9 +231,6 @@ class Attempts:
         values = (json.dumps(to_json(end)), request.attempt_id)
         await self._file.write(("UPDATE attempts SET start = NULL, refusal = ? WHERE id = ?", values))
         self._statuses.refuse(end)
-
-    async def stop(self, attempt_id: str, grace_s: float) -> None:
-        await self._engine.stop(attempt_id, grace_s)
 
     async def forget(self, attempt_id: str) -> None:
         """No effect on one that has not ended."""

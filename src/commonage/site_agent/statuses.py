@@ -31,6 +31,9 @@ class StatusTracker:
     def get(self, attempt_id: str) -> Status | None:
         return self._refused.get(attempt_id) or self._known.get(attempt_id) or self._accepted.get(attempt_id)
 
+    def is_forgotten(self, attempt_id: str) -> bool:
+        return attempt_id in self._forgotten
+
     def accept(self, status: Status) -> None:
         """The site starts this attempt by itself: this is its status until the engine reports one."""
         self._accepted[status.attempt_id] = status

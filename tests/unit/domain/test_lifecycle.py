@@ -507,6 +507,15 @@ def test_gives_up_after_repeated_losses() -> None:
     assert workload.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_attempts_that_never_ran_are_no_losses(requeue: bool) -> None:
+    workload = running(requeue=requeue, retry=RetryPolicy(1, 10.0))
+    for _ in range(3 * MAX_LOSSES):
+        workload = see(workload, Phase.ENDED, reason=attempts.NotDelivered(cause=DOWN))
+        assert (workload.state, workload.retried, workload.losses) == (State.QUEUED, 0, 0)
+        workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+
+
 @pytest.mark.parametrize("fields", [{"requeue": False}, {"requeue": True, "kind": Kind.SESSION}])
 def test_is_lost_with_its_node_without_requeue_or_as_a_session(fields: dict[str, object]) -> None:
     """The kernels of a session are gone: the hub starts another one."""

@@ -1,4 +1,7 @@
-"""Sites elsewhere: tokens to join, revocation and removal, each with an audit event. Used by API and portal."""
+"""Sites elsewhere: joining, tokens for it, revocation and removal, each with an audit event.
+
+Used by API, portal and the join listener.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from commonage.domain.errors import Conflict
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.notes import SiteRemoved, SiteRevoked, SiteTokenCreated
+from commonage.domain.reasons.notes import SiteJoined, SiteRemoved, SiteRevoked, SiteTokenCreated
 from commonage.domain.workloads import Event, EventKind
 from commonage.ports.clock import Clock
-from commonage.ports.sites import Sites, SiteToken, SiteView
+from commonage.ports.sites import JoinedSite, Sites, SiteToken, SiteView
+
+_NOT_OPEN = "No site can join this control plane. Set `site_address` in its settings, and restart it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,14 @@ class SiteAdmission:
         await self._tell(SiteTokenCreated(site=name, by=principal.name, expires_at=made.expires_at))
         return made
 
+    async def join(self, token: str, csr_pem: str) -> JoinedSite:
+        """For a machine with a token, which is all that is known of it. Raises Forbidden, InvalidInput, Unavailable."""
+        if self.sites is None:
+            raise Conflict(_NOT_OPEN)
+        joined = await self.sites.join(token, csr_pem)
+        await self._tell(SiteJoined(site=joined.site))
+        return joined
+
     async def revoke(self, principal: Principal, name: str) -> None:
         """Revoke certificate and token. Raises NotFound, Conflict."""
         await self._for_admins(principal).revoke(name)
@@ -51,7 +64,7 @@ class SiteAdmission:
     def _for_admins(self, principal: Principal) -> Sites:
         access_of(principal, self.settings).need(Permission.MANAGE_PLATFORM)
         if self.sites is None:
-            raise Conflict("No site can join this control plane. Set `site_address` in its settings, and restart it.")
+            raise Conflict(_NOT_OPEN)
         return self.sites
 
     async def _tell(self, happened: Reason) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from commonage.domain.reasons.base import Reason
 
@@ -363,6 +364,14 @@ class ExternalActor(StrEnum):
     DAEMON = "daemon"
     SWARM = "swarm"
     KUBERNETES = "kubernetes"
+
+
+class NotDelivered(Reason):
+    """The attempt could not be handed to its site, and never ran. The workload queues again."""
+
+    never_ran: ClassVar[bool] = True
+
+    cause: Reason
 
 
 class LostTooOften(Reason):

@@ -7,7 +7,7 @@ sentence: `messages` makes those, last. `codec` writes a reason as `{"code": …
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import dataclass_transform
+from typing import ClassVar, dataclass_transform
 
 REASONS: dict[str, type[Reason]] = {}
 """Every code. `commonage.domain.reasons` imports all families, so import this from there."""
@@ -20,7 +20,11 @@ class Reason:
 
     Parameters are plain values, enums, tuples, dataclasses of these, or reasons (a cause). Their names carry the unit.
     The docstring of a code is its meaning in the reference. An `abstract` subclass holds shared parameters.
+
+    `never_ran`: an attempt that ends for this reason certainly never ran, so it may run again, however often.
     """
+
+    never_ran: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         dataclass(frozen=True, kw_only=True)(cls)

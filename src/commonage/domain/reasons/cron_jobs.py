@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from commonage.domain.reasons.base import Reason
 
 MAX_COUNTED = 100
@@ -124,6 +126,8 @@ class StartedBySite(Reason):
 
 class TakenByCronRun(Reason):
     """While its link was down, the site started a run of a cron job in the same place."""
+
+    never_ran: ClassVar[bool] = True
 
     node: str
     workload_id: str

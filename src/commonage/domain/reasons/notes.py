@@ -264,6 +264,12 @@ class SiteTokenCreated(Reason):
     expires_at: float
 
 
+class SiteJoined(Reason):
+    """A machine joined as this site with a token, and received a certificate."""
+
+    site: str
+
+
 class SiteRevoked(Reason):
     """An admin revoked the certificate and the token of the site."""
 

@@ -120,7 +120,7 @@ class ProcessEngine(RunsEngine[Run]):
             run = self._note(request, port)
             run.begun.set_result(None)
             if port is not None:
-                self._ports.hold(port)
+                self._ports.hold(port, request.attempt_id)
         await asyncio.gather(*(self._settle(run) for run in self._table))
         live = [run.id for run in self._table.live()]
         await self._in_thread(lambda: self._launcher.settle(live))
@@ -146,14 +146,27 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: starting -------------------------------------------------------------------------------
 
+    async def _clear(self) -> None:
+        try:
+            in_use = [run.request.environment for run in self._table]
+            removed = await self._in_thread(partial(self._environments.remove_replaced, time.time(), in_use))
+        except OSError as error:
+            raise EngineFailure(f"an environment that was replaced cannot be removed: {error}") from error
+        for folder in removed:
+            _log.info("removed %s, which was replaced and not used for a month", folder)
+
     def _accept(self, request: StartRequest) -> Run:
         return self._note(request, self._port_for(request))
 
     def _port_for(self, request: StartRequest) -> int | None:
         """The port that it listens on; for a member of a gang that of the first one, the same for all."""
+        shared = next((one.port for one in self._others(request)), None) if request.gang else None
+        if shared is not None:
+            self._ports.hold(shared, request.attempt_id)
+            return shared
         if request.gang:
-            return next((one.port for one in self._others(request)), None) or self._ports.take()
-        return self._ports.take(request.port) if request.wants_port else None
+            return self._ports.take(request.attempt_id)
+        return self._ports.take(request.attempt_id, request.port) if request.wants_port else None
 
     def _others(self, request: StartRequest) -> list[Run]:
         """The other members of its gang that have not ended."""
@@ -161,8 +174,8 @@ class ProcessEngine(RunsEngine[Run]):
         return [run for run in found if run is not None and run.status.phase is not Phase.ENDED]
 
     def _give_port_back(self, run: Run) -> None:
-        if not self._others(run.request):
-            self._ports.give_back(run.port)
+        if run.port is not None:
+            self._ports.give_back(run.port, run.id)
 
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)

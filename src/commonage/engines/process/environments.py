@@ -3,10 +3,12 @@
     environments/<name>-<digest>/   a virtual environment, ready once it holds the file `.ready`
     environments/<name>-<digest>/kernels/<kernel>/   the virtual environment of a kernel
     environments/<name>-<digest>/.sessions   its time stamp is the last start of a session in it
+    environments/<name>-<digest>/.used       its time stamp is the last start of anything in it
     environments/<name>-<digest>.lock
 
 It is built in place, because its scripts contain the absolute path of their interpreter. A folder without
-`.ready` was left by a crash, and is built again. uv itself holds the lock, so that no second build runs next
+`.ready` was left by a crash, and is built again. A folder whose environment has a newer one is removed when it was not
+used for a month. uv itself holds the lock, so that no second build runs next
 to one that outlived its control plane. Used by the engine only.
 """
 
@@ -20,7 +22,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -39,9 +41,12 @@ from commonage.files.kernels import packages_script, start_script
 from commonage.ports.agents import OnProgress
 
 _READY = ".ready"
+_REMOVING = ".removing"
 _CONTENTS = ".contents.json"
 _SESSIONS = ".sessions"
+_USED = ".used"
 _LATELY_S = 14 * 24 * 3600
+_REPLACED_KEPT_S = 30 * 24 * 3600
 _LOCK_POLL_S = 0.2
 
 
@@ -120,8 +125,45 @@ class Environments:
         folder = self._folder(environment)
         if not (folder / _READY).exists():
             return None
+        with suppress(OSError):  # without its time stamp, a replaced environment is removed sooner
+            (folder / _USED).touch()
         self._is_ready(environment.name, folder)
         return _place(folder, environment)
+
+    def remove_replaced(self, now: float, in_use: Collection[Environment]) -> list[Path]:
+        """Remove the folders of replaced environments that were not used for a month. Returns them. Raises OSError.
+
+        `in_use` are the environments of attempts that have not ended.
+        """
+        built: dict[str, list[tuple[float, Path]]] = {}
+        for marker in self._root.glob(f"*/{_READY}"):
+            name = marker.read_text(encoding="utf-8").strip()
+            built.setdefault(name, []).append((marker.stat().st_mtime, marker.parent))
+        replaced = [folder for folders in built.values() for _, folder in sorted(folders)[:-1]]
+        replaced += [marker.parent for marker in self._root.glob(f"*/{_REMOVING}")]
+        used = [Path(one.python) if one.python is not None else self._folder(one) for one in in_use]
+        idle = [folder for folder in replaced if not any(one.is_relative_to(folder) for one in used)]
+        return [folder for folder in idle if self._remove_unused(folder, now - _REPLACED_KEPT_S)]
+
+    def _remove_unused(self, folder: Path, before: float) -> bool:
+        marker, removing = folder / _READY, folder / _REMOVING
+        lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _last_use(folder) >= before:
+                return False
+            if not removing.exists():  # else a crash interrupted the removal
+                marker.rename(removing)  # from now on nothing starts in it
+            if _last_use(folder) >= before:  # something started in it a moment ago
+                removing.rename(marker)
+                return False
+            shutil.rmtree(folder)
+        except BlockingIOError:  # it is being built
+            return False
+        finally:
+            os.close(lock)
+        self._contents.pop(folder, None)
+        return True
 
     async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonEnvironment:
         """Return the environment, building it if needed.
@@ -210,6 +252,12 @@ class Environments:
         self, name: str, state: EnvironmentState, reason: Reason | None = None, progress: float | None = None
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
+
+
+def _last_use(folder: Path) -> float:
+    """When something started in it, or it was built."""
+    times = [one.stat().st_mtime for name in (_USED, _SESSIONS, _CONTENTS) if (one := folder / name).exists()]
+    return max(times, default=folder.stat().st_mtime)
 
 
 def _place(folder: Path, environment: Environment) -> PythonEnvironment:

@@ -45,37 +45,42 @@ class PortRange:
 
     The rotation begins at `start`. Several servers on one node should begin at different ports: a port is free until
     its session listens, which may take minutes, and two servers that began at the same one would both give it out.
+    A port is held by attempts, several of a gang, until the last of them gives it back.
     """
 
     def __init__(self, first: int, last: int, start: int) -> None:
         self._first, self._last = first, last
         self._next = start
-        self._held: set[int] = set()
+        self._held: dict[int, set[str]] = {}
 
-    def take(self, wanted: int | None = None) -> int:
-        """Return this port, or (None) any of the range. Raises EngineFailure if it is not free."""
+    def take(self, attempt_id: str, wanted: int | None = None) -> int:
+        """Hold and return this port, or (None) any of the range. Raises EngineFailure if it is not free."""
         if wanted is not None:
             if wanted in self._held or not _is_free(wanted):
                 raise EngineFailure(
                     f"port {wanted} of this node is in use; submit without a port, and have the program listen on "
                     "{port} (or $COMMONAGE_PORT)"
                 )
-            self._held.add(wanted)
+            self.hold(wanted, attempt_id)
             return wanted
         for _ in range(self._last - self._first + 1):
             port = self._next
             self._next = self._first if port == self._last else port + 1
             if port not in self._held and _is_free(port):
-                self._held.add(port)
+                self.hold(port, attempt_id)
                 return port
         raise EngineFailure(f"no port from {self._first} to {self._last} is free", retryable=True)
 
-    def hold(self, port: int) -> None:
-        """Mark this one as taken by a run that was found again."""
-        self._held.add(port)
+    def hold(self, port: int, attempt_id: str) -> None:
+        """Also hold this one for an attempt that was found again, or that shares it with others of its gang."""
+        self._held.setdefault(port, set()).add(attempt_id)
 
-    def give_back(self, port: int | None) -> None:
-        self._held.discard(port or 0)
+    def give_back(self, port: int, attempt_id: str) -> None:
+        """Idempotent: another attempt that holds the port now keeps it."""
+        if port in self._held:
+            self._held[port].discard(attempt_id)
+            if not self._held[port]:
+                del self._held[port]
 
 
 def _is_free(port: int) -> bool:

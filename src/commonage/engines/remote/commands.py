@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import StoppedBeforeStart
+from commonage.domain.reasons.attempts import NotDelivered, StoppedBeforeStart
 from commonage.domain.reasons.cron_jobs import TakenByCronRun
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.remote.records import Command, Known, SiteRecords
@@ -110,11 +110,11 @@ class Commands:
             self._waiting[command.attempt_id] = command
 
     async def withdraw_old(self, why: Reason) -> None:
-        """Without a link: end the starts that never left, as lost for this reason."""
+        """Without a link: end the starts that never left as not delivered, so that they are requeued."""
         now = self._clock.now()
         for command in list(self._waiting.values()):
             if command.start is not None and not command.sent and now - command.at >= WITHDRAW_AFTER_S:
-                await self._withdraw(command, why, None)
+                await self._withdraw(command, NotDelivered(cause=why), None)
 
     async def _withdraw(self, command: Command, why: Reason, exit_code: int | None) -> None:
         """The end is told once the start cannot be delivered any more, whatever is restarted."""

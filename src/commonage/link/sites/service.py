@@ -14,7 +14,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.sites.links import SiteLinks
 from commonage.link.sites.registry import SiteEntry, SiteRegistry
 from commonage.ports.clock import Clock
-from commonage.ports.sites import SiteState, SiteToken, SiteView
+from commonage.ports.sites import JoinedSite, SiteState, SiteToken, SiteView
 
 log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
@@ -30,16 +30,6 @@ class SiteTokens(Protocol):
     def check_for_site(self, token: str, now: float) -> str:
         """The name of the site. Raises Forbidden."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedSite:
-    """What a machine receives that joins as `site`: its certificate (PEM), its end, and the port of the link."""
-
-    site: str
-    certificate: str
-    until: float
-    port: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@
     if (field.value === "UTC" && zone) field.value = zone;
   }
 
+  // On a phone the pages are one row that scrolls: the present one is shown.
+  document.querySelector(".nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   // --- theme ----------------------------------------------------------------------------------------------------
 
   const names = { "": ["Auto", "system"], light: ["Light", "light"], dark: ["Dark", "dark"] };

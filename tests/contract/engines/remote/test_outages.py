@@ -15,7 +15,7 @@ from tests.contract.engines.rigs import ProcessRig
 
 from commonage.domain.codec import to_json
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.domain.reasons.attempts import StoppedBeforeStart
+from commonage.domain.reasons.attempts import NotDelivered, StoppedBeforeStart
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.remote.commands import WITHDRAW_AFTER_S
@@ -241,7 +241,8 @@ async def test_start_that_never_left_is_lost_after_a_while_and_never_runs(rig: R
     await rig.until(is_withdrawn, "it is withdrawn", within_s=5)
     end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code is None, "lost: it may start elsewhere"
-    assert isinstance(end.reason, SiteUnreachable)
+    assert isinstance(end.reason, NotDelivered)
+    assert isinstance(end.reason.cause, SiteUnreachable)
     await rig.connect()
     await engine.forget(request.attempt_id)
     await rig.pass_time(3)
@@ -370,6 +371,30 @@ async def test_forget_that_the_site_cannot_write_is_repeated(
         return await known_attempts(rig) == []
 
     await rig.until(is_forgotten, "the site has forgotten it")
+
+
+async def test_attempt_that_the_engine_has_forgotten_holds_nothing_at_the_site(rig: RemoteFakeRig) -> None:
+    request = rig.start_request(Behaviour())
+    await rig.ended(request)
+    local = await rig.fake.engine()
+    await local.forget(request.attempt_id)
+
+    async def is_dropped() -> bool:
+        await rig.pass_time(0.5)
+        return await known_attempts(rig) == []
+
+    await rig.until(is_dropped, "the site has dropped it")
+
+
+async def test_start_that_arrives_after_its_forget_does_not_run(rig: RemoteFakeRig) -> None:
+    engine = await rig.engine()
+    request = rig.start_request(Behaviour())
+    await rig.ended(request)
+    await engine.forget(request.attempt_id)
+    assert rig.agent is not None
+    await rig.agent._attempts.start(Start(request, ""))
+    assert await known_attempts(rig) == []
+    assert rig.fake.world.starts[request.attempt_id] == 1
 
 
 async def test_start_that_can_neither_begin_nor_be_withdrawn_is_accepted(

@@ -1,8 +1,11 @@
 """Which environments stand, and which are built when; uv itself is played by a function."""
 
 import asyncio
+import os
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,3 +143,57 @@ def test_the_notebooks_jupyterhub_is_the_servers() -> None:
 def test_requirements_are_read_as_pip_reads_them() -> None:
     text = "# comment\na==1 \\\n    --hash=sha256:x \\\n    --hash=sha256:y\n\n  b==2 ; python_version < '3.12'\n"
     assert read_requirements(text) == ("a==1 --hash=sha256:x --hash=sha256:y", "b==2 ; python_version < '3.12'")
+
+
+def aged(folder: Path, days: float) -> None:
+    then = time.time() - days * 24 * 3600
+    for one in (*folder.iterdir(), folder):
+        os.utime(one, (then, then))
+
+
+async def replaced_environment(environments: Environments) -> tuple[Path, Path]:
+    """The folders of LAB before and after a change of its list."""
+    old = await environments.ensure(LAB, lambda *_: None)
+    new = await environments.ensure(replace(LAB, requirements=("numpy==3",)), lambda *_: None)
+    return old.programs.parent, new.programs.parent
+
+
+async def test_a_replaced_environment_goes_when_unused_for_a_month(environments: Environments) -> None:
+    old, new = await replaced_environment(environments)
+    assert environments.remove_replaced(time.time(), []) == []
+    aged(old, 31)
+    aged(new, 30.5)
+    assert environments.remove_replaced(time.time(), []) == [old]
+    assert not old.exists()
+    assert new.exists()
+    assert environments.remove_replaced(time.time(), []) == []
+
+
+@pytest.mark.parametrize("by_interpreter", [True, False])
+async def test_a_replaced_environment_stays_while_an_attempt_uses_it(
+    environments: Environments, *, by_interpreter: bool
+) -> None:
+    old, new = await replaced_environment(environments)
+    aged(old, 31)
+    aged(new, 30.5)
+    user = Environment("lab", "Lab", python=str(old / "bin" / "python")) if by_interpreter else LAB
+    assert environments.remove_replaced(time.time(), [user]) == []
+    assert (old / "bin").exists()
+
+
+async def test_a_replaced_environment_that_is_used_again_stays(environments: Environments) -> None:
+    old, new = await replaced_environment(environments)
+    aged(old, 31)
+    aged(new, 30.5)
+    assert environments.ready(LAB) is not None
+    assert environments.remove_replaced(time.time(), []) == []
+
+
+async def test_an_interrupted_removal_is_finished(environments: Environments) -> None:
+    old, _ = await replaced_environment(environments)
+    (old / ".ready").rename(old / ".removing")
+    aged(old, 31)
+    assert environments.ready(LAB) is None
+    assert environments.remove_replaced(time.time(), []) == [old]
+    await environments.ensure(LAB, lambda *_: None)
+    assert environments.ready(LAB) is not None

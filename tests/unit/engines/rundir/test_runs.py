@@ -142,23 +142,45 @@ def test_invalid_id_reaches_no_folder(runs: Runs, name: str) -> None:
 def test_ports_are_given_in_turn_and_not_twice() -> None:
     first = 20_900 + int(time.time()) % 50
     ports = PortRange(first, first + 2, start=first)
-    taken = [ports.take() for _ in range(3)]
+    taken = [ports.take(one) for one in "abc"]
     assert len(set(taken)) == 3
     with pytest.raises(EngineFailure, match="no port"):
-        ports.take()
-    ports.give_back(taken[1])
-    ports.give_back(None)
-    assert ports.take() == taken[1]
-    ports.give_back(taken[0])
-    ports.hold(taken[0])
+        ports.take("d")
+    ports.give_back(taken[1], "b")
+    assert ports.take("d") == taken[1]
+    ports.give_back(taken[0], "a")
+    ports.hold(taken[0], "e")
     with pytest.raises(EngineFailure):
-        ports.take()
+        ports.take("f")
+
+
+def test_a_port_given_back_twice_is_not_taken_from_its_next_attempt() -> None:
+    first = 20_900 + int(time.time()) % 50
+    ports = PortRange(first, first, start=first)
+    ports.take("ended")
+    ports.give_back(first, "ended")
+    ports.take("next")
+    ports.give_back(first, "ended")
+    with pytest.raises(EngineFailure, match="no port"):
+        ports.take("third")
+
+
+def test_a_gang_holds_its_port_until_its_last_member_ends() -> None:
+    first = 20_900 + int(time.time()) % 50
+    ports = PortRange(first, first, start=first)
+    ports.take("rank-0")
+    ports.hold(first, "rank-1")
+    ports.give_back(first, "rank-0")
+    with pytest.raises(EngineFailure, match="no port"):
+        ports.take("other")
+    ports.give_back(first, "rank-1")
+    assert ports.take("other") == first
 
 
 def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
     first = 20_960 + int(time.time()) % 30
     ports = PortRange(first, first + 2, start=first + 1)
-    assert [ports.take() for _ in range(3)] == [first + 1, first + 2, first]
+    assert [ports.take(one) for one in "abc"] == [first + 1, first + 2, first]
 
 
 def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.portal.test_pages import assert_whole
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.reasons.nodes import UnreachableJoinService
 from commonage.ports.joining import JoinToken
-from commonage.ports.sites import SiteState, SiteToken, SiteView
+from commonage.ports.sites import JoinedSite, SiteState, SiteToken, SiteView
 from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +41,9 @@ class FakeSites:
         if name != name.lower():
             raise InvalidInput("use lower-case letters", field="name")
         return SiteToken(name, f"token-{name}", float(for_s), "commonage site join --token-file -")
+
+    async def join(self, token: str, csr_pem: str) -> JoinedSite:
+        raise AssertionError("machines join at the join listener")
 
     async def revoke(self, name: str) -> None:
         self.revoked.append(name)
