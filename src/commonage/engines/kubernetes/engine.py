@@ -276,6 +276,13 @@ class KubernetesEngine(RunsEngine[Run]):
     async def _give_up(self, run: Run, end: Exit) -> None:
         """Record the end of an attempt that cannot be started, once its Pod certainly does not run."""
         async with run.lock:
+            if run.uid:
+                try:
+                    pod = await self._client.find(self._launcher.path(run.request))
+                    if pod is not None and not is_gated(pod):
+                        return  # the answer to the last change was lost: it may run
+                except EngineFailure:
+                    return  # looked at again
             await self._until_disk_works(run.folder.forbid_start)
             await self._until_disk_works(partial(_write_end, run, end))
             with suppress(EngineFailure):  # removed with the attempt, at the latest
@@ -352,6 +359,8 @@ class KubernetesEngine(RunsEngine[Run]):
             if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
                 return Exit(None, stopped, time.time())
         node = run.request.allocation.node
+        if run.withdrawn is not None:  # a failure of its image or container is its own
+            return Exit(1, run.withdrawn, time.time())
         if run.ending is not None:
             over = asyncio.get_running_loop().time() >= run.kill_at
             return Exit(_KILLED if over else _TERMINATED, None, time.time())
@@ -407,10 +416,11 @@ class KubernetesEngine(RunsEngine[Run]):
             self._table.tell(run, self._starting(run.request, found.reason))
 
     async def _withdraw_bound(self, run: Run, why: Reason) -> None:
-        """End an attempt whose container cannot be made. A failure of its image or container is its own."""
-        if await self._launcher.delete(run, 1):
-            run.deleted_grace_s = 1
-        await self._end_with(run, Exit(1, why, time.time()), None)
+        """Delete the Pod of an attempt whose container cannot be made. It has ended once the Pod is gone."""
+        if run.withdrawn is None:
+            await self._launcher.delete(run, 1)
+            run.withdrawn = why
+        self._settle_soon_again(run)
 
     async def _end_with(self, run: Run, end: Exit, started_at: float | None) -> None:
         """Copy the rest of its output, write its end down, and report it."""

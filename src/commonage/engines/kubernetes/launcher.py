@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
@@ -50,7 +51,7 @@ class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
     `launching` starts it, `following` copies its output, `again` looks at it again later. `last_pod` is the last
-    description of its Pod, `uid` the one written down.
+    description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
     """
 
     launching: asyncio.Task[None] | None = None
@@ -60,6 +61,7 @@ class Run(EngineRun):
     last_error: str = ""
     uid: str = ""
     refused_since: float | None = None
+    withdrawn: Reason | None = None
     deleted_grace_s: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
