@@ -5,6 +5,7 @@ Filled by bootstrap; nothing is read from the environment here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -145,7 +146,8 @@ class KubernetesSettings(EngineSettings):
     ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
     `lost_after_s`: how long a node may not answer before it is given up.
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
-    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod.
+    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
+    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty without.
     """
 
     kubeconfig: Path | None = None
@@ -166,6 +168,8 @@ class KubernetesSettings(EngineSettings):
     lost_after_s: float = 60.0
     room_timeout_s: float = 60.0
     grace_s: int = 10
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    queue: str = ""
 
 
 @dataclass(frozen=True)
