@@ -87,7 +87,9 @@ def make_engine(
         "get_pull_token": registry.get_pull_token,
     }
     if settings.engine == "docker":
-        docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
+        docker = DockerSettings(
+            **every, **node, **daemon, networks=settings.docker_networks, warm_containers=settings.warm_containers
+        )
         return DockerEngine(site, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,

@@ -128,6 +128,11 @@ class EngineSettings(BaseModel):
         "Folders of this machine that are mounted in every container, read-only unless `:rw` is added. `{user}` and "
         "`{tenant}` are replaced by the names of the workload's user and tenant.",
     )
+    warm_containers: Annotated[int, Field(ge=0, le=1000), Takes("a number from 0 to 1000")] = setting(
+        2,
+        "Containers of the engine `docker` that wait, with the libraries of a session loaded, for the next sessions "
+        f"without a GPU. Faster, but each takes about 60 MiB of memory ({docs_page('operate/docker')}).",
+    )
     docker_networks: PrivateRange = setting(
         "10.213.0.0/16",
         "Address range for the networks of the tenants. Change it if your site already uses this range.",
