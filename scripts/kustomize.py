@@ -1,6 +1,7 @@
 #!/usr/bin/env python
-"""Writes deploy/kustomize/base from the defaults of the Helm chart. With --check it writes nothing, and ends with status 1
-if the base is out of date; tests/unit/deploy compares the two as well.
+"""Writes deploy/kustomize/base from the defaults of the Helm chart.
+
+With --check it writes nothing, and ends with status 1 if the base is out of date; tests/unit/deploy compares the two.
 """
 
 import sys

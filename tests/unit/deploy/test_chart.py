@@ -1,7 +1,6 @@
 """The Helm chart and what is made from it: it renders, Kubernetes would accept it, and it names what exists."""
 
-from __future__ import annotations
-
+import base64
 import importlib.util
 import json
 import re
@@ -91,7 +90,8 @@ def test_pods_pass_the_restricted_standard_and_share_no_claim(kustomize: ModuleT
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         # Names of Services become variables such as COMMONAGE_HUB_PORT, which are settings.
         assert pod["enableServiceLinks"] is False
-        claims += [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+        mounted = [one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+        claims += [one["claimName"] for one in mounted]
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             own = container["securityContext"]
             assert not own["allowPrivilegeEscalation"]
@@ -121,8 +121,6 @@ def test_values_override_the_charts_settings(kustomize: ModuleType) -> None:
 
 
 def test_the_secret_has_what_the_server_reads(kustomize: ModuleType, tmp_path: Path) -> None:
-    import base64  # noqa: PLC0415 - used here alone
-
     [secret] = [one for one in kustomize.rendered({})["secrets.yaml"] if one["metadata"]["name"] == "commonage-secrets"]
     for name, value in secret["data"].items():
         (tmp_path / name).write_bytes(base64.b64decode(value))
