@@ -30,6 +30,9 @@ BENCHMARKS = {
         "benchmarks.control.retention:retention", "A year of ended workloads: size, lists, deletion."
     ),
     "faults": Benchmark("benchmarks.faults.faults:faults", "A day of faults: is anything lost, doubled or leaked?"),
+    "class": Benchmark(
+        "benchmarks.classroom.classroom:classroom", "A tutorial day: fifty students on a Swarm, one worker dies."
+    ),
     "process-engine": Benchmark("benchmarks.control.process_engine:process_engine", "The process engine alone."),
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."
@@ -40,6 +43,9 @@ BENCHMARKS = {
     "swarm-share": Benchmark("benchmarks.sessions.swarm_share:swarm_share", "The answer to a share that no node has."),
     "local-swarm": Benchmark(
         "benchmarks.sessions.local_swarm:local_swarm", "Run sessions or swarm on a Swarm made on this machine."
+    ),
+    "local-docker": Benchmark(
+        "benchmarks.sessions.local_swarm:local_docker", "Run sessions on a Docker daemon made on this machine."
     ),
     "gpu": Benchmark("benchmarks.gpu.gpu:gpu", "GPU shares on a node with GPUs: do they hold, what do they cost."),
 }

@@ -19,6 +19,7 @@ import click
 from commonage.api.app import describe
 from commonage.api.problems import document
 from commonage.cli import main as commonage
+from commonage.engines.kubernetes.tenants.rbac import reference as kubernetes_access
 from commonage.messages.permissions import reference as permissions_reference
 from commonage.messages.reference import reference as reasons_reference
 from commonage.metrics.series import SERIES
@@ -110,6 +111,11 @@ def resources() -> str:
     return f"{NOTE}\n{resources_reference()}"
 
 
+def kubernetes_rbac() -> str:
+    """Return a page with every verb that the control plane may use in a cluster."""
+    return f"{NOTE}\n{kubernetes_access()}"
+
+
 def resource_schema() -> str:
     """Return the JSON Schema of `commonage.yml` files."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
@@ -126,6 +132,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Any] = {
     "cli.md": command_line,
+    "kubernetes-rbac.md": kubernetes_rbac,
     "resources.schema.json": resource_schema,
     "metrics.md": metrics,
     "openapi.json": openapi,

@@ -43,6 +43,21 @@ c.Spawner.cmd = ["{python}", "-m", "jupyterhub.singleuser", "--allow-root"]
 """
 """JupyterHub's own local spawner; `python` is the interpreter of the sessions."""
 
+DOCKER = """
+c.JupyterHub.spawner_class = "docker"
+c.JupyterHub.hub_bind_url = "http://{reach}:{hub_port}"
+c.JupyterHub.hub_connect_url = "http://{reach}:{hub_port}"
+c.DockerSpawner.client_kwargs = {{"base_url": "{docker_url}"}}
+c.DockerSpawner.image = "{image}"
+c.DockerSpawner.use_internal_ip = True
+c.DockerSpawner.network_name = "{network}"
+c.DockerSpawner.name_template = "baseline-{{username}}"
+c.DockerSpawner.notebook_dir = "/tmp"
+c.DockerSpawner.remove = True
+c.Spawner.cmd = ["jupyterhub-singleuser", "--allow-root", "--ip=0.0.0.0"]
+"""
+"""DockerSpawner on the daemon at `docker_url`, whose containers reach this machine at `reach`."""
+
 SWARM = '''
 import docker
 from dockerspawner import SwarmSpawner
@@ -75,9 +90,12 @@ c.DockerSpawner.network_name = "{network}"
 c.DockerSpawner.name_template = "baseline-{{username}}"
 c.DockerSpawner.notebook_dir = "/tmp"
 c.Spawner.cmd = ["jupyterhub-singleuser", "--allow-root", "--ip=0.0.0.0"]
-c.SwarmSpawner.extra_placement_spec = {{"constraints": ["node.role == worker"]}}
+c.SwarmSpawner.extra_placement_spec = {{"constraints": {constraints}}}
 '''
-"""SwarmSpawner on the Swarm of the daemon at `docker_url`, whose workers reach this machine at `reach`."""
+"""SwarmSpawner on the Swarm of the daemon at `docker_url`, whose nodes reach this machine at `reach`.
+
+`constraints`: on which of them it may run.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from benchmarks.report import BenchmarkError
 _AT_ONCE = 16
 _LOOK_S = 0.1
 _GONE_WITHIN_S = 120.0
+_LOADS_S = 4.0
 _LABEL = "commonage-bench"
 _DONE = ("complete", "failed", "rejected", "shutdown", "orphaned")
 
@@ -38,8 +39,8 @@ async def _ask(client: httpx2.AsyncClient, method: str, path: str, **options: An
 
 
 @contextlib.contextmanager
-def overlay(url: str, name: str) -> Iterator[str]:
-    """An overlay network of this name; removed when the context ends."""
+def docker_network(url: str, name: str, driver: str = "overlay", subnet: str | None = None) -> Iterator[str]:
+    """A network of this name; removed when the context ends."""
 
     async def ask(method: str, path: str, **options: Any) -> None:
         async with _client(url) as client:
@@ -53,7 +54,9 @@ def overlay(url: str, name: str) -> Iterator[str]:
                 else:
                     return
 
-    asyncio.run(ask("POST", "/networks/create", json={"Name": name, "Driver": "overlay", "Attachable": True}))
+    config: dict[str, Any] = {"Name": name, "Driver": driver, "Attachable": True}
+    config |= {"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}
+    asyncio.run(ask("POST", "/networks/create", json=config))
     try:
         yield name
     finally:
@@ -73,6 +76,24 @@ def until_none_runs(url: str, image: str) -> None:
                     return
                 await asyncio.sleep(_LOOK_S)
         raise BenchmarkError(f"containers of {image} still run {_GONE_WITHIN_S:.0f} s after all were stopped")
+
+    asyncio.run(ask())
+
+
+def until_waiting(url: str, count: int) -> None:
+    """Wait until this number of our warm containers run, and have had time to load their libraries."""
+
+    async def ask() -> None:
+        async with _client(url) as client:
+            give_up = time.perf_counter() + 120 + 30 * count
+            while time.perf_counter() < give_up:
+                filters = json.dumps({"name": ["commonage-warm-"], "status": ["running"]})
+                running = await _ask(client, "GET", "/containers/json", params={"filters": filters})
+                if len(running) >= count:
+                    await asyncio.sleep(_LOADS_S)
+                    return
+                await asyncio.sleep(_LOOK_S)
+        raise BenchmarkError(f"there are no {count} warm containers")
 
     asyncio.run(ask())
 

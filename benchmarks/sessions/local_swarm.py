@@ -1,7 +1,7 @@
 """`local-swarm`: the benchmarks `sessions` and `swarm` on a Swarm of one manager and three workers on this machine.
 
 The nodes are network namespaces with a Docker daemon each. Our server and the baseline run in the manager's namespace,
-sessions and jobs on the workers.
+sessions and jobs on the workers. `local-docker`: the benchmark `sessions` on such a manager alone.
 """
 
 from __future__ import annotations
@@ -50,6 +50,31 @@ def local_swarm(benchmark: str, options: Sequence[str]) -> None:
         command = [sys.executable, "-m", "benchmarks", benchmark, "--image", IMAGE]
         command += ["--docker-url", manager.daemon.url]
         command += ["--engine", "swarm", "--reach", manager.address] if needs_notebook else []
+        ended = subprocess.run([*manager.inside(), *command, *options], check=False)
+    finally:
+        swarm.remove()
+    sys.exit(ended.returncode)
+
+
+@click.command("local-docker", context_settings={"ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def local_docker(options: Sequence[str]) -> None:
+    """Make a Docker daemon on this machine, run `sessions` with engine docker on it, and remove it.
+
+    It needs root, docker.io and iptables. The daemon is a Swarm of one node too, for SwarmSpawner. The options are
+    those of `sessions`, without engine, image and addresses.
+
+    \b
+    Example:
+      sudo .venv/bin/python -m benchmarks local-docker --at-once 1,30
+    """
+    image = notebook_image()
+    swarm = Swarm(0)
+    try:
+        swarm.start(image, IMAGE, changes=f"&changes={quote(f'ENV PATH={PATH}')}")
+        manager = swarm.manager
+        command = [sys.executable, "-m", "benchmarks", "sessions", "--engine", "docker", "--image", IMAGE]
+        command += ["--docker-url", manager.daemon.url, "--reach", manager.address]
         ended = subprocess.run([*manager.inside(), *command, *options], check=False)
     finally:
         swarm.remove()

@@ -25,33 +25,35 @@ from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from benchmarks.server import Served, server
 from benchmarks.sessions import baselines
 from benchmarks.sessions.baselines import Hub
-from benchmarks.sessions.docker_api import overlay, until_none_runs
+from benchmarks.sessions.docker_api import docker_network, until_none_runs, until_waiting
 
 GIVE_UP_S = 300.0
-OURS, BASELINE = "ours", "baseline"
+OURS = "ours"
 # More frequent polling would load the hub.
 _LOOK_S = 0.25
 # Warm-up, not measured: each node reads the image's files from its disk once.
 _WARM = 6
 _TURNS = {1: 4}
 _TURNS_OF_MANY = 2
-_NETWORK = "commonage-bench-baseline"
-BASELINES = {"process": "local", "swarm": "swarmspawner"}
-"""The baseline spawner of each engine."""
+_NETWORK = "commonage-bench"
+_SUBNET = "10.96.0.0/16"
+BASELINES = {"process": ("local",), "docker": ("dockerspawner", "swarmspawner"), "swarm": ("swarmspawner",)}
+"""The baseline spawners of each engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is measured: our engine, the baseline's spawner (None: none), and for containers their image and daemon.
+    """What is measured: our engine, the baselines' spawners, and for containers their image and daemon.
 
-    `reach` is this machine's address for the workers of a Swarm.
+    `reach` is this machine's address for containers. `warm`: containers that wait for our sessions.
     """
 
     engine: str = "process"
-    baseline: str | None = "local"
+    baselines: tuple[str, ...] = ("local",)
     image: str = ""
     docker_url: str = "unix:///var/run/docker.sock"
     reach: str = ""
+    warm: int = 0
 
     def flags(self) -> list[str]:
         """The flags of our server."""
@@ -66,12 +68,15 @@ class Setting:
             "COMMONAGE_DOCKER_URL": self.docker_url,
             "COMMONAGE_DOCKER_IMAGE": self.image,
             "COMMONAGE_POLICY": "spread",
+            "COMMONAGE_WARM_CONTAINERS": str(self.warm),
         }
 
     def settle(self) -> None:
-        """Wait until all containers of a round have ended: SwarmSpawner does not wait."""
-        if self.engine != "process":
+        """Wait until all containers of a round have ended, as SwarmSpawner does not, and ours wait again."""
+        if "swarmspawner" in self.baselines or self.engine == "swarm":
             until_none_runs(self.docker_url, self.image)
+        if self.engine == "docker" and self.warm:
+            until_waiting(self.docker_url, self.warm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +104,36 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> l
 @click.option("--engine", type=click.Choice(list(BASELINES)), default="process", show_default=True, help="Our engine.")
 @click.option(
     "--baseline",
-    type=click.Choice([*BASELINES.values(), "none"]),
-    help="Spawner of JupyterHub to compare with.  [default: local for process, swarmspawner for swarm]",
+    help="Spawners of JupyterHub to compare with, or none.  [default: local for process, swarmspawner for swarm, "
+    "dockerspawner,swarmspawner for docker]",
 )
 @click.option("--image", default="", help="Image of the sessions of both, for container engines.")
 @click.option("--docker-url", default="unix:///var/run/docker.sock", show_default=True, help="A manager's daemon.")
-@click.option("--reach", default="127.0.0.1", show_default=True, help="Address of this machine for the workers.")
+@click.option("--reach", default="127.0.0.1", show_default=True, help="Address of this machine for containers.")
+@click.option("--warm", default=30, show_default=True, help="Containers that wait for our sessions, of engine docker.")
 @as_json
-def sessions(sizes: list[int], engine: str, baseline: str | None, as_json: bool, **containers: str) -> None:
+def sessions(sizes: list[int], engine: str, baseline: str | None, as_json: bool, **containers: Any) -> None:
     """Time from POST to ready of sessions, ours and those of a JupyterHub spawner.
 
     \b
     Example:
       python -m benchmarks sessions --at-once 1,10
+      python -m benchmarks sessions --engine docker --baseline dockerspawner --image notebook:1 --reach 10.0.0.1
       python -m benchmarks sessions --engine swarm --baseline swarmspawner --image notebook:1 --reach 10.0.0.1
     """
-    baseline = baseline or BASELINES[engine]
-    if baseline not in ("none", BASELINES[engine]):
-        raise click.UsageError(f"The baseline of engine {engine} is {BASELINES[engine]}. Use it, or --baseline none.")
+    named = tuple(baseline.split(",")) if baseline else BASELINES[engine]
+    wanted = () if named == ("none",) else named
+    if not set(wanted) <= set(BASELINES[engine]):
+        known = ", ".join(BASELINES[engine])
+        raise click.UsageError(f"The baselines of engine {engine} are {known}. Use them, or --baseline none.")
     if engine != "process" and not containers["image"]:
         raise click.UsageError(f"Engine {engine} runs sessions in containers. Give their image with --image.")
-    setting = Setting(engine, None if baseline == "none" else baseline, **containers)
+    setting = Setting(engine, wanted, **containers)
     click.echo(show("Sessions, POST to ready", measure(sizes, setting), as_json=as_json))
 
 
 def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
-    """For each number of sessions at once: the median and the slowest, ours and the baseline's.
+    """For each number of sessions at once: the median and the slowest, ours and the baselines'.
 
     They take turns, each as often the first, as a node is now faster and now slower.
     """
@@ -132,9 +141,9 @@ def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
         options = {"environment": "notebook", "cpus": "0.05", "memory": "256MiB"}
         token = (served.folder / "data" / "secrets" / "hub_service_token").read_text().strip()
         hubs = {OURS: Hub(f"{served.url}/hub/api", token, options)}
-        start_baseline = stack.enter_context(_baseline(served, setting))
-        if start_baseline is not None:
-            hubs[BASELINE] = stack.enter_context(start_baseline())
+        for baseline in setting.baselines:
+            start_baseline = stack.enter_context(_baseline(baseline, served, setting))
+            hubs[baseline] = stack.enter_context(start_baseline())
         for system, hub in hubs.items():
             progress(f"warming up, {system}")
             _one_round(hub, _WARM)
@@ -146,13 +155,17 @@ def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
                 for system in list(hubs)[:: -1 if turn % 2 else 1]:
                     rounds[system].append(_measure(hubs[system], size, system))
                     setting.settle()
-            figures += _figures(size, rounds[OURS], rounds.get(BASELINE))
+            if not setting.baselines:
+                figures += _figures(size, rounds[OURS], None)
+            for baseline in setting.baselines:
+                than = f", to {baseline}" if len(setting.baselines) > 1 else ""
+                figures += _figures(size, rounds[OURS], rounds[baseline], than)
         return figures
 
 
-def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None) -> Iterator[Figure]:
+def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None, than: str = "") -> Iterator[Figure]:
     def figure(name: str, value: Callable[[Sequence[Round]], float], unit: str, how: str) -> Figure:
-        return Figure(f"{size} {name}", value(ours), unit, how, value(theirs) if theirs else None)
+        return Figure(f"{size} {name}{than}", value(ours), unit, how, value(theirs) if theirs else None)
 
     def ready(rounds: Sequence[Round]) -> list[float]:
         return [took for one in rounds for took in one.ready]
@@ -171,20 +184,23 @@ def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None) -
 
 @contextlib.contextmanager
 def _baseline(
-    served: Served, setting: Setting
-) -> Iterator[Callable[[], contextlib.AbstractContextManager[Hub]] | None]:
+    baseline: str, served: Served, setting: Setting
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[Hub]]]:
     """Prepare the baseline; returns a context manager that starts it."""
-    folder = served.folder / "baseline"
-    if setting.engine == "process":
+    folder = served.folder / baseline
+    names: dict[str, object] = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
+    if baseline == "local":
         progress("making the environment of both")
         python = _environment(served.url, served.token, served.folder)
-        yield None if setting.baseline is None else lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
-    elif setting.baseline is None:
-        yield None
+        yield lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
+    elif baseline == "dockerspawner":
+        with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}", "bridge", _SUBNET) as place:
+            yield lambda: baselines.jupyterhub(folder, baselines.DOCKER, network=place, **names)
     else:
-        names = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
-        with overlay(setting.docker_url, _NETWORK) as network:
-            yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=network, **names)
+        # Beside our engine docker there is one node, the manager.
+        names["constraints"] = ["node.role == worker"] if setting.engine == "swarm" else []
+        with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}") as place:
+            yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=place, **names)
 
 
 def _environment(url: str, token: str, folder: Path) -> Path:

@@ -14,7 +14,7 @@ import click
 from benchmarks.control.control import NO_OP, through
 from benchmarks.report import Figure, as_json, progress, show
 from benchmarks.server import server
-from benchmarks.sessions.docker_api import overlay, services_through
+from benchmarks.sessions.docker_api import docker_network, services_through
 from benchmarks.sessions.sessions import Setting
 
 _COMMAND = ("/bin/sh", "-c", "true")
@@ -40,9 +40,12 @@ def swarm(count: int, image: str, docker_url: str, as_json: bool) -> None:
 
 def measure(count: int, image: str, docker_url: str) -> list[Figure]:
     """Seconds for `count` jobs and `count` plain services, from the first request until all have ended."""
-    setting = Setting("swarm", None, image, docker_url)
+    setting = Setting("swarm", (), image, docker_url)
     body = {**NO_OP, "command": list(_COMMAND)}
-    with server(*setting.flags(), variables=setting.variables()) as served, overlay(docker_url, _NETWORK) as network:
+    with (
+        server(*setting.flags(), variables=setting.variables()) as served,
+        docker_network(docker_url, _NETWORK) as network,
+    ):
 
         def floor(services: int, attached: str | None) -> float:
             time.sleep(_BETWEEN_S)  # wait for the cleanup of the previous run

@@ -24,7 +24,7 @@ from tests.integration.swarm_site import DEVICE, WORKERS, SwarmSite, swarm_site
 
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from benchmarks.sessions import baselines
-from benchmarks.sessions.docker_api import overlay
+from benchmarks.sessions.docker_api import docker_network
 from commonage.wire.workloads import SubmitIn
 
 NOT_AVAILABLE = ("40GiB", "2", "H100:8GiB")
@@ -98,10 +98,10 @@ def _waits(site: SwarmSite) -> Figure:
 def _swarmspawner(site: SwarmSite) -> Figure:
     """No node has the share: SwarmSpawner's page shows nothing until the hub times out."""
     url = site.swarm.manager.daemon.url
-    names = {"docker_url": url, "image": IMAGE, "reach": "127.0.0.1"}
+    names = {"docker_url": url, "image": IMAGE, "reach": "127.0.0.1", "constraints": ["node.role == worker"]}
     with ExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="commonage-bench-"))
-        names["network"] = closing.enter_context(overlay(url, "commonage-bench-baseline"))
+        names["network"] = closing.enter_context(docker_network(url, "commonage-bench-baseline"))
         hub = closing.enter_context(baselines.jupyterhub(Path(folder, "baseline"), baselines.SWARM + _REQUEST, **names))
         headers = {"Authorization": f"token {hub.token}"}
         root = hub.api.removesuffix("/hub/api")

@@ -207,6 +207,16 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+async def sign_in(browser: httpx2.AsyncClient, user: str, password: str) -> httpx2.Response:
+    """Fill in the login form; where it leads."""
+    page = await browser.get("/hub/login")
+    return await browser.post(
+        "/hub/login",
+        params={"next": ""},
+        data={"username": user, "password": password, "_xsrf": _xsrf(browser, page)},
+    )
+
+
 class Installation:
     """Hub, proxy and the stub, for as long as the context lasts."""
 
@@ -241,13 +251,7 @@ class Installation:
         return httpx2.AsyncClient(base_url=self.url, follow_redirects=True, trust_env=False, timeout=30)
 
     async def sign_in(self, browser: httpx2.AsyncClient, user: str, password: str) -> httpx2.Response:
-        """Fill in the login form; where it leads."""
-        page = await browser.get("/hub/login")
-        return await browser.post(
-            "/hub/login",
-            params={"next": ""},
-            data={"username": user, "password": password, "_xsrf": _xsrf(browser, page)},
-        )
+        return await sign_in(browser, user, password)
 
     async def oauth(self, browser: httpx2.AsyncClient) -> Principal | None:
         """What the portal does: send the browser to the hub, take the code it comes back with, ask who it is."""

@@ -14,7 +14,7 @@ import yaml
 from tests.kubernetes.conftest import kubectl
 from tests.kubernetes.rig import KubernetesRig
 
-from commonage.domain.reasons.attempts import ClusterSeesNoRoom, EndedFromOutside, WaitingForCluster
+from commonage.domain.reasons.attempts import EndedFromOutside, PodUnschedulable, WaitingForCluster
 from commonage.domain.statuses import Phase
 from commonage.engines.kubernetes.client import Client
 from commonage.engines.kubernetes.translate import pod_name
@@ -124,7 +124,7 @@ async def test_what_the_cluster_finds_no_room_for_returns_to_the_scheduler(rig: 
     huge = replace(request, allocation=replace(request.allocation, memory_mib=64 * 1024 * 1024))
     end = await rig.ended(huge)
     assert end.exit_code is None
-    assert isinstance(end.reason, ClusterSeesNoRoom)
+    assert isinstance(end.reason, PodUnschedulable)
     assert "memory" in end.reason.error
     assert not await pods_of(namespace, request.attempt_id)
 

@@ -38,7 +38,10 @@ FOREIGN = {
 }
 """Attributes of other people's objects that are set as their libraries have it."""
 
-PATCHES = ("hub/", "files/injected/", "engines/process/warm/zygote.py", "engines/rundir/unpack_child.py")
+PATCHES = (
+    "hub/", "files/injected/", "engines/process/warm/zygote.py", "engines/docker/warm/template.py",
+    "engines/rundir/preloading.py", "engines/rundir/unpack_child.py",
+)  # fmt: skip
 """What configures or patches a foreign program in its own process: JupyterHub, frameworks, the interpreter."""
 
 

@@ -25,6 +25,8 @@ from commonage.domain.workloads import (
     attempt_id,
 )
 
+FIRST_PLACEMENT_PAUSE_S, LONGEST_PLACEMENT_PAUSE_S = 2.0, 300.0
+
 # --- what can happen ----------------------------------------------------------------------------------------------
 
 
@@ -271,6 +273,8 @@ def _ended_now(workload: Workload, attempt: Attempt, status: Status, now: float)
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
+        if isinstance(status.reason, attempts.NotPlaced) and attempt.started_at is None:
+            return _not_placed(workload, attempt, status.reason, now)
         lost = status.reason or attempts.NodeLost(node=attempt.allocation.node_key.label)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
@@ -312,6 +316,8 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
     ended = replace(current, ended_at=now, url=None)
     if workload.stop is not None:
         return _ended_by_stop(workload, ended, workload.stop, now)
+    if isinstance(reason, attempts.NotPlaced) and ended.started_at is None:
+        return _not_placed(workload, ended, reason, now)
     return _finish(workload, ended, state, reason, now)
 
 
@@ -329,6 +335,22 @@ def _requeued(workload: Workload, attempt: Attempt, cause: Reason, now: float) -
     attempt, reason = replace(attempt, reason=cause), waiting.Requeued(cause=cause)
     after = replace(workload, state=State.QUEUED, since=now, reason=reason, attempt=attempt, stop=None, warned=False)
     return Step(after, (Record(EventKind.QUEUED, reason),))
+
+
+def _not_placed(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
+    """Nothing of it ran: also a session, or a workload that is not requeued after a loss, queues again."""
+    pause = min(LONGEST_PLACEMENT_PAUSE_S, FIRST_PLACEMENT_PAUSE_S * 2 ** min(attempt.number - 1, 16))
+    reason = waiting.PlacementRetryScheduled(pause_s=pause, attempt=attempt.number, cause=cause)
+    after = replace(
+        workload,
+        state=State.HELD,
+        since=now,
+        reason=reason,
+        attempt=replace(attempt, state=State.LOST, reason=cause),
+        not_before=now + pause,
+        warned=False,
+    )
+    return Step(after, (Record(EventKind.RETRYING, reason),))
 
 
 def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, now: float) -> Step:

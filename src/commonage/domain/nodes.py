@@ -44,11 +44,15 @@ class DeviceKey(NamedTuple):
 
 
 class Strength(StrEnum):
-    """Whether a program can exceed a share. Hard: it cannot. Soft: not by mistake, but it can switch the limit off."""
+    """Whether a program can exceed a share. Hard: it cannot. Soft: not by mistake, but it can switch the limit off.
+
+    Accounted: a scheduler adds up the shares, so that they fit, and nothing enforces them.
+    """
 
     HARD = "hard"
     HARD_FOR_EACH_PROCESS = "hard-for-each-process"
     SOFT = "soft"
+    ACCOUNTED = "accounted"
     COOPERATIVE = "cooperative"
 
 
@@ -59,6 +63,7 @@ class Isolation(StrEnum):
     MIG = "mig"
     MPS = "mps"
     PRELOAD = "preload"
+    ACCOUNTED = "accounted"
     COOPERATIVE = "cooperative"
 
     @property
@@ -71,6 +76,7 @@ _STRENGTHS = {
     Isolation.MIG: Strength.HARD,
     Isolation.MPS: Strength.HARD_FOR_EACH_PROCESS,
     Isolation.PRELOAD: Strength.SOFT,
+    Isolation.ACCOUNTED: Strength.ACCOUNTED,
     Isolation.COOPERATIVE: Strength.COOPERATIVE,
 }
 

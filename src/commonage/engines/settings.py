@@ -5,6 +5,7 @@ Filled by bootstrap; nothing is read from the environment here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -111,7 +112,12 @@ class ContainerSettings(EngineSettings):
 
 @dataclass(frozen=True)
 class DockerSettings(ContainerSettings, LocalNodeSettings):
-    """Settings of one Docker engine."""
+    """Settings of one Docker engine.
+
+    `warm_containers`: how many containers wait for sessions, at most.
+    """
+
+    warm_containers: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,8 @@ class KubernetesSettings(EngineSettings):
     ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
     `lost_after_s`: how long a node may not answer before it is given up.
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
-    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod.
+    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
+    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty without.
     """
 
     kubeconfig: Path | None = None
@@ -161,6 +168,8 @@ class KubernetesSettings(EngineSettings):
     lost_after_s: float = 60.0
     room_timeout_s: float = 60.0
     grace_s: int = 10
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    queue: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,3 +192,68 @@ class SwarmSettings(ContainerSettings):
     without_agents: bool = False
     room_timeout_s: float = 60.0
     grace_s: int = 10
+
+
+@dataclass(frozen=True)
+class KubernetesPolicySettings:
+    """Settings of the namespaces and policies of a Kubernetes site.
+
+    `namespace`, `service_account`: of the control plane. `prefix`: of the tenants' namespaces, `PREFIX-TENANT`;
+    `single`: all tenants share the namespace of this name, then without quotas of the cluster. `root_tenants`: those
+    whose pods may run as root, in a user namespace. `registries`: prefixes of the images that may run; empty: any.
+    `host_folders`: folders of the nodes that pods may mount. `seccomp`: a profile on the nodes; empty: the runtime's.
+    `internet`: pods reach addresses outside `closed_networks`. `node_networks`: the nodes' addresses, never reached.
+    `open_networks`: networks within `closed_networks` that pods reach, for example a license server. `platform_ports`:
+    ports of hub and control plane. `gpu_resources`: extended resources of which each means a whole GPU.
+    """
+
+    installation: str
+    namespace: str = "commonage"
+    service_account: str = "commonage"
+    prefix: str = "commonage"
+    single: str = ""
+    root_tenants: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
+    host_folders: tuple[str, ...] = ()
+    seccomp: str = ""
+    internet: bool = True
+    closed_networks: tuple[str, ...] = (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "fc00::/7",
+        "fe80::/10",
+    )
+    node_networks: tuple[str, ...] = ()
+    open_networks: tuple[str, ...] = ()
+    platform_ports: tuple[int, ...] = (8000, 8081)
+    gpu_resources: tuple[str, ...] = ()
+
+    @property
+    def user(self) -> str:
+        """The control plane's name in the cluster."""
+        return f"system:serviceaccount:{self.namespace}:{self.service_account}"
+
+
+@dataclass(frozen=True)
+class KubernetesStorageSettings:
+    """Settings of homes and volumes of a Kubernetes site.
+
+    `homes`: each user has a claim in the tenant's namespace (`claim`), or a folder in the claim `homes_claim` of each
+    namespace (`folder`), which the admin binds to one share. `home_mib`: size of a home without a quota of its own.
+    `storage_class`, `shared_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
+    homes. `volume_mib`: size of a volume that names none. `folders`: (path, claim); the path of a folder volume, and
+    what is below, is in this claim of the tenant's namespace. `host_folders`: those that pods mount from the node.
+    """
+
+    homes: Literal["claim", "folder"] = "claim"
+    homes_claim: str = "commonage-homes"
+    home_mib: int = 10 * 1024
+    storage_class: str = ""
+    shared_class: str = ""
+    access: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteMany"
+    volume_mib: int = 10 * 1024
+    folders: tuple[tuple[str, str], ...] = ()
+    host_folders: tuple[str, ...] = ()

@@ -24,7 +24,8 @@ from tornado import web
 from tornado.log import app_log
 
 from commonage.hub import scopes
-from commonage.wire.hub import API_PATH
+from commonage.hub.proxy_rules import ProxyRules
+from commonage.wire.hub import API_PATH, HUB_RULES_PATH
 
 _REFUSAL = (
     f"A token cannot make another one here. Send POST {API_PATH}/tokens, whose tokens last no longer and may do no "
@@ -121,7 +122,15 @@ def limit_older_tokens(db: Session, lifetime_s: int) -> int:
 
 
 class CommonageHub(JupyterHub):
-    """JupyterHub that at its start also applies the current settings to existing users and tokens."""
+    """JupyterHub that at its start also applies the current settings to existing users and tokens.
+
+    It serves its routes to a proxy that shares no folder with it.
+    """
+
+    def init_handlers(self) -> None:
+        super().init_handlers()
+        if self.proxy.serves_rules:
+            self.handlers.insert(0, (HUB_RULES_PATH, ProxyRules, {"proxy": self.proxy}))
 
     async def init_users(self) -> None:
         """Called once, before the first request is served."""

@@ -136,6 +136,7 @@ def _is_https(settings: HubSettings) -> bool:
 def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.proxy_class = GuardedProxy
     c.GuardedProxy.entry_points = settings.entry_points
+    c.GuardedProxy.serves_rules = settings.serves_rules
     proxy = c.TraefikFileProviderProxy
     user, token = "hub", _secret(secrets, "proxy_token")
     # traefik checks this hash at every call of the hub. A slow hash guards weak passwords; the token is 256

@@ -10,6 +10,6 @@ from commonage.wire.hub import HubSettings
 settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTINGS"]).read_bytes())
 # traitlets puts get_config and load_subconfig here
 configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
-sign_in_limit.install(settings.max_failed_sign_ins_per_minute)
+sign_in_limit.install(settings.max_failed_sign_ins_per_minute, settings.trusted_proxies)
 if settings.extra_config is not None:
     load_subconfig(settings.extra_config, path="")  # type: ignore[name-defined]  # noqa: F821

@@ -7,13 +7,15 @@ that no page of hub or portal makes. Over plain HTTP, except on the loopback, br
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 from urllib.parse import urlsplit
 
+from jupyterhub import orm
 from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
 from jupyterhub_traefik_proxy.traefik_utils import generate_rule
-from traitlets import List, Unicode
+from traitlets import Bool, Bytes, List, Unicode
 
 from commonage.wire.hub import API_PATH, DOCS_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
 from commonage.wire.origins import UNAVAILABLE, session_domain
@@ -48,7 +50,12 @@ _FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/(user|service)/`)"
 class GuardedProxy(TraefikFileProviderProxy):
     """traefik with the hub's routes, and the guards."""
 
+    serves_rules = Bool(
+        False, help="Whether the proxy fetches the routes (`hub.proxy_rules`) instead of reading them from a file."
+    ).tag(config=True)
     entry_points = List(Unicode(), default_value=["http"], help="Where traefik listens, by its names.").tag(config=True)
+    _has_all_routes = Bool(False)
+    _served = Bytes(b"")  # empty: to be made again
 
     def _dynamic_config_for_route(
         self, routespec: str, target: str, data: dict[str, Any]
@@ -76,6 +83,57 @@ class GuardedProxy(TraefikFileProviderProxy):
             rules, _ = self._dynamic_config_for_route(route["routespec"], route["target"], route["data"])
             http["routers"] |= rules["http"]["routers"]
         await super()._setup_traefik_dynamic_config()
+
+    # --- for a proxy that fetches the rules --------------------------------------------------------------------------
+
+    def _persist_dynamic_config(self) -> None:
+        if self.serves_rules:
+            self._served = b""
+        else:
+            super()._persist_dynamic_config()
+
+    async def check_routes(self, user_dict: Any, service_dict: Any, routes: Any = None) -> None:
+        if self.serves_rules and not self._has_all_routes:
+            await self.get_all_routes()  # after the guards are set
+            self._restore_routes()
+            routes, self._has_all_routes = None, True
+        await super().check_routes(user_dict, service_dict, routes)
+
+    def _restore_routes(self) -> None:
+        """Take the routes of all sessions from the hub's database: this hub has no file of them.
+
+        The hub checks sessions after it has started, and adds the route of each only then. Rules without them would cut
+        off those who work.
+        """
+        found = [(self.app.hub.routespec, self.hub.host, {"hub": True})]
+        found += [
+            (one.proxy_spec, one.server.host, {"service": one.name})
+            for one in self.app._service_map.values()
+            if one.server is not None
+        ]
+        for row in self.app.db.query(orm.Spawner).filter(orm.Spawner.server_id.isnot(None)):
+            spawner = self.app.users[row.user].spawners[row.name]
+            if spawner.server is not None and spawner.server.port:
+                data = {"user": row.user.name, "server_name": row.name}
+                found.append((spawner.proxy_spec, spawner.server.host, data))
+        for routespec, target, data in found:
+            rules, kept = self._dynamic_config_for_route(self.validate_routespec(routespec), target, data)
+            for kind, own in rules["http"].items():
+                self.dynamic_config["http"][kind] |= own
+            self.dynamic_config["jupyterhub"]["routes"] |= kept["routes"]
+        self._persist_dynamic_config()
+
+    def served_rules(self) -> bytes | None:
+        """The rules as JSON; None until the routes of all sessions are among them."""
+        if not self._has_all_routes:
+            return None
+        if not self._served:
+            http = dict(self.dynamic_config["http"])
+            # The proxy has its own.
+            http["routers"] = {name: one for name, one in http["routers"].items() if name != "route_api"}
+            http["middlewares"] = {name: one for name, one in http["middlewares"].items() if name != "auth_api"}
+            self._served = json.dumps({"http": http}).encode()
+        return self._served
 
     def _forget_earlier_addresses(self) -> None:
         """Remove routes to services at other addresses than today's.

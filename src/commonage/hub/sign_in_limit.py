@@ -11,7 +11,7 @@ import ipaddress
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyterhub.auth import Authenticator
@@ -62,14 +62,17 @@ class SignInLimit:
             self._buckets.popitem(last=False)
 
 
-def install(per_minute: int) -> None:
-    limit = SignInLimit(per_minute)
+def install(per_minute: int, proxies: Sequence[str] = ()) -> None:
+    """`proxies`: addresses and networks of proxies elsewhere."""
+    limit, trusted = SignInLimit(per_minute), [ipaddress.ip_network(one) for one in proxies]
     authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
 
     async def limited(self: Authenticator, handler: Any, data: Any) -> Any:
         if not data:  # a user who returns from another site's sign-in has given no password here
             return await authenticate(self, handler, data)
-        address = client_address(handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip)
+        address = client_address(
+            handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip, trusted
+        )
         name = str(data.get("username", "") if isinstance(data, Mapping) else "").strip().lower()[:_LONGEST_NAME]
         wait_s = limit.take(address, name)
         if wait_s:
@@ -87,8 +90,12 @@ def install(per_minute: int) -> None:
     HTTPServer.initialize = bounded  # type: ignore[method-assign]  # JupyterHub has no setting for it
 
 
-def client_address(forwarded_for: list[str], peer: str) -> str:
-    """The client's address: the last address in the proxies' list that is not this machine's own.
+def client_address(
+    forwarded_for: list[str],
+    peer: str,
+    proxies: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = (),
+) -> str:
+    """The client's address: the last address in the proxies' list that is neither this machine's own nor a proxy's.
 
     Each proxy appends the address of its client, so entries that a client forges come before that.
     """
@@ -98,7 +105,7 @@ def client_address(forwarded_for: list[str], peer: str) -> str:
             client = ipaddress.ip_address(text)
         except ValueError:
             continue
-        if not client.is_loopback:
+        if not client.is_loopback and not any(client in one for one in proxies):
             is_long = client.version == 6
             return str(ipaddress.ip_network((client, _IPV6_PREFIX), strict=False)) if is_long else str(client)
     return "this machine"

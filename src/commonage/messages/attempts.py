@@ -99,7 +99,6 @@ TEXTS: Texts = {
         f"Waiting for Kubernetes: {_stopped(reason.error)}" if reason.error else "Waiting for Kubernetes."
     ),
     r.PreparingInCluster: "Preparing image, volumes and network on {node}.",
-    r.ClusterSeesNoRoom: lambda reason, _: f"Kubernetes does not place it on {reason.node}: {_stopped(reason.error)}",
     r.AssignedToNode: "Assigned to {node}.",
     r.PreparingOnNode: "Preparing image and network on {node}.",
     r.SwarmRefuses: "Docker Swarm does not start it on {node}: {error}.",
@@ -203,4 +202,13 @@ TEXTS: Texts = {
     r.AskingNode: "Asking the node for it.",
     r.NoEngineForSite: "No engine answers for site {site}.",
     r.OnNodes: _on_nodes,
+    r.PodUnschedulable: lambda reason, _: f"The cluster does not place it on {reason.node}: {_stopped(reason.error)}",
+    r.PlacementDeadlineMissed: "The cluster did not place it on {node} in time, and gave no reason.",
+    r.PodRefusedByNode: lambda reason, _: f"Node {reason.node} refused its pod: {_stopped(reason.error)}",
+    r.ClusterQuotaExceeded: lambda reason, _: (
+        f"The cluster's quota for the namespace is used up: {_stopped(reason.error)}"
+    ),
+    r.ClusterAdmissionDenied: lambda reason, _: f"The cluster does not allow its pod: {_stopped(reason.error)}",
+    r.WaitingForKueue: "Waiting for Kueue to admit it from the queue {queue}.",
+    r.KueueStopped: lambda reason, _: f"Kueue took its pod away: {_stopped(reason.error or 'it gave no reason')}",
 }

@@ -218,4 +218,26 @@ TEXTS: Texts = {
         "{hook}. Upgrade the toolkit."
     ),
     r.DriverRefusesLimits: lambda reason, _: sentence(reason.error),
+    r.GpuTimeSliced: (
+        "The cluster's device plugin hands out each GPU of the node {replicas} times, and nothing bounds a program's "
+        "part. Commonage does not use such GPUs: remove the replicas from the plugin's configuration."
+    ),
+    r.GpuHeldByOthers: "A Pod that Commonage did not start holds the GPU. It is used again when that Pod ends.",
+    r.GpuTainted: "The cluster's GPU driver has tainted the GPU: {key} ({effect}). See the driver's log on the node.",
+    r.GpuReportedUnhealthy: "The cluster's device plugin reports the GPU as unhealthy. See its log on the node.",
+    r.ClusterObjectMissing: lambda reason, _: (
+        f"The cluster has no {reason.kind}{f' {reason.name}' if reason.name else ''}, or may not be asked for it."
+    ),
+    r.FractioningNotReady: lambda reason, _: (
+        "The cluster's GPU fractioning is not ready"
+        f"{f': {reason.error}' if reason.error else ''}. See `kubectl get gpufractioningconfigs -o yaml`."
+    ),
+    r.GpuSharesOwnedByScheduler: (
+        "The webhook {webhook} lets only KAI's scheduler write the annotations of shares. Install GPU fractioning "
+        "without the KAI scheduler."
+    ),
+    r.GpuDevicesNotShared: (
+        "GPUs are given whole: the driver does not publish them for several claims. Enable its feature gate "
+        "ConsumableShares with consumableShares=memory."
+    ),
 }

@@ -136,4 +136,5 @@ TEXTS: Texts = {
     ),
     r.NodeTakesNoWork: "Node {node} takes no work. {cause}",
     r.NodeInUse: _in_use,
+    r.NodeRefusedPods: "The cluster refused a pod there, so it gets no work until {until_at}. {cause}",
 }

@@ -341,4 +341,5 @@ TEXTS: Texts = {
     r.NoNodeLargeEnough: "Start unknown: no schedulable node is large enough.",
     r.TooManyAhead: "Start unknown: more than {ahead} workloads are ahead.",
     r.NoRoomFromNextEnds: "Start unknown: what ends next does not make enough room.",
+    r.PlacementRetryScheduled: "Queues again in {pause_s}. {cause}",
 }

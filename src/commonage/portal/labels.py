@@ -88,6 +88,7 @@ ISOLATION: dict[Isolation, str] = {
     Isolation.MIG: "hard: the share is a separate MIG instance",
     Isolation.MPS: "hard for each process: MPS limits its memory and threads",
     Isolation.PRELOAD: "soft: an interposer refuses memory above the share, and a program can switch it off",
+    Isolation.ACCOUNTED: "accounted: the cluster adds up shares so that they fit; nothing enforces them",
     Isolation.COOPERATIVE: (
         "cooperative: frameworks are configured to stay within the share; nothing stops a program that takes more"
     ),

@@ -56,8 +56,8 @@ from commonage.server.platform import LocalSupport, builtin_of, declared_of
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
-from commonage.server.processes.ports import LOOPBACK
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
+from commonage.server.proxy_rules import RulesFile, ServedRules
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.service_access import TraefikServices
@@ -159,6 +159,7 @@ async def assemble(
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database, sample_retention(settings))
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
+    served = ServedRules(secrets.proxy_token) if hub.is_remote else None
     joining, engines = None, Engines([engine])
     joins: ChainMap[str, Joining] = ChainMap({})
     storage: Mapping[str, Storage] = {}
@@ -204,8 +205,8 @@ async def assemble(
         storage=storage,
         apps=known_apps(),
         services=TraefikServices(
-            hub.rules_file.parent,
-            f"http://{LOOPBACK}:{hub.control_port}",
+            RulesFile(hub.rules_file.with_name("services.yaml")).put if served is None else served.put,
+            hub.control_url,
             tuple(hub.addresses),
             hub.public_url,
             hub.session_origin,
@@ -227,12 +228,14 @@ async def assemble(
     portal_auth = PortalAuth(
         identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies, admit=control.names.admit
     )
+    # For Caddy on this machine, or for proxies elsewhere.
     names = SessionNames(identity.accounts, control.live_state.is_service, hub.session_origin)
+    inner = names.route() if served is None else served.route()
     app = create_app(
         control,
         Auth(identity, secrets.spawner_token, secrets.operator_token, control.names.admit),
         create_router(control, portal_auth),
-        [*metrics_router(control, meter).routes, names.route()],
+        [*metrics_router(control, meter).routes, inner],
         Services(registry),
     )
     web = meter.around(app)

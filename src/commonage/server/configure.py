@@ -12,6 +12,7 @@ from commonage.control.settings import BundleLimits, ControlSettings, Retention
 from commonage.domain.tenants import Rules
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.kubernetes.engine import KubernetesEngine
+from commonage.engines.kubernetes.placement.tolerations import read_toleration
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import DockerSettings, KubernetesSettings, ProcessSettings, SwarmSettings, parse_mount
 from commonage.engines.swarm.engine import SwarmEngine
@@ -87,7 +88,9 @@ def make_engine(
         "get_pull_token": registry.get_pull_token,
     }
     if settings.engine == "docker":
-        docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
+        docker = DockerSettings(
+            **every, **node, **daemon, networks=settings.docker_networks, warm_containers=settings.warm_containers
+        )
         return DockerEngine(site, data, devices=devices, settings=docker)
     swarm = SwarmSettings(
         **every,
@@ -118,6 +121,8 @@ def kubernetes_settings(
         pull_secrets=settings.kubernetes_pull_secrets,
         runtime_class=settings.kubernetes_runtime_class or "",
         priority_class=settings.kubernetes_priority_class or "",
+        tolerations=tuple(read_toleration(one) for one in settings.kubernetes_tolerations),
+        queue=settings.kubernetes_queue,
         mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
         address=settings.kubernetes_address,
         reaches=access.ports if access else (),

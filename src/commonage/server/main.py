@@ -40,7 +40,7 @@ from commonage.server.data_dir import DataDir, Running, prepare, sentence
 from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
-from commonage.server.processes.components import check_ports, write_components
+from commonage.server.processes.components import check_places, write_components
 from commonage.server.processes.https import (
     HttpsPlan,
     certificate_problem,
@@ -53,7 +53,7 @@ from commonage.server.processes.hub import HubPlan, hub_children
 from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen, wait_until_free
 from commonage.server.processes.registry import RegistryCollection
 from commonage.server.reserve import Reserve
-from commonage.server.secrets import Secrets, load_secrets
+from commonage.server.secrets import Secrets, load_secrets, read_given_secrets
 from commonage.server.settings.settings import Settings
 from commonage.server.web import Web
 from commonage.server.workload_gateway import WorkloadAccess
@@ -79,8 +79,9 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             _reserve(settings, settings.data_dir.absolute()).release()  # the start needs disk space
         with prepare(settings.data_dir) as data:
             logs.set_up(data.logs, settings.log_level, settings.log_format)
-            first = not (data.path / "secrets").exists() and settings.password_file is None
-            secrets = load_secrets(data.path, settings.password_file)
+            given = settings.secrets_dir
+            first = not (data.path / "secrets").exists() and settings.password_file is None and given is None
+            secrets = read_given_secrets(given) if given else load_secrets(data.path, settings.password_file)
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
             raise_file_limit()  # for sessions, and for connections of containers
             if settings.engine == "process":
@@ -176,9 +177,8 @@ class _Server:
 
     async def _start(self, closing: AsyncExitStack) -> _Started:
         settings, data = self._settings, self._data
-        if settings.children == "external":
-            names = ("port", "control_port", "hub_port", "proxy_api_port")
-            check_ports({name: getattr(settings, name) for name in names})
+        if settings.children != "own":
+            check_places(settings)
         elif data.was_killed:
             edge = (settings.https_port, settings.http_port) if settings.domain else ()
             listened = [(settings.bind, settings.port), *((settings.https_bind, one) for one in edge)]
@@ -189,29 +189,26 @@ class _Server:
         inner = (ports.control, ports.hub, ports.proxy_api)
         plan = HubPlan(data.path, settings, port, *inner, origins.hub, origins.sessions)
         https = https_plan(plan)
-        control_socket = listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
+        control_socket = listen(plan.inner_bind, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
-            for address in plan.addresses.values():
-                check(address, port, "--port")
-            for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
-                check(LOOPBACK, number, variable)
+            _check_free(plan)
         if https is not None:
             await asyncio.to_thread(check_https, https)
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
             started = await self._open(closing, plan, control_socket)
-        with self._terminal.step("sign-in and proxy"):
-            await self._start_children(closing, plan)
+        await self._start_children(closing, plan)
+        local_url = f"http://{LOOPBACK}:{plan.control_port}"
         notes = [] if https is None else await self._start_https(closing, https)
         self._data.announce(
             Running(
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 started_at=self._started_at,
-                url=plan.proxy_url,
+                url=local_url if plan.is_remote else plan.proxy_url,
                 hub_url=plan.hub_url,
-                control_url=f"http://{LOOPBACK}:{plan.control_port}",
+                control_url=local_url,
             )
         )
         # The objects made so far stay. A collection over them takes 50 ms without answers to requests, and a long queue
@@ -230,13 +227,16 @@ class _Server:
         return started
 
     async def _start_children(self, closing: AsyncExitStack, plan: HubPlan) -> None:
-        children = hub_children(plan)
-        if self._settings.children == "own":
-            await closing.enter_async_context(Supervisor(children))
-            await _until_portal_answers(plan, _PORTAL_WITHIN_S)
-        else:
-            write_components(children, plan.data_dir)
-            await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
+        if plan.is_remote:  # others start them, in any order
+            return
+        with self._terminal.step("sign-in and proxy"):
+            children = hub_children(plan)
+            if self._settings.children == "own":
+                await closing.enter_async_context(Supervisor(children))
+                await _until_portal_answers(plan, _PORTAL_WITHIN_S)
+            else:
+                write_components(children, plan.data_dir)
+                await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
 
     async def _start_https(self, closing: AsyncExitStack, plan: HttpsPlan) -> list[str]:
         """Start Caddy and wait for its certificate. Returns notes for the admin."""
@@ -249,7 +249,8 @@ class _Server:
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Started:
         registry = registry_of(self._settings, self._data, self._secrets, plan.port)
-        gateway_socket = listen(LOOPBACK, 0, "")
+        gateway_port = self._settings.gateway_port if plan.is_remote else 0
+        gateway_socket = listen(plan.inner_bind if gateway_port else LOOPBACK, gateway_port, "COMMONAGE_GATEWAY_PORT")
         closing.callback(gateway_socket.close)
         access = WorkloadAccess(plan.inner_ports, gateway_socket.getsockname()[1])
         components = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
@@ -273,7 +274,7 @@ class _Server:
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
         loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
-        web = Web(components.web, listening)
+        web = Web(components.web, listening, proxies=self._settings.trusted_proxies)
         gateway = Web(components.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)
@@ -328,6 +329,14 @@ async def _kill_attempts(components: Components) -> int:
             count += 1
             await engine.stop(status.attempt_id, 0)
     return count
+
+
+def _check_free(plan: HubPlan) -> None:
+    """Raises PortError if hub or proxy could not listen."""
+    for address in plan.addresses.values():
+        check(address, plan.port, "--port")
+    for number, variable in ((plan.hub_port, "COMMONAGE_HUB_PORT"), (plan.proxy_api_port, "COMMONAGE_PROXY_API_PORT")):
+        check(LOOPBACK, number, variable)
 
 
 async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:

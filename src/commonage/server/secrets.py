@@ -57,6 +57,35 @@ _MAKERS: Mapping[str, Callable[[], str]] = {
 }
 
 
+def secrets_folder(data_dir: Path, given: Path | None) -> Path:
+    return (given or data_dir / _FOLDER).absolute()
+
+
+def read_given_secrets(folder: Path) -> Secrets:
+    """The secrets that others put into `folder`: a mounted Secret. Nothing is made or changed.
+
+    Kubernetes lets the pod's group read them. Raises SecretsError if one is missing, or if everybody can read it.
+    """
+    missing = [name for name in _MAKERS if not (folder / name).is_file()]
+    if missing:
+        raise SecretsError(
+            f"The folder of secrets {folder} has no {', '.join(missing)}. Put each into a file of that name, as "
+            "docs/operate/kubernetes-deploy lists them."
+        )
+    values = {name: read_given_secret(folder, name) for name in _MAKERS}
+    _check_passwords(values, {f"{account}_password": folder / f"{account}_password" for account in _MIN_LENGTH}, folder)
+    return Secrets(folder=folder, **values)
+
+
+def read_given_secret(folder: Path, name: str) -> str:
+    """Raises SecretsError."""
+    path = folder / name
+    _must_be_private(path, everybody=0o007)
+    if not (value := _text(path).strip()):
+        raise SecretsError(f"{path} is empty. Give it a value; for a token, 64 random hexadecimal digits.")
+    return value
+
+
 def load_secrets(data_dir: Path, password_file: Path | None = None) -> Secrets:
     """The secrets of this data folder; missing ones are made.
 
@@ -123,13 +152,13 @@ def _read_or_make(path: Path, make: Callable[[], str]) -> str:
     return value
 
 
-def _must_be_private(path: Path) -> None:
+def _must_be_private(path: Path, everybody: int = 0o077) -> None:
     try:
         found = path.stat()
     except OSError as error:
         raise SecretsError(f"Cannot read {path}: {error.strerror}.") from error
     mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o077:
+    if mode & everybody:
         wanted = "700" if path.is_dir() else "600"
         raise SecretsError(f"Other users can read {path} (mode {mode:03o}). Run: chmod {wanted} {path}")
     if found.st_uid not in {0, os.geteuid()}:  # root may have created it for the server

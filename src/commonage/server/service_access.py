@@ -11,15 +11,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
-from commonage.domain.errors import Unavailable
 from commonage.domain.services import ServiceRoute
-from commonage.server.data_dir import write_private
+from commonage.server.proxy_rules import PutRules
 from commonage.wire.hub import PORTAL_PATH, SERVICE_ACCESS_PATH
 from commonage.wire.origins import SERVICE_LABEL, SERVICE_PATH, service_url, session_domain
 
@@ -30,9 +28,9 @@ _ID = "[0-9a-z]{13}"
 
 @dataclass(frozen=True, slots=True)
 class TraefikServices:
-    """`rules` is the folder that traefik watches. `hub` is the origin of the portal, None if it is not known."""
+    """`hub` is the origin of the portal, None if it is not known."""
 
-    rules: Path
+    put_rules: PutRules
     control_url: str
     entry_points: tuple[str, ...]
     hub: str | None
@@ -41,15 +39,7 @@ class TraefikServices:
     """The longest time of a health check."""
 
     async def publish(self, routes: Sequence[ServiceRoute]) -> None:
-        text = json.dumps(self.configuration(routes), indent=1)  # JSON is YAML
-        try:
-            await asyncio.to_thread(self._write, text)
-        except OSError as error:
-            raise Unavailable(f"{self.rules}/services.yaml cannot be written: {error}") from error
-
-    def _write(self, text: str) -> None:
-        self.rules.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self.rules / "services.yaml", text)
+        await self.put_rules(json.dumps(self.configuration(routes), indent=1))  # JSON is YAML
 
     async def failure(self, url: str, path: str) -> str | None:
         try:

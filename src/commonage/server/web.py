@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from asyncio import BaseTransport
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import uvicorn
@@ -135,9 +135,14 @@ class _Quiet(uvicorn.Server):
 
 
 class Web:
-    """Serves `app` on a bound socket. `behind_proxy`: forwarding headers of callers on this machine are trusted."""
+    """Serves `app` on a bound socket.
 
-    def __init__(self, app: Any, listening: socket.socket, *, behind_proxy: bool = True) -> None:
+    `behind_proxy`: forwarding headers of callers on this machine, and at the addresses of `proxies`, are trusted.
+    """
+
+    def __init__(
+        self, app: Any, listening: socket.socket, *, behind_proxy: bool = True, proxies: Sequence[str] = ()
+    ) -> None:
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -146,7 +151,7 @@ class Web:
             server_header=False,
             http=HttpProtocol,
             proxy_headers=behind_proxy,
-            forwarded_allow_ips="127.0.0.1",
+            forwarded_allow_ips=["127.0.0.1", *proxies],
             timeout_graceful_shutdown=_SHUTDOWN_S,
             # Longer than the proxy keeps an idle connection (90 s): else it may send on one that is just being closed.
             timeout_keep_alive=120,

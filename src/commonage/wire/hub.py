@@ -21,6 +21,9 @@ REFUSED_PATH = f"{PORTAL_PATH}refused"
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
 SERVICE_ACCESS_PATH = f"{PORTAL_PATH}service-access/"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
+# Where hub and control plane serve their part of the proxy's rules to a proxy that shares no folder with them.
+HUB_RULES_PATH = "/hub/proxy-rules"
+CONTROL_RULES_PATH = "/proxy-rules"
 # The documentation that the server itself serves.
 DOCS_PATH = f"{PORTAL_PATH}docs/"
 
@@ -55,5 +58,9 @@ class HubSettings(BaseModel):
     admin_users: list[str] = Field(default_factory=lambda: ["admin"])
     max_failed_sign_ins_per_minute: int = Field(10, description="Limit for one client address and one user name.")
     token_lifetime_s: int = Field(30 * 24 * 3600, description="The longest lifetime of a user's token, in seconds.")
+    serves_rules: bool = Field(False, description=f"Whether the proxy fetches the routes from {HUB_RULES_PATH}.")
+    trusted_proxies: list[str] = Field(
+        default_factory=list, description="Addresses of proxies, besides the loopback, that name the real client."
+    )
     extra_config: str | None = Field(None, description="A Python file that is loaded last and overrides all settings.")
     log_level: str = "INFO"

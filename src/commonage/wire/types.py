@@ -20,8 +20,8 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 Strength = Annotated[
     str,
     Field(
-        description="Of the isolation level: hard, hard-for-each-process, soft (a program can switch it off), or "
-        "cooperative."
+        description="Of the isolation level: hard, hard-for-each-process, soft (a program can switch it off), "
+        "accounted (added up by the cluster, not enforced), or cooperative."
     ),
 ]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=MAX_DURATION_S)]

@@ -1,4 +1,4 @@
-"""An image with JupyterLab and a kernel, built as `commonage image build` builds one, on the tests' small base.
+"""An image with JupyterLab, a kernel and TensorBoard, built as `commonage image build` does, on the tests' small base.
 
 The recipe, buildah and all packages are real; they are those that the catalogue pins. It is kept in /tmp under a name
 that says what is in it, and made ahead of the tests that need it.
@@ -35,13 +35,14 @@ _BASE = "localhost/small"
 _LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 """Debian's own base has them: packages for Python expect them on every system."""
 _PREFIX = "jupyter-"
+_PROXY, _APP = ("jupyter-server-proxy",), "tensorboard"
 
 
 @cache
 def archive() -> Path:
     """The image as `docker load` takes it; made when it is not there."""
     pins = [one.requirements for one in builtin_environments()]
-    told = f"{pins} {_LIBRARIES} {sys.version} {inspect.getsource(recipe)} {inspect.getsource(builder)}"
+    told = f"{pins} {_LIBRARIES} {_PROXY} {_APP} {sys.version} {inspect.getsource(recipe)} {inspect.getsource(builder)}"
     place = made_once(f"{_PREFIX}{hashlib.sha256(told.encode()).hexdigest()[:12]}", _make)
     forget_others(_PREFIX, place)
     return place / "image.tar"
@@ -62,11 +63,13 @@ def _make(place: Path, log: IO[bytes]) -> None:
             container = said("buildah", "from", "scratch")
             said("buildah", "add", "--quiet", container, str(folder / "base.tar"), "/")
             said("buildah", "commit", "--quiet", "--rm", container, _BASE)
-            (folder / "requirements.txt").touch()  # a kernel without further packages
+            (folder / "requirements.txt").write_text(f"{_APP}\n")
             kernels = {recipe.DEFAULT_KERNEL: [folder / "requirements.txt"]}
             tools = BuildTools("chroot", package_sources(os.environ))
             name = parse_image_name(NAME.replace("-", "/"))
-            image = build_lists(name, ListBuild(_BASE, kernels), tools, lambda line: _note(log, line))
+            image = build_lists(
+                name, ListBuild(_BASE, kernels, server_packages=_PROXY), tools, lambda line: _note(log, line)
+            )
             said("buildah", "push", "--quiet", image, f"docker-archive:{place}/image.tar:{NAME}")
         finally:
             forget_store(folder)

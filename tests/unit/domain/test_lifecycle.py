@@ -567,3 +567,20 @@ def test_table_of_states_matches_the_code() -> None:
 def test_document_names_every_state() -> None:
     text = DOCUMENT.read_text()
     assert [state for state in State if f"`{state}`" not in text] == []
+
+
+@pytest.mark.parametrize("kind", [Kind.SESSION, Kind.JOB])
+def test_a_workload_that_a_cluster_did_not_place_queues_again_after_a_pause(kind: Kind) -> None:
+    cause = attempts.PodUnschedulable(node="n1", error="Insufficient cpu")
+    for refuse in ("status", "start"):
+        workload = factories.workload(spec_=factories.spec(kind=kind, requeue=False))
+        workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+        assert workload.attempt is not None
+        status = Status(workload.attempt.id, Phase.ENDED, NOW + 1, reason=cause)
+        refused = StartRefused(workload.attempt.id, cause) if refuse == "start" else StatusReported(status)
+        after = step(workload, refused, NOW + 1).workload
+        assert after.state is State.HELD
+        assert after.reason == waiting.PlacementRetryScheduled(pause_s=2.0, attempt=1, cause=cause)
+        assert after.not_before == NOW + 3
+        assert after.losses == after.retried == 0
+        assert step(after, PreconditionsMet(), NOW + 3).workload.state is State.QUEUED

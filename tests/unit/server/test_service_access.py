@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from commonage.domain.services import ServiceRoute
+from commonage.server.proxy_rules import RulesFile
 from commonage.server.service_access import TraefikServices
 
 ID = "0123456789abc"
@@ -15,7 +16,8 @@ ROUTES = (ServiceRoute(ID, "http://10.0.0.2:8888"),)
 
 
 def rules(session_origin: str) -> Any:
-    access = TraefikServices(Path("/rules"), "http://127.0.0.1:1", ("http",), "https://hub.org", session_origin)
+    put = RulesFile(Path("/rules/services.yaml")).put
+    access = TraefikServices(put, "http://127.0.0.1:1", ("http",), "https://hub.org", session_origin)
     found = access.configuration(ROUTES)["http"]
     return found
 
@@ -55,7 +57,9 @@ async def test_a_service_that_sends_a_little_without_end_does_not_hold_its_check
                 await writer.drain()
                 await asyncio.sleep(0.05)
 
-    access = TraefikServices(Path("/rules"), "http://127.0.0.1:1", ("http",), None, "", within_s=0.3)
+    access = TraefikServices(
+        RulesFile(Path("/rules/services.yaml")).put, "http://127.0.0.1:1", ("http",), None, "", within_s=0.3
+    )
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     try:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

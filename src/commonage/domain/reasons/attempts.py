@@ -107,13 +107,6 @@ class PreparingInCluster(Reason):
     node: str
 
 
-class ClusterSeesNoRoom(Reason):
-    """Kubernetes does not bind the Pod to its node. `error` is what its scheduler says."""
-
-    node: str
-    error: str
-
-
 class LogTruncated(Reason):
     """The log reached its limit, and its middle is left out."""
 
@@ -240,6 +233,54 @@ class PortTaken(Reason):
     """The port that was chosen is in use on the node. Docker's text is in the server's log."""
 
     node: str
+
+
+# --- not placed by a cluster ----------------------------------------------------------------------------------------
+
+
+class NotPlaced(Reason, abstract=True):
+    """The cluster did not run it. If nothing of the attempt ran, it queues again after a pause. `error` is the
+    cluster's own message."""
+
+    error: str = ""
+
+
+class PodUnschedulable(NotPlaced):
+    """The scheduler of the cluster does not bind the pod to the node of its allocation."""
+
+    node: str
+
+
+class PlacementDeadlineMissed(NotPlaced):
+    """The cluster did not bind the pod to its node in time, and gave no reason."""
+
+    node: str
+
+
+class PodRefusedByNode(NotPlaced):
+    """The node refused the pod, or the cluster took it away, before its program started."""
+
+    node: str
+
+
+class ClusterQuotaExceeded(NotPlaced):
+    """A ResourceQuota of the namespace has no room for the pod."""
+
+
+class ClusterAdmissionDenied(Reason):
+    """A policy or the API server of the cluster refused the pod. `error` is the cluster's own message."""
+
+    error: str
+
+
+class WaitingForKueue(Reason):
+    """Kueue has not admitted the pod yet."""
+
+    queue: str
+
+
+class KueueStopped(NotPlaced):
+    """Kueue took the pod away."""
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------

@@ -152,6 +152,27 @@ class GpuNotDeclared(Reason):
     present_mib: int
 
 
+class GpuTimeSliced(Reason):
+    """A device plugin hands out each GPU of the node several times (time-slicing or MPS). `replicas`: how often."""
+
+    replicas: int
+
+
+class GpuHeldByOthers(Reason):
+    """A Pod that is not Commonage's holds the GPU."""
+
+
+class GpuTainted(Reason):
+    """The driver of the cluster's devices has tainted the GPU."""
+
+    key: str
+    effect: str
+
+
+class GpuReportedUnhealthy(Reason):
+    """The cluster's device plugin reports the GPU as unhealthy."""
+
+
 class ContainersWithoutGpus(Reason):
     """The Docker daemon of the Swarm node gives containers of services no GPU. `runtime`: its default runtime."""
 
@@ -341,3 +362,29 @@ class DriverRefusesLimits(Reason):
     """The driver does not report memory limits. `error` is its answer."""
 
     error: str
+
+
+# --- GPU modes of a Kubernetes cluster ----------------------------------------------------------------------------
+
+
+class ClusterObjectMissing(Reason):
+    """The cluster lacks an object that the GPU mode needs, or does not show it. `name` is empty if any would do."""
+
+    kind: str
+    name: str
+
+
+class FractioningNotReady(Reason):
+    """No GpuFractioningConfig of the cluster is ready. `error` is what its operator says."""
+
+    error: str
+
+
+class GpuSharesOwnedByScheduler(Reason):
+    """A webhook lets only its own scheduler write the annotations of the GPU mode."""
+
+    webhook: str
+
+
+class GpuDevicesNotShared(Reason):
+    """The driver of the cluster's devices publishes GPUs for one claim each, so that there are no shares."""

@@ -228,6 +228,16 @@ class HostNameTaken(Reason):
     host_name: str
 
 
+# --- Kubernetes ---------------------------------------------------------------------------------------------------
+
+
+class NodeRefusedPods(Reason):
+    """The cluster refused to run a pod on the node, which gets no work until then."""
+
+    until_at: float
+    cause: Reason
+
+
 # --- workloads that may still run ---------------------------------------------------------------------------------
 
 

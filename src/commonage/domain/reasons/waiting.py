@@ -99,6 +99,14 @@ class RetryScheduled(Reason):
     cause: Reason
 
 
+class PlacementRetryScheduled(Reason):
+    """A cluster did not run the last attempt, and the workload queues again after a pause."""
+
+    pause_s: float
+    attempt: int
+    cause: Reason
+
+
 # --- queued -------------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ _ENDS_WITHIN_S = 15.0
 GONE = (404, 409)
 """The daemon's status codes if the container does not exist, or does not run."""
 
-_END = """
+END_MARKED = """
 mark=$1 sessions=' '
 look() {
   found=
@@ -127,7 +127,7 @@ class ExecApi:
 
     async def end(self, container: str, mark: str) -> None:
         """End all processes with this mark. A container that does not run is no error. Raises EngineFailure."""
-        arguments = ["/bin/sh", "-c", _END, NAME, f"{MARK}={mark}"]
+        arguments = ["/bin/sh", "-c", END_MARKED, NAME, f"{MARK}={mark}"]
         try:
             async with asyncio.timeout(_ENDS_WITHIN_S):
                 made = await self.create(container, arguments, {}, stdin=False, terminal=False)

@@ -24,6 +24,7 @@ from commonage.ports.agents import OnProgress
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before each retry: enough for a registry cleanup, or for freeing disk space."""
 _POLL_S = 0.25
+_ANSWERS_POLL_S = 0.1
 _KILL_RETRY_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,10 @@ class StartLimiter:
         self._lines: dict[str, list[_Waiter]] = {}
         self._coming_up: set[str] = set()
 
+    def is_busy(self) -> bool:
+        """True while sessions are starting, or wait for it."""
+        return bool(self._coming_up) or any(self._lines.values())
+
     async def take(self, run: Run, node: str, cores: int, on_progress: OnProgress) -> None:
         """Wait until this attempt may start on its node; idempotent. Only sessions wait."""
         if run.request.kind is not Kind.SESSION or run.id in self._coming_up:
@@ -108,7 +113,7 @@ class StartLimiter:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MAX_S):
                     while not run.ended.is_set() and not await _answers(run.status.url):
-                        await run.wait_for_end(_POLL_S)
+                        await run.wait_for_end(_ANSWERS_POLL_S)
         finally:
             self._coming_up.discard(run.id)
             slots.release()

@@ -44,16 +44,16 @@ _DEVICE_ACCESS = tuple(
 """These give access to MIG settings, or to devices of the node that are not GPUs: an admin's environment may set them.
 """
 
-_FIND = """\
+FIND_PYTHON = """\
 program=$(command -v "$1") && read -r first <"$program"
 case "$first" in
   "#!"*python*) shift && exec ${first#??} -c "$0" "$program" "$@" ;;
 esac
-exec "$@"
 """
+"""For /bin/sh: the interpreter of the program $1 runs the text $0, with the program's path and the other arguments."""
 _SERVING = SERVING.read_text(encoding="utf-8")
 
-CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
+CONTAINER_SESSION = ("/bin/sh", "-c", f'{FIND_PYTHON}exec "$@"\n', _SERVING, *SESSION_COMMAND)
 """The same Jupyter server as everywhere; this one starts and ends faster."""
 
 _SHARED = re.compile(r"TZ|(https?|ftp|all|no)_proxy", re.IGNORECASE)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 
@@ -31,8 +31,8 @@ from commonage.engines.containers.daemon.connection import (
     translated,
     unless_refused,
 )
-from commonage.engines.containers.daemon.descriptions import LABEL
 from commonage.engines.containers.usage import daemon_started_at
+from commonage.engines.docker.translate import container_name
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]
@@ -85,6 +85,10 @@ class Client(Connection):
             return (await (await self._daemon()).containers.create(config, name=name)).id
         return None
 
+    async def rename(self, container: str, name: str) -> None:
+        """Raises DaemonRefused if the name is taken."""
+        await self.ask("POST", f"containers/{container}/rename?name={quote(name)}")
+
     async def start(self, container: str) -> None:
         """Start it. A running one is left alone; an ended one would run again: the entry prevents that."""
         with translated(self.url):
@@ -106,10 +110,11 @@ class Client(Connection):
         with unless_refused(GONE, CONFLICT), translated(self.url):
             await (await self._daemon()).containers.container(container).delete(force=True, v=True)
 
-    async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
+    async def containers(self, label: str) -> Mapping[str, str]:
+        """The names of all containers with this label, by their ids."""
         with translated(self.url):
             found = await (await self._daemon()).containers.list(all=1, filters=json.dumps({"label": [label]}))
-        return {one.id: one["Labels"] for one in found}
+        return {one.id: one["Names"][0].lstrip("/") for one in found}
 
     # --- volumes ------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ async def watch_events(client: Client, label: str, handlers: EventHandlers, iter
                     iterations.begin()
                     if event:
                         attributes = event["Actor"]["Attributes"]
-                        attempt = attributes.get(f"{LABEL}.attempt", "")
+                        attempt = attributes.get("name", "").removeprefix(container_name(""))
                         handlers.heard(attempt, event["Action"], attributes.get("signal", ""))
                     else:
                         await handlers.on_connected()

@@ -38,7 +38,7 @@ from commonage.engines.containers.status_reader import (
 )
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.launcher import Launcher, is_ours
+from commonage.engines.docker.launcher import Launcher, is_ours, is_warm
 from commonage.engines.docker.translate import container_name
 from commonage.engines.rundir.proc import booted_at
 from commonage.engines.rundir.runs import Exit
@@ -172,8 +172,12 @@ class DockerContainerClient:
         state = found["State"]
         if state["Status"] == "created":
             return Created()
-        run.container, run.pid = str(found["Id"]), int(state["Pid"]) or None
         started_at = instant(state["StartedAt"])
+        if is_warm(found):
+            started_at = await self.in_thread(run.control_folder.ran_at)
+            if started_at is None:  # it waits, or ended before it was the attempt's
+                return Created()
+        run.container, run.pid = str(found["Id"]), int(state["Pid"]) or None
         if lives(state):
             return Running(started_at, url_of(run.request, found))
         return Ended(started_at, partial(self._end, run, found)) if has_ended(state) else Created()

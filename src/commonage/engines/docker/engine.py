@@ -18,7 +18,7 @@ from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner
 from commonage.engines.containers.attempt_backend import Run
-from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
+from commonage.engines.containers.daemon.descriptions import installation_filter
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.files.prepare import ContainerDefaults, put_in
@@ -29,6 +29,7 @@ from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, Networks
 from commonage.engines.docker.translate import container_name
+from commonage.engines.docker.warm.containers import WarmContainers
 from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -57,6 +58,7 @@ class DockerEngine(ContainerEngine):
         self._devices = devices
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
         self._execs = DaemonExecs(self._settings.url)
+        self._warm: WarmContainers | None = None
 
     @property
     def _workspaces(self) -> SafePath:
@@ -84,9 +86,16 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
+        # It mounts folders in them: as root, and with the containers' processes in sight.
+        if settings.warm_containers and os.geteuid() == 0 and self._daemon.started_at is not None:
+            self._warm = WarmContainers(
+                self._client, self._data / "docker" / "warm", settings.warm_containers, self._daemon.owner,
+                self._in_thread, self._start_limiter.is_busy,
+            )  # fmt: skip
+            self._keep("keep warm containers", self._warm.keep)
         launcher = Launcher(
             defaults, injected, settings, self._client, self._daemon, self._networks, self._devices,
-            self._start_limiter, self._in_thread,
+            self._start_limiter, self._in_thread, self._warm,
         )  # fmt: skip
         await self._networks.open()
         container_client = DockerContainerClient(
@@ -108,6 +117,10 @@ class DockerEngine(ContainerEngine):
     async def close(self) -> None:
         await self._execs.close()
         await super().close()
+
+    async def _before_disconnect(self) -> None:
+        if self._warm is not None:
+            await self._warm.close()
 
     # --- changes --------------------------------------------------------------------------------------------
 
@@ -131,9 +144,9 @@ class DockerEngine(ContainerEngine):
 
         A crash between two steps leaves such containers. Raises EngineFailure.
         """
-        for container, labels in (await self._client.containers(installation_filter(self._installation))).items():
-            attempt = labels.get(f"{LABEL}.attempt", "")
-            if attempt not in self._table.runs:
+        for container, name in (await self._client.containers(installation_filter(self._installation))).items():
+            attempt = name.removeprefix(container_name(""))
+            if attempt not in self._table.runs and not (self._warm is not None and self._warm.has(name)):
                 _log.warning("removing the container of the unknown attempt %s", attempt)
                 await self._client.remove(container)
         await self._networks.clear_unused(self._has_runs_of)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,7 +20,7 @@ from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
 from commonage.engines.containers.daemon.networks import Network, Relays, TenantNetworks
-from commonage.engines.containers.files.control_folder import StartDecision
+from commonage.engines.containers.files.control_folder import INSIDE, LOG_INSIDE, StartDecision
 from commonage.engines.containers.files.mounts import check_mount_sources, has_sizes
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
 from commonage.engines.containers.lifecycle import StartLimiter
@@ -27,7 +28,12 @@ from commonage.engines.containers.program import PORT, ContainerNetwork, Program
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.translate import ContainerContext, container_config, container_name, network_config
+from commonage.engines.docker.warm.containers import StartWarm, WarmContainers
+from commonage.engines.docker.warm.description import WARM, may_start_warm, warm_config
+from commonage.engines.docker.warm.mounts import Folder
+from commonage.engines.rundir.programs import SESSION_COMMAND
 from commonage.engines.rundir.tasks import InThread
+from commonage.engines.rundir.workspaces import folder_name
 from commonage.engines.settings import DockerSettings
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, ShareAssignment
@@ -60,7 +66,7 @@ _NETWORK_GONE = re.compile(r"network \S+ not found")
 class Launcher:
     """Creates and starts containers. Without `devices` no share is enforced.
 
-    `injected` is the folder that every container sees.
+    `injected` is the folder that every container sees. `warm`: containers that wait for sessions, if there are any.
     """
 
     defaults: ContainerDefaults
@@ -72,6 +78,7 @@ class Launcher:
     devices: Devices | None
     start_limiter: StartLimiter
     in_thread: InThread
+    warm: WarmContainers | None = None
     _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def release(self, run: Run) -> None:
@@ -101,12 +108,39 @@ class Launcher:
     async def _create_and_start(self, run: Run) -> None:
         network = await self.networks.of(run.request.tenant)
         quota = has_sizes(run.request.mounts) and await self.client.limits_volume_size()
-        config = await self.in_thread(lambda: self._prepare(run, network, volume_quota=quota))
+        program, config = await self.in_thread(lambda: self._prepare(run, network, volume_quota=quota))
+        if self.warm is not None and await self._start_warm(self.warm, run, program, config):
+            return
         container = await self._create_container(run, config)
         if await self.in_thread(run.control_folder.decision) is StartDecision.UNDECIDED:
             await self.client.start(container)
 
-    def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
+    async def _start_warm(self, warm: WarmContainers, run: Run, program: Program, config: Json) -> bool:
+        """Start it in a container that waits. False if it needs one of its own, or none fits."""
+        request = run.request
+        is_new = run.control_folder.decision() is StartDecision.UNDECIDED
+        name = request.environment.image if is_new and may_start_warm(request, self.settings) else None
+        image = None if name is None else await self.client.image(name)
+        if image is None:
+            return False
+        ask = {
+            "variables": {**program.variables, **program.secrets},
+            "cwd": program.cwd,
+            "arguments": SESSION_COMMAND[1:],
+        }
+        workspace = self.defaults.workspaces / folder_name(request.owner)
+        with ExitStack() as closing:
+            log = run.folder.log.open(os.O_RDONLY)
+            closing.callback(os.close, log)
+            folders = (
+                Folder(closing.enter_context(workspace.open_path()), program.home),
+                Folder(closing.enter_context(run.control_folder.place.open_path()), INSIDE),
+                Folder(log, LOG_INSIDE, is_file=True),
+            )
+            wish = StartWarm(run.id, folders, ask, lambda: run.control_folder.decision() is StartDecision.STARTED)
+            return await warm.start(warm_config(config, program, str(image["Id"])), wish)
+
+    def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> tuple[Program, Json]:
         request, defaults, owner = run.request, self.defaults, self.daemon.owner
         check_mount_sources(request, self.settings.mounts)
         program = self._program(run, network)
@@ -120,7 +154,7 @@ class Launcher:
             gpus=self.daemon.gpus,
             volume_quota=volume_quota,
         )
-        return container_config(request, program, context, ENTRY, self.settings)
+        return program, container_config(request, program, context, ENTRY, self.settings)
 
     def _program(self, run: Run, network: Network) -> Program:
         request = run.request
@@ -146,11 +180,23 @@ class Launcher:
             raise EngineFailure(f"the container {name} went while it was looked for", retryable=True)
         if not is_ours(found, run.id, self.defaults.installation):
             raise EngineFailure(f"there is a container {name} that is not ours; rename or remove it")
+        if is_warm(found) and run.control_folder.decision() is StartDecision.UNDECIDED:
+            # It was about to become this attempt's when the server ended, and ended with it.
+            await self.client.remove(str(found["Id"]))
+            raise EngineFailure(f"the warm container {name} did not start the command", retryable=True)
         return str(found["Id"])
 
 
+def is_warm(found: Json) -> bool:
+    """True if it was created ahead, and so began before its attempt did."""
+    return WARM in (found["Config"]["Labels"] or {})
+
+
 def is_ours(found: Json, attempt_id: str, installation: str) -> bool:
+    """True if this installation created it, and it has the attempt's name: a warm one gets that with its attempt."""
     labels = found["Config"]["Labels"] or {}
     return bool(
-        labels.get(f"{LABEL}.installation") == installation and labels.get(f"{LABEL}.attempt") == attempt_id
+        labels.get(f"{LABEL}.installation") == installation
+        and (labels.get(f"{LABEL}.attempt") == attempt_id or WARM in labels)
+        and found["Name"] == f"/{container_name(attempt_id)}"
     )  # fmt: skip

@@ -30,7 +30,7 @@ from commonage.domain.reasons.attempts import (
     StoppedBeforeStart,
 )
 from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
-from commonage.domain.reasons.nodes import EngineNotAnswering
+from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.networks import Relays
@@ -43,7 +43,10 @@ from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.nodes import not_answering_since, report_of, requests_of_others
+from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
+from commonage.engines.kubernetes.placement import kueue
+from commonage.engines.kubernetes.placement.capacity import Capacity
+from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
 from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
@@ -80,6 +83,7 @@ class KubernetesEngine(RunsEngine[Run]):
     _images: PodImages
     _pods: Cache
     _nodes: Cache
+    _capacity: Capacity
 
     def __init__(self, site: str, data: Path, *, settings: KubernetesSettings | None = None) -> None:
         self._settings = settings or KubernetesSettings()
@@ -90,6 +94,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
+        self._backoffs = NodeBackoffs()
 
     @property
     def _workspaces(self) -> SafePath:
@@ -130,6 +135,7 @@ class KubernetesEngine(RunsEngine[Run]):
         shared = shared_variables(os.environ)
         self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
+        self._capacity = Capacity(label_value(self._installation), settings.tolerations)
         # All Pods of the cluster: others' requests are not ours to give.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
@@ -176,15 +182,23 @@ class KubernetesEngine(RunsEngine[Run]):
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def _pod_changed(self, pod: Manifest, _deleted: bool) -> None:
+    def _pod_changed(self, pod: Manifest, deleted: bool) -> None:
+        if deleted:
+            self._capacity.remove_pod(pod["metadata"]["uid"])
+        else:
+            self._capacity.put_pod(pod)
         run = self._table.runs.get(attempt_of(pod)) if self._is_ours(pod) else None
         if run is None:
             return
         run.last_pod = pod
         self._spawn(self._settle(run))
 
-    def _node_changed(self, node: Manifest, _deleted: bool) -> None:
+    def _node_changed(self, node: Manifest, deleted: bool) -> None:
         name = node["metadata"]["name"]
+        if deleted:
+            self._capacity.remove_node(name)
+        else:
+            self._capacity.put_node(node)
         for run in self._table.live():
             if run.request.allocation.node == name and run.is_running:
                 self._spawn(self._settle(run))
@@ -343,6 +357,8 @@ class KubernetesEngine(RunsEngine[Run]):
             found = state_of(last, self._around(run))
             if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
                 return found.exit
+            if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
+                return Exit(None, stopped, time.time())
         node = run.request.allocation.node
         if run.withdrawn is not None:  # a failure of its image or container is its own
             return Exit(1, run.withdrawn, time.time())
@@ -375,6 +391,7 @@ class KubernetesEngine(RunsEngine[Run]):
             return
         url = f"http://{_host(found.address or '')}:{request.port or PORT}" if request.wants_port else None
         now = time.time()
+        self._backoffs.started(request.allocation.node)
         started = run.status.started_at or max(found.started_at or now, request.allocation.at)
         status = Status(run.id, Phase.RUNNING, now, request.allocation.node, url=url, started_at=started)
         before = run.status
@@ -418,6 +435,7 @@ class KubernetesEngine(RunsEngine[Run]):
         started = None if started_at is None else max(started_at, earliest)
         end = replace(end, at=min(max(end.at, started or earliest), time.time()))
         await self._in_thread(partial(_write_end, run, end))
+        self._backoffs.refused(run.request.allocation.node, end.reason, time.time())
         self._tell_end(run, end, run.status.started_at or started)
 
     def _tell_end(self, run: Run, end: Exit, started_at: float | None) -> None:
@@ -474,11 +492,16 @@ class KubernetesEngine(RunsEngine[Run]):
         faults: tuple[Reason, ...] = (EngineNotAnswering(error=fault),) if fault else ()
         free, disk_faults = await self._in_thread(partial(free_on, self._data))
         pressure = disk_pressure_of(free, self._settings.disk_low_mib, self._data)
-        others = requests_of_others(self._pods.objects, self._is_ours)
-        return [
-            report_of(one, others, self._settings.lost_after_s, time.time(), (*faults, *disk_faults), pressure)
-            for one in sorted(self._nodes.objects, key=key_of)
-        ]
+        now = time.time()
+        found = []
+        for report in self._capacity.reports():
+            node = self._nodes.find(f"/{report.name}")
+            silent = node is not None and is_given_up(node, self._settings.lost_after_s, now)
+            refused = self._backoffs.fault(report.name, now)
+            own = (*report.faults, *((refused,) if refused else ()), *faults, *disk_faults)
+            awaits = ClusterNodeSilent(node=report.name) if silent else None
+            found.append(replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits))
+        return found
 
     def _schedulable(self) -> Sequence[str]:
         return [

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.kueue import queued
+from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.translate import (
     ATTEMPT,
@@ -98,7 +101,8 @@ class Launcher:
             if run.uid:
                 raise EngineFailure(f"the Pod of {run.id} is gone, and is not made twice")
             await self._make_config_map(request, context)
-            pod = await self._create(pod_of(request, program, context, self.settings))
+            made = pod_of(request, program, context, self.settings)
+            pod = await self._create(queued(made, self.settings.queue) if self.settings.queue else made)
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))
@@ -121,8 +125,8 @@ class Launcher:
                     f"the cluster has no namespace {namespace}: create it, or set kubernetes_namespace",
                     native=error.text,
                 ) from error
-            if error.http_status == 403 and "exceeded quota" in error.text:
-                raise EngineFailure(f"the quota of the namespace is used up: {error.text}", retryable=True) from error
+            if reason := reason_of_error(error.http_status, error.text):
+                raise EngineFailure(reason, retryable=isinstance(reason, NotPlaced)) from error
             raise
 
     def _check_ours(self, pod: Manifest, request: StartRequest) -> None:

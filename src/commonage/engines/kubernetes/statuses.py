@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import (
-    ClusterSeesNoRoom,
     ClusterWithdrew,
     ContainerStartFailed,
     EndedFromOutside,
@@ -23,11 +22,15 @@ from commonage.domain.reasons.attempts import (
     NodeOutOfService,
     NodeRemovedFromCluster,
     NodeRestarted,
+    PlacementDeadlineMissed,
+    PodUnschedulable,
     PreparingInCluster,
     PullingImage,
     WaitingForCluster,
 )
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement import kueue
+from commonage.engines.kubernetes.placement.refusals import own_clauses, rejection_of
 from commonage.engines.kubernetes.translate import CONTAINER
 from commonage.engines.rundir.runs import Exit
 
@@ -128,6 +131,8 @@ def _evicted(status: Mapping[str, Any], around: Surroundings) -> Reason | None:
     """Why the cluster ended a Pod; None if it did not."""
     if around.stopping:
         return None
+    if stopped := kueue.stop_reason(status):
+        return stopped
     for one in status.get("conditions") or ():
         if one["type"] == "DisruptionTarget" and one["status"] == "True":
             error = str(one.get("message") or one.get("reason") or "")
@@ -140,6 +145,8 @@ def _evicted(status: Mapping[str, Any], around: Surroundings) -> Reason | None:
 
 def _refused(status: Mapping[str, Any], around: Surroundings) -> Exit:
     """The end of a Pod whose program was not started, or of which nothing is known: its node refused or lost it."""
+    if rejected := rejection_of(status, around.node):
+        return Exit(None, rejected, around.now)
     error = ": ".join(str(one) for one in (status.get("reason"), status.get("message")) if one)
     return Exit(None, ClusterWithdrew(node=around.node, error=error or "its node gave no reason"), around.now)
 
@@ -157,13 +164,16 @@ def _waiting(pod: Manifest, status: Mapping[str, Any], waiting: Mapping[str, Any
     if reason in _NEVER_A_CONTAINER:
         failure = ContainerStartFailed(node=around.node, error=said)
         return Waiting(WaitingForCluster(error=said), failure, is_bound=bound)
+    if gate := kueue.waiting_reason(pod):
+        return Waiting(gate)
     if bound:
         return Waiting(PreparingInCluster(node=around.node), is_bound=True)
     for one in status.get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable":
             error = str(one.get("message", ""))
-            return Waiting(WaitingForCluster(error=error), ClusterSeesNoRoom(node=around.node, error=error))
-    return Waiting(WaitingForCluster())
+            refusal = PodUnschedulable(node=around.node, error=own_clauses(error))
+            return Waiting(WaitingForCluster(error=refusal.error), refusal)
+    return Waiting(WaitingForCluster(), PlacementDeadlineMissed(node=around.node))
 
 
 def why_lost(node: str, description: Manifest | None) -> Reason | None:

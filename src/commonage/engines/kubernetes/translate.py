@@ -130,8 +130,11 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(request)}},
             # A node that is cut off keeps its Pods: only its return, or an admin, decides what became of them.
             "tolerations": [
-                {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
-                for taint in ("not-ready", "unreachable")
+                *(
+                    {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
+                    for taint in ("not-ready", "unreachable")
+                ),
+                *(dict(one) for one in settings.tolerations),
             ],
             "securityContext": _pod_security(settings),
             **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),

@@ -49,6 +49,9 @@ _TERMINALS = json.dumps({"shell_command": ["/bin/sh", "-c", _SHELL]})
 SERVING = Path(__file__).with_name("serving.py")
 """The program that runs a session's server faster than that server does itself."""
 
+PRELOADING = Path(__file__).with_name("preloading.py")
+"""The program that loads a server's libraries before it is known for whom."""
+
 SESSION_COMMAND = (
     "jupyterhub-singleuser",
     # Sessions run as the server's own user, or as root in a container; Jupyter's refusal to run as root protects

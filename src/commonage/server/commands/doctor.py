@@ -11,10 +11,14 @@ from typing import Any, get_args
 
 import click
 
+from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
+from commonage.engines.kubernetes.gpus.mode import Detection
 from commonage.gpu.nvml.record import record as record_devices
+from commonage.messages import text
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.doctor.checks import examine
+from commonage.server.doctor.cluster_checks import ClusterReport, examine_cluster
 from commonage.server.doctor.gpu_doctor import RealGpus, find_gpus, measure_all, try_all
 from commonage.server.doctor.gpu_trials import Trial
 from commonage.server.doctor.site_checks import examine_site, is_appliance
@@ -36,7 +40,7 @@ _MARKS = {
     "--level",
     "levels",
     multiple=True,
-    type=click.Choice([level.value for level in Isolation]),
+    type=click.Choice([level.value for level in Isolation if level is not Isolation.ACCOUNTED]),  # of clusters only
     help="Only this isolation level. Repeatable.",
 )
 @click.option(
@@ -175,7 +179,7 @@ def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_js
 
     On an appliance, which has joined with `commonage site join`, check its engine, its link and its clock.
 
-    `commonage doctor gpu` tests whether GPU shares hold.
+    `commonage doctor gpu` tests whether GPU shares hold. `commonage doctor site` checks a Kubernetes cluster.
 
     \b
     Examples:
@@ -196,4 +200,84 @@ def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_js
     sys.exit(1 if any(finding.verdict == "bad" for finding in findings) else 0)
 
 
+@click.command("site")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Kubeconfig of the cluster.  [default: the Pod's service account, KUBECONFIG, or ~/.kube/config]",
+)
+@click.option("--context", help="Context in the kubeconfig.  [default: the current one]")
+@click.option(
+    "--namespace", default="default", show_default=True, help="A namespace of workloads, for the check of rights."
+)
+@as_json
+def site(kubeconfig: Path | None, context: str | None, namespace: str, as_json: bool) -> None:
+    """Check a Kubernetes cluster: its GPU modes, missing rights, and feature gates. Nothing is changed.
+
+    Commonage uses the first GPU mode that is present. Exit code 1 if a right is missing that a present mode needs, or
+    if the cluster does not answer.
+
+    \b
+    Examples:
+      commonage doctor site
+      commonage doctor site --kubeconfig admin.kubeconfig --namespace commonage-physics --json
+    """
+    try:
+        report = examine_cluster(kubeconfig, context, namespace)
+    except CommonageError as error:
+        raise Failure(str(error)) from None
+    click.echo(json.dumps(_plain(report), indent=2, ensure_ascii=False) if as_json else _cluster_table(report))
+    sys.exit(1 if report.missing else 0)
+
+
+def _plain(report: ClusterReport) -> dict[str, Any]:
+    used = _used(report)
+    modes = [
+        {
+            "mode": one.mode,
+            "present": one.is_present,
+            "used": one is used,
+            "shares": None if one.isolation is None else one.isolation.value,
+            "strength": None if one.isolation is None else one.isolation.strength.value,
+            "reason": None if one.missing is None else text(one.missing),
+            "notices": [text(notice) for notice in one.notices],
+        }
+        for one in report.modes
+    ]
+    return {
+        "version": report.version,
+        "nodes": report.nodes,
+        "modes": modes,
+        "missing_rights": [str(right) for right in report.missing],
+        "feature_gates": None if report.gates is None else {gate.name: gate.is_enabled for gate in report.gates},
+    }
+
+
+def _cluster_table(report: ClusterReport) -> str:
+    used = _used(report)
+    lines = [
+        f"Kubernetes {report.version}, {report.nodes} nodes",
+        "",
+        f"{'GPU MODE':<13}{'STRENGTH':<14}PRESENT / REASON",
+    ]
+    for one in report.modes:
+        strength = "whole" if one.isolation is None else one.isolation.strength.value
+        state = "present, used" if one is used else "present" if one.missing is None else text(one.missing)
+        lines.append(f"{one.mode:<13}{strength if one.is_present else '-':<14}{state}")
+        lines += [f"{'':<27}{text(notice)}" for notice in one.notices]
+    lines += ["", "Missing rights: " + (", ".join(str(right) for right in report.missing) or "none")]
+    if report.gates is None:
+        lines.append("Feature gates: unknown, /metrics of the API server may not be read")
+    else:
+        gates = (f"{gate.name} {'on' if gate.is_enabled else 'off'} ({gate.stage})" for gate in report.gates)
+        lines.append("Feature gates: " + (", ".join(gates) or "none of devices"))
+    return "\n".join(lines)
+
+
+def _used(report: ClusterReport) -> Detection | None:
+    return next((one for one in report.modes if one.is_present), None)
+
+
 doctor.add_command(gpu)
+doctor.add_command(site)

@@ -21,8 +21,9 @@ from commonage.server.commands.common import F, NotRunning, as_json, config_opti
 from commonage.server.data_dir import Running, running_server
 from commonage.server.identity import HubIdentity
 from commonage.server.processes.components import run_component
-from commonage.server.secrets import load_secrets
-from commonage.server.settings.settings import FLAGS, Resolved, flag_help, shown
+from commonage.server.processes.remote import run_remote_component
+from commonage.server.secrets import load_secrets, read_given_secrets
+from commonage.server.settings.settings import FLAGS, Resolved, Settings, flag_help, shown
 from commonage.server.settings.sources import resolve
 
 _START_TIMEOUT_S = 60.0
@@ -94,23 +95,30 @@ def _text(value: object) -> str:
 def component(resolved: Resolved, name: str) -> None:
     """Run one component of the server in its own process: hub, proxy or registry.
 
-    Use it for containers, with the setting `children = "external"`. Each container shares the network of the node, and
-    the folders of its component. The command waits for the configuration from the control plane, and restarts the
+    With the setting `children = "external"` each is a container of the control plane's machine, and shares its network
+    and the folders of its component. The command waits for the configuration from the control plane, and restarts the
     component when the configuration changes.
+
+    With `children = "remote"` hub and proxy are pods of their own, with the same settings and secrets as the control
+    plane.
 
     \b
     Example:
       commonage component hub --data-dir /var/lib/commonage
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    asyncio.run(_run(name, resolved.settings.data_dir))
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a proxy asks for its rules several times a second
+    asyncio.run(_run(name, resolved.settings))
 
 
-async def _run(name: str, data_dir: Path) -> None:
+async def _run(name: str, settings: Settings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    await run_component(name, data_dir, stopping)
+    if settings.children == "remote":
+        await run_remote_component(name, settings, stopping)
+    else:
+        await run_component(name, settings.data_dir, stopping)
 
 
 @click.command
@@ -133,7 +141,8 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
     data_dir = resolved.settings.data_dir
     expires_s = None if expires is None else parse_duration(expires, field="--expires")
     running = _ready_server(data_dir)
-    secret = load_secrets(data_dir).hub_service_token
+    given = resolved.settings.secrets_dir
+    secret = (read_given_secrets(given) if given else load_secrets(data_dir)).hub_service_token
     try:
         made = asyncio.run(_mint(HubIdentity(running.hub_url, secret), user, admin, note, expires_s))
     except CommonageError as error:

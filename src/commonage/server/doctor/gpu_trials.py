@@ -39,6 +39,7 @@ PROMISES: dict[Isolation, frozenset[Check]] = {
     Isolation.MIG: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),
     Isolation.MPS: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),  # EMPTY too, in exclusive-process mode
     Isolation.PRELOAD: frozenset({Check.BEYOND, Check.NEIGHBOUR, Check.HIDDEN}),
+    Isolation.ACCOUNTED: frozenset({Check.HIDDEN}),
     Isolation.COOPERATIVE: frozenset({Check.HIDDEN}),
 }
 

@@ -19,8 +19,11 @@ from pathlib import Path
 from commonage.server import ServerError
 from commonage.server.data_dir import write_private
 from commonage.server.processes.children import Child, ChildFailed, Supervisor, inherited_environment
+from commonage.server.settings.settings import Settings
 
 _FOLDER = "components"
+_PORTS = ("port", "control_port", "hub_port", "proxy_api_port")
+_URLS = ("control_url", "hub_url", "proxy_api_url")
 _LOOK_EVERY_S = 0.5
 _EXTERNAL_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -30,11 +33,17 @@ class ComponentError(ServerError):
     """A component cannot be run; the message says why and what to do."""
 
 
-def check_ports(ports: Mapping[str, int]) -> None:
-    """Require fixed ports, because an external component cannot be asked for a free one. Raises ComponentError."""
-    free = [name for name, port in ports.items() if not port]
-    if free:
-        raise ComponentError(f"children = external needs fixed ports. Set {', '.join(free)}, which is 0 now.")
+def check_places(settings: Settings) -> None:
+    """Require fixed ports, because components elsewhere cannot be asked for a free one, and addresses if they are in
+    pods of their own. Raises ComponentError.
+    """
+    children = settings.children
+    if free := [name for name in _PORTS if not getattr(settings, name)]:
+        raise ComponentError(f"children = {children} needs fixed ports. Set {', '.join(free)}, which is 0 now.")
+    if children == "remote" and (missing := [name for name in _URLS if not getattr(settings, name)]):
+        raise ComponentError(
+            f"children = remote needs the addresses of the components. Set {', '.join(missing)}, which is not set now."
+        )
 
 
 def write_components(children: Sequence[Child], data_dir: Path) -> None:

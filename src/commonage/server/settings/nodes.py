@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from commonage.clouds import Rental, driver_of
 from commonage.domain.resources import NodePool
+from commonage.engines.kubernetes.placement.tolerations import read_toleration
 from commonage.gpu.detect import check_wanted
 from commonage.gpu.slots import parse_slots
 from commonage.resources.fields import (
@@ -128,6 +129,11 @@ class EngineSettings(BaseModel):
         "Folders of this machine that are mounted in every container, read-only unless `:rw` is added. `{user}` and "
         "`{tenant}` are replaced by the names of the workload's user and tenant.",
     )
+    warm_containers: Annotated[int, Field(ge=0, le=1000), Takes("a number from 0 to 1000")] = setting(
+        2,
+        "Containers of the engine `docker` that wait, with the libraries of a session loaded, for the next sessions "
+        f"without a GPU. Faster, but each takes about 60 MiB of memory ({docs_page('operate/docker')}).",
+    )
     docker_networks: PrivateRange = setting(
         "10.213.0.0/16",
         "Address range for the networks of the tenants. Change it if your site already uses this range.",
@@ -169,6 +175,12 @@ class EngineSettings(BaseModel):
     )
 
 
+def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        read_toleration(one)
+    return value
+
+
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
@@ -202,6 +214,15 @@ class KubernetesSettings(BaseModel):
         None,
         "PriorityClass of the Pods. Its preemption policy must be Never: then Kubernetes ends no other Pod for them.",
         "the name of a PriorityClass",
+    )
+    kubernetes_tolerations: Annotated[
+        tuple[str, ...],
+        BeforeValidator(split_list),
+        AfterValidator(_tolerations),
+        Takes("taints like KEY, KEY=VALUE or KEY=VALUE:NoSchedule, separated by commas"),
+    ] = setting((), "Taints of nodes that the Pods tolerate. Nodes with other taints take no work.")
+    kubernetes_queue: str = setting(
+        "", "LocalQueue of Kueue that the Pods go to, in each of their namespaces. Default: none.", "a name"
     )
     kubernetes_runtime_class: OptionalText = setting(None, "RuntimeClass of the Pods.", "the name of a RuntimeClass")
     kubernetes_pull_secrets: Names = setting((), "Secrets in the namespace with accounts of image registries.")

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
@@ -22,6 +23,7 @@ from commonage.server.settings.fields import (
     RetentionSeconds,
     no_empty,
     setting,
+    split_list,
 )
 from commonage.wire.hub import docs_page
 
@@ -48,6 +50,22 @@ def _is_address(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _url(value: str | None) -> str | None:
+    if value is None:
+        return None
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("not an address without a path")
+    return value.rstrip("/")
+
+
+def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(ipaddress.ip_network(one)) for one in value)
+
+
+Url = Annotated[str | None, BeforeValidator(no_empty), AfterValidator(_url)]
 
 
 def _database(value: str | None) -> str | None:
@@ -93,10 +111,48 @@ class ServerSettings(BaseModel):
     proxy_api_port: PortOrFree = setting(
         0, "Port of the proxy's own API on the loopback. 0 chooses a free port at the first start and keeps it."
     )
-    children: Literal["own", "external"] = setting(
+    children: Literal["own", "external", "remote"] = setting(
         "own",
-        "How JupyterHub, the proxy and the registry run. `own`: as child processes of the control plane. `external`: "
-        f"each by `commonage component`, in a container of its own ({docs_page('operate/deploy')}).",
+        "How JupyterHub and the proxy run. `own`: as child processes of the control plane. `external`: by `commonage "
+        f"component`, each in a container of this machine ({docs_page('operate/deploy')}). `remote`: by `commonage "
+        "component`, each in a pod of its own; they share settings and secrets, and no folder "
+        f"({docs_page('operate/kubernetes-deploy')}).",
+    )
+    control_url: Url = setting(
+        None,
+        "Where hub and proxy reach the control plane. Only with `children = remote`.",
+        "an address like http://commonage-control:8081",
+    )
+    hub_url: Url = setting(
+        None,
+        "Where control plane, proxy and sessions reach JupyterHub. Only with `children = remote`.",
+        "an address like http://commonage-hub:8082",
+    )
+    proxy_api_url: Url = setting(
+        None,
+        "Where the hub reaches the proxy's own API. Only with `children = remote`.",
+        "an address like http://commonage-proxy-api:8083",
+    )
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        BeforeValidator(split_list),
+        AfterValidator(_networks),
+        Takes("addresses or networks like 10.0.0.0/8, separated by commas"),
+    ] = setting(
+        (),
+        "Addresses of proxies whose forwarding headers are believed, besides those of this machine. They name the "
+        "client to which limits apply. With `children = remote`: networks of the pods of proxy and ingress controller.",
+    )
+    gateway_port: PortOrFree = setting(
+        0,
+        "Port at which workloads in other pods reach the APIs of hub and control plane. Only with `children = remote`; "
+        "0 opens none.",
+    )
+    secrets_dir: OptionalPath = setting(
+        None,
+        "Folder with the server's secrets, one file each, if others made them: a mounted Secret. It is only read. "
+        "Default: `secrets` in the data folder, where the first start makes them.",
+        "a folder",
     )
     database_url: Annotated[str | None, BeforeValidator(no_empty), AfterValidator(_database)] = setting(
         None,

@@ -96,10 +96,10 @@ def _with_domain(settings: Settings, origins: dict[str, str]) -> Settings:
             f"{origins['bind']}: bind = {settings.bind} would also serve plain HTTP to others, beside the HTTPS of "
             f"domain ({because}). Remove bind; https_bind sets the address for HTTPS."
         )
-    if settings.children == "external":
+    if settings.children != "own":
         raise SettingsError(
-            f"{origins['children']}: children = external, but domain ({because}) starts Caddy as a child. In "
-            "containers, Caddy has a container of its own: set COMMONAGE_SITE there, and remove domain."
+            f"{origins['children']}: children = {settings.children}, but domain ({because}) starts Caddy as a child. "
+            "In containers, Caddy has a container of its own: set COMMONAGE_SITE there, and remove domain."
         )
     port = "" if settings.https_port == _HTTPS_PORT else f":{settings.https_port}"
     derived = {"public_url": f"https://{settings.domain}{port}"}

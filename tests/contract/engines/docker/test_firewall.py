@@ -183,18 +183,6 @@ def _pack(bundle: Path) -> None:
 # --- where the daemon maps users ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def mapping(tmp_path: Path) -> Iterator[Dockerd]:
-    """A daemon whose containers' root is user 300000. It alone sees the files that say so."""
-    for name in ("subuid", "subgid"):
-        (tmp_path / name).write_text("nobody:300000:65536\nnogroup:300000:65536\n")
-    see = " && ".join(f"mount --bind {tmp_path}/{name} /etc/{name}" for name in ("subuid", "subgid"))
-    touch = "touch /etc/subuid /etc/subgid"
-    unshared = ("unshare", "--mount", "sh", "-c", f'{touch} && {see} && exec "$@"', "sh")
-    with dockerd_with_image("--userns-remap", "nobody:nogroup", before=unshared) as daemon:
-        yield daemon
-
-
 async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_path: Path, mapping: Dockerd) -> None:
     async with docker_rig(tmp_path / "data", mapping) as rig:
         assert UsersMapped() in (await rig.engine()).capabilities().notes

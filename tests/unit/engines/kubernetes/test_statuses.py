@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from commonage.domain.reasons.attempts import (
-    ClusterSeesNoRoom,
-    ClusterWithdrew,
     ContainerStartFailed,
     EndedFromOutside,
     EnvironmentFailed,
     EvictedByCluster,
     NodeLost,
     NodeRestarted,
+    PodRefusedByNode,
+    PodUnschedulable,
     PreparingInCluster,
 )
 from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
@@ -69,7 +69,7 @@ def test_end_within_the_second_that_the_cluster_tells_is_when_it_was_seen() -> N
             EvictedByCluster,
         ),
         (None, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no GPU"}, None, False,
-         ClusterWithdrew),
+         PodRefusedByNode),
     ],
 )  # fmt: skip
 def test_ends(
@@ -106,7 +106,7 @@ def test_refusal_of_the_clusters_scheduler_has_its_message() -> None:
     del unbound["spec"]["nodeName"]
     found = state_of(unbound, AROUND)
     assert isinstance(found, Waiting)
-    assert (found.refusal, found.is_bound) == (ClusterSeesNoRoom(node="node1", error="1 too full"), False)
+    assert (found.refusal, found.is_bound) == (PodUnschedulable(node="node1", error="too full"), False)
 
 
 def test_pod_on_its_node_is_being_prepared() -> None:

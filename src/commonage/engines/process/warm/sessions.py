@@ -20,7 +20,8 @@ from pathlib import Path
 
 from commonage.engines.process.processes import boot_id
 from commonage.engines.process.translate import Program
-from commonage.engines.rundir.programs import SERVING
+from commonage.engines.rundir.preloading import UNSEEN, WITHOUT_EFFECT
+from commonage.engines.rundir.programs import PRELOADING, SERVING
 
 log = logging.getLogger(__name__)
 PROGRAM = "jupyterhub-singleuser"
@@ -30,9 +31,6 @@ COMES_WITHIN_S = 60.0
 ANSWERS_WITHIN_S = 5.0
 _ZYGOTE = str(Path(__file__).with_name("zygote.py"))
 _ROOM_FOR_A_NAME = 1000
-# Read where we cannot see it: by the interpreter, the linker and libraries, mostly before any program begins.
-_UNSEEN = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "LANG", "LC_")
-_WITHOUT_EFFECT = {"PYTHON_CPU_COUNT"}  # on the server itself; kernels and terminals are started as fresh processes
 _GPU_SITE = (
     "COMMONAGE_GPU_SITE"  # the folder whose sitecustomize limits frameworks: no effect on a server, which uses none
 )
@@ -204,7 +202,7 @@ def may_fork(program: Program, programs: Path, started_with: Mapping[str, str], 
         "=" in name for name in theirs
     ):
         return False  # the cold start reports the error
-    unseen = {name for name in (*theirs, *started_with) if name.startswith(_UNSEEN) and name not in _WITHOUT_EFFECT}
+    unseen = {name for name in (*theirs, *started_with) if name.startswith(UNSEEN) and name not in WITHOUT_EFFECT}
     if theirs.get("PYTHONPATH", "") == theirs.get(_GPU_SITE):
         unseen.discard("PYTHONPATH")
     return all(theirs.get(name) == started_with.get(name) for name in unseen | read)
@@ -240,7 +238,7 @@ def _spawn_parent(programs: Path, variables: Mapping[str, str], stamp: tuple[int
         with theirs:
             process = subprocess.Popen(
                 # In a session of its own, so that Ctrl-C does not reach it.
-                [str(programs / "python"), "-I", "-u", _ZYGOTE, str(SERVING), " " * _ROOM_FOR_A_NAME],
+                [str(programs / "python"), "-I", "-u", _ZYGOTE, str(SERVING), str(PRELOADING), " " * _ROOM_FOR_A_NAME],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -4,105 +4,48 @@ Most of a session's start is imports, the same for all of an environment. The en
 program, so it uses the standard library only. It imports once, reports on its stdin (a socket) that it is ready, and
 waits there for requests. For each request it forks a keeper, which does for the session what shim.sh does for other
 programs: claim the run folder, join the cgroups, wait, record the end. Called by sessions.py: python -I -u zygote.py
-SERVING PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and their
-sessions do not.
+SERVING PRELOADING PADDING. It ends when the control plane's end of the socket is closed for any reason; the keepers and
+their sessions do not.
 
-A fork must equal a fresh process. So nothing is imported here that would keep data of one user: Jupyter's own modules
-read HOME and similar variables at import, libraries do not. Variables that were read anyway are recorded and reported;
-sessions.py then forks only if the session has the same values.
+A fork must equal a fresh process (preloading.py). Variables that were read anyway are reported; sessions.py then forks
+only if the session has the same values.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import runpy
 import select
 import signal
 import sys
-import sysconfig
-import tempfile
 import time
-from types import FrameType
 from typing import Any
 
-# Modules that `jupyterhub-singleuser` loads until its first page, except Jupyter's own, and those of the hub, which
-# serving.py leaves out. Missing ones are skipped.
-LIBRARIES = (
-    "aiodns", "aiohttp", "anyio.to_thread", "argon2", "async_lru", "babel", "bleach.css_sanitizer", "bs4",
-    "cryptography.fernet", "dateutil.parser", "defusedxml.ElementTree", "difflib", "httpx", "jinja2", "json5",
-    "jsonschema", "jupyter_core.application", "jupyter_events", "mistune", "nbformat.sign", "notebook_shim.traits",
-    "overrides", "packaging.specifiers", "pandocfilters", "prometheus_client", "pygments.formatters.html",
-    "pygments.lexers.html", "pygments.lexers.python", "pygments.styles.default", "requests", "sqlite3", "tarfile",
-    "terminado", "tomllib", "tornado.httpserver", "tornado.simple_httpclient", "tornado.websocket",
-    "traitlets.config", "unittest.mock", "webbrowser", "websocket", "xmlrpc.client", "zmq.asyncio",
-    "zmq.eventloop.zmqstream",
-)  # fmt: skip
 # Not preloaded: on import they set up threads or a GPU from variables that differ between sessions.
 NEVER = ("numpy", "torch", "cupy")
 KEEP_REMAINS_S = 5.0  # for this time the pid of an ended keeper is not reused
 LINK = 0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Their copies of the variables are corrected after the fork (sysconfig), or used by CGI only (wsgiref).
-_HARMLESS = ("sysconfig.py", "handlers.py")
-_BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collections_abc.py")
 
 
 def main() -> None:
     """Import, report ready, and fork until the control plane ends. Returns only in a session, after its program."""
-    serving = runpy.run_path(sys.argv[1])
+    serving, preloading = runpy.run_path(sys.argv[1]), runpy.run_path(sys.argv[2])
     end = serving["Exit"]()
-    read = _import_libraries()
+    read = preloading["import_libraries"]()
     why = _reason_not_to_fork()
     _tell({"refused": why} if why else {"read": sorted(read)})
     if why:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # keeps the current objects shared with all sessions
-    _rename("commonage-warm-parent", os.path.dirname(sys.executable))
-    ask = _serve()
-    _become(ask)
+    preloading["rename"]("commonage-warm-parent", os.path.dirname(sys.executable))
+    ask = _serve(preloading)
+    _become(preloading, ask)
     serving["run"](end)
-
-
-def _import_libraries() -> set[str]:
-    """Import what is available; return the names of the variables that were read meanwhile ("*": all of them)."""
-    read: set[str] = set()
-    environ: Any = type(os.environ)
-    get_one, get_all = environ.__getitem__, environ.__iter__
-
-    def watched_one(self: Any, name: Any) -> Any:
-        if not _is_harmless():
-            read.add(os.fsdecode(name))
-        return get_one(self, name)
-
-    def watched_all(self: Any) -> Any:
-        if not _is_harmless():
-            read.add("*")
-        return get_all(self)
-
-    environ.__getitem__, environ.__iter__ = watched_one, watched_all
-    for name in LIBRARIES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    environ.__getitem__, environ.__iter__ = get_one, get_all
-    return read
-
-
-def _is_harmless() -> bool:
-    """True if this module of the standard library reads the variables without lasting effect."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and _file_of(frame) in _BETWEEN:
-        frame = frame.f_back
-    return _file_of(frame) in _HARMLESS and "-packages" not in frame.f_code.co_filename
-
-
-def _file_of(frame: FrameType) -> str:
-    name = os.path.basename(frame.f_code.co_filename).rstrip(">")
-    return name.rpartition(" ")[2] + ".py" if name.startswith("<frozen") else name
 
 
 def _reason_not_to_fork() -> str:
@@ -120,7 +63,7 @@ def _tell(message: Any) -> None:
     os.write(LINK, json.dumps(message).encode() + b"\n")
 
 
-def _serve() -> dict[str, Any]:
+def _serve(preloading: dict[str, Any]) -> dict[str, Any]:
     """Fork a keeper for each request. Returns only in the sessions, which their keepers fork."""
     keepers: dict[int, float] = {}
     while True:
@@ -137,7 +80,7 @@ def _serve() -> dict[str, Any]:
             _tell(0)
             continue
         if pid == 0:
-            _keep(ask)
+            _keep(preloading, ask)
             return ask
         keepers[pid] = time.monotonic()
         _tell(pid)
@@ -154,13 +97,13 @@ def _read_ask() -> dict[str, Any]:
     return ask
 
 
-def _keep(ask: dict[str, Any]) -> None:
+def _keep(preloading: dict[str, Any], ask: dict[str, Any]) -> None:
     """The keeper: shim.sh in Python. Returns only in the session that it forks."""
     try:
         run: str = ask["run"]
         os.setsid()
         _redirect(run)
-        _rename("commonage-keeper", run)
+        preloading["rename"]("commonage-keeper", run)
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             began = stat.read().rpartition(")")[2].split()[19]
         try:
@@ -218,7 +161,7 @@ def _end_leftovers(groups: list[str]) -> None:
                     os.kill(int(line), signal.SIGKILL)
 
 
-def _become(ask: dict[str, Any]) -> None:
+def _become(preloading: dict[str, Any], ask: dict[str, Any]) -> None:
     """Make this process equal one that was started with these arguments and variables."""
     try:
         # Reset the handlers first: a process can be signalled as soon as it is in its groups.
@@ -231,29 +174,9 @@ def _become(ask: dict[str, Any]) -> None:
     except OSError as error:
         os.write(2, f"the session cannot begin: {error}\n".encode())
         os._exit(125)
-    os.environ.clear()
-    os.environ.update(ask["variables"])
-    os.environ["PWD"] = ask["cwd"]  # the shell of a cold start sets it
-    tempfile.tempdir = None
-    time.tzset()
-    sysconfig.get_config_vars()["userbase"] = os.path.join(os.path.expanduser("~"), ".local")
-    sys.argv = [os.path.join(os.path.dirname(sys.executable), ask["program"]), *ask["arguments"]]
     sys.path.insert(0, os.path.dirname(sys.executable))
-    sys.orig_argv = [sys.executable, *sys.argv]
-    _rename(*sys.orig_argv)
-
-
-def _rename(*words: str) -> None:
-    """Let `ps` show this instead of the parent's command line, as far as space allows (hence its padding)."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
-            start, end = (int(field) for field in stat.read().rpartition(")")[2].split()[45:47])
-        line = b"\0".join(os.fsencode(word) for word in words)[: end - start - 1]
-        with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            memory.seek(start)
-            memory.write(line.ljust(end - start, b"\0"))
-        with open("/proc/self/comm", "wb", buffering=0) as name:
-            name.write(os.path.basename(os.fsencode(words[1 if words[0] == sys.executable else 0]))[:15])
+    program = os.path.join(os.path.dirname(sys.executable), ask["program"])
+    preloading["become"](ask["variables"], ask["cwd"], program, ask["arguments"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""A tutorial day: scripted students of a class on a Swarm, over HTTPS."""

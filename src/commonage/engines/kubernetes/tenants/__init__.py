@@ -1,0 +1,1 @@
+"""Namespaces of tenants: quotas, network, admission and access policies, and the loop that applies them."""

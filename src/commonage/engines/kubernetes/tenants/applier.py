@@ -1,0 +1,43 @@
+"""Applies the objects of tenants through the client of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commonage.engines.kubernetes.client import Client, Resource
+from commonage.engines.kubernetes.manifest import Manifest
+
+_RESOURCES = {
+    "Namespace": Resource("/api/v1", "namespaces", is_namespaced=False),
+    "LimitRange": Resource("/api/v1", "limitranges"),
+    "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "ResourceQuota": Resource("/api/v1", "resourcequotas"),
+    "RoleBinding": Resource("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+}
+
+
+class ClientApplier:
+    """The kinds that the loop of the tenants keeps. Every method raises EngineFailure."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        return await self._client.apply(_RESOURCES[manifest["kind"]], manifest)
+
+    async def delete(self, manifest: Manifest) -> None:
+        meta = manifest["metadata"]
+        await self._client.delete(_path(manifest), uid=meta.get("uid"))
+
+    async def get(self, manifest: Manifest) -> Manifest | None:
+        return await self._client.find(_path(manifest))
+
+    async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
+        found = await self._client.list_all(_RESOURCES[kind].path(namespace or None), selector)
+        # The items of a list have no kind of their own.
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in found.items]
+
+
+def _path(manifest: Manifest) -> str:
+    meta = manifest["metadata"]
+    return _RESOURCES[manifest["kind"]].path(meta.get("namespace"), meta["name"])

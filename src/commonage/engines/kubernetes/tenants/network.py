@@ -1,0 +1,95 @@
+"""NetworkPolicies of a tenant's namespace: nothing passes, except what is opened here."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, metadata, object_name
+from commonage.engines.kubernetes.translate import label_value
+from commonage.engines.settings import KubernetesPolicySettings
+
+PORT_NAME = "commonage"
+"""The name of the port of a session or service in its container."""
+GANG = "gang"  # the part of a policy that lives as long as its gang
+_EVERYWHERE = ("0.0.0.0/0", "::/0")
+_NAMESPACE = "kubernetes.io/metadata.name"
+_METADATA = ("169.254.0.0/16", "fd00:ec2::254/128")  # of clouds: they hand out the node's credentials
+
+
+def network_policies(
+    namespace: str, labels: Mapping[str, str], settings: KubernetesPolicySettings
+) -> tuple[Manifest, ...]:
+    platform = {"namespaceSelector": {"matchLabels": {_NAMESPACE: settings.namespace}}}
+    dns = {
+        "namespaceSelector": {"matchLabels": {_NAMESPACE: "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    with_port = {"matchExpressions": [{"key": KIND, "operator": "In", "values": ["session", "service"]}]}
+    made: dict[str, Manifest] = {
+        "default-deny": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        "dns": _egress([dns], [("UDP", 53), ("TCP", 53)]),
+        "platform": _egress([platform], [("TCP", port) for port in settings.platform_ports]),
+        "proxy": {
+            "podSelector": with_port,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [platform], "ports": [{"protocol": "TCP", "port": PORT_NAME}]}],
+        },
+    }
+    if settings.internet:
+        closed = (*settings.closed_networks, *settings.node_networks, *_METADATA)
+        made["internet"] = _egress([_without(network, closed) for network in _EVERYWHERE], [])
+    if settings.open_networks:
+        kept = (*settings.node_networks, *_METADATA)
+        made["open-networks"] = _egress([_without(network, kept) for network in settings.open_networks], [])
+    return tuple(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": metadata(
+                f"commonage-{name}", settings.installation, labels, namespace=namespace, part="policy"
+            ),
+            "spec": spec,
+        }
+        for name, spec in made.items()
+    )
+
+
+def gang_policy(namespace: str, workload: str, labels: Mapping[str, str], installation: str) -> Manifest:
+    """The members of one gang reach each other on every port, from its start to its end."""
+    members = {"matchLabels": {WORKLOAD: label_value(workload)}}
+    true = {**labels, WORKLOAD: workload}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(
+            object_name("commonage-gang", workload), installation, true, namespace=namespace, part=GANG
+        ),
+        "spec": {
+            "podSelector": members,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [{"podSelector": members}]}],
+            "egress": [{"to": [{"podSelector": members}]}],
+        },
+    }
+
+
+def _egress(to: Sequence[Manifest], ports: Sequence[tuple[str, int]]) -> Manifest:
+    rule: Manifest = {"to": list(to)}
+    if ports:
+        rule["ports"] = [{"protocol": protocol, "port": port} for protocol, port in ports]
+    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [rule]}
+
+
+def _without(network: str, closed: Sequence[str]) -> Manifest:
+    """The network without the closed ones. The API takes as exceptions only parts that are smaller than the whole."""
+    whole = ipaddress.ip_network(network)
+    inner = {
+        one for text in closed if (one := ipaddress.ip_network(text)).version == whole.version and one != whole
+        and one.subnet_of(whole)  # type: ignore[arg-type] # both have the same version
+    }  # fmt: skip
+    block: Manifest = {"cidr": network}
+    if inner:
+        block["except"] = [str(one) for one in sorted(inner, key=str)]
+    return {"ipBlock": block}

@@ -1,0 +1,176 @@
+"""The Helm chart and what is made from it: it renders, Kubernetes would accept it, and it names what exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from commonage.metrics.series import SERIES
+from commonage.server.processes.components import check_places
+from commonage.server.secrets import read_given_secrets
+from commonage.server.settings.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+MINORS = ("1.34", "1.36", "1.37")
+OUTSIDE = {"postgresql": {"enabled": False}}
+DATABASES = {"control": {"db": {"url": "postgresql://a:b@db/c"}}, "hub": {"db": {"url": "postgresql+psycopg://a@db/j"}}}
+MONITORING = {part: {"enabled": True} for part in ("serviceMonitor", "prometheusRule", "dashboards")}
+SETS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "trial": {"control": {"storage": {"type": "emptyDir"}}, "postgresql": {"storage": {"type": "emptyDir"}}},
+    "production": {
+        **OUTSIDE,
+        **DATABASES,
+        "existingSecret": "commonage-secrets",
+        "publicUrl": "https://hub.example.org",
+        "sessionHost": "*.hub.example.org",
+        "settings": {"engine": "process", "tenants": [{"name": "physics"}]},
+        "proxy": {"service": {"type": "NodePort", "nodePorts": {"http": 30080}}, "nodeSelector": {"role": "core"}},
+        "ingress": {"enabled": True, "hosts": ["hub.example.org"], "tls": [{"hosts": ["hub.example.org"]}]},
+        "monitoring": MONITORING,
+    },
+    "hub": {
+        "hub": {
+            "config": {"Authenticator": {"admin_users": ["ada"]}},
+            "extraConfig": {"10-more": "c.JupyterHub.log_level = 10"},
+            "extraEnv": {"A": "1", "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}},
+            "tolerations": [{"key": "core", "operator": "Exists"}],
+        },
+        "imagePullSecrets": [{"name": "registry"}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def kustomize() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("kustomize", ROOT / "scripts" / "kustomize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def manifests(kustomize: ModuleType, values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for part in kustomize.rendered(values).values() for one in part]
+
+
+def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["spec"]["template"]["spec"] for one in rendered if one["kind"] in ("Deployment", "StatefulSet")]
+
+
+def test_helm_finds_nothing_to_complain_about(kustomize: ModuleType) -> None:
+    found = helm_python.lint(kustomize.CHART, strict=True)
+    assert [one for one in found["messages"] if one["severity"] > 1] == []
+    assert found["errors"] == []
+
+
+@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("name", SETS)
+def test_each_kubernetes_accepts_the_manifests(kustomize: ModuleType, name: str, minor: str) -> None:
+    for one in manifests(kustomize, SETS[name]):
+        if "monitoring.coreos.com" not in one["apiVersion"]:  # a custom resource
+            kubernetes_validate.validate(one, minor, strict=True)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_pods_pass_the_restricted_standard_and_share_no_claim(kustomize: ModuleType, name: str) -> None:
+    claims: list[str] = []
+    for pod in pods(manifests(kustomize, SETS[name])):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        # Names of Services become variables such as COMMONAGE_HUB_PORT, which are settings.
+        assert pod["enableServiceLinks"] is False
+        claims += [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            own = container["securityContext"]
+            assert not own["allowPrivilegeEscalation"]
+            assert own["readOnlyRootFilesystem"]
+            assert own["capabilities"] == {"drop": ["ALL"]}
+            assert "requests" in container["resources"]
+        for container in pod["containers"]:
+            assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+    assert len(claims) == len(set(claims))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_settings_are_those_of_the_server(kustomize: ModuleType, name: str) -> None:
+    [found] = [
+        one["data"]["commonage.toml"]
+        for one in manifests(kustomize, SETS[name])
+        if one["kind"] == "ConfigMap" and "commonage.toml" in one["data"]
+    ]
+    settings = Settings.model_validate(tomllib.loads(found))
+    check_places(settings)
+    assert settings.session_host == SETS[name].get("sessionHost", "none")
+
+
+def test_values_override_the_charts_settings(kustomize: ModuleType) -> None:
+    [found] = kustomize.rendered({"settings": {"trusted_proxies": ["10.1.0.0/16"]}})["settings.yaml"]
+    assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == ["10.1.0.0/16"]
+
+
+def test_the_secret_has_what_the_server_reads(kustomize: ModuleType, tmp_path: Path) -> None:
+    import base64
+
+    [secret] = [one for one in kustomize.rendered({})["secrets.yaml"] if one["metadata"]["name"] == "commonage-secrets"]
+    for name, value in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+        (tmp_path / name).chmod(0o440)
+    assert read_given_secrets(tmp_path).proxy_token
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hubb": {}},
+        {"proxy": {"service": {"type": "Ingress"}}},
+        {"sessionHost": "hub.example.org"},
+        {"control": {"storage": {"type": "nfs"}}},
+        {"hub": {"db": {"url": "sqlite:///hub.sqlite"}}},
+    ],
+)
+def test_the_schema_refuses_what_means_nothing(kustomize: ModuleType, values: dict[str, Any]) -> None:
+    with helm_python.Chart.load(kustomize.CHART) as chart, pytest.raises(helm_python.HelmError):
+        chart.validate_schema(values)
+
+
+def test_a_missing_database_is_named(kustomize: ModuleType) -> None:
+    with pytest.raises(helm_python.HelmError, match=r"control\.db\.url"):
+        kustomize.rendered(OUTSIDE)
+
+
+def test_the_kustomize_base_is_the_chart(kustomize: ModuleType) -> None:
+    there = {path.name: path.read_text() for path in kustomize.BASE.glob("*.yaml")}
+    assert there == kustomize.base(), "run scripts/kustomize.py"
+
+
+@pytest.mark.parametrize("stage", ["staging", "production"])
+def test_the_example_for_argo_cd_renders(kustomize: ModuleType, stage: str) -> None:
+    application = yaml.safe_load((ROOT / "deploy" / "argocd" / f"{stage}.yaml").read_text())
+    rendered = manifests(kustomize, application["spec"]["source"]["helm"]["valuesObject"])
+    # Without a cluster to ask, the chart would make another Secret at each sync.
+    assert "commonage-secrets" not in {one["metadata"]["name"] for one in rendered}
+
+
+def test_alerts_and_dashboards_use_metrics_that_exist(kustomize: ModuleType) -> None:
+    known = {one.name for one in SERIES}
+    rules = yaml.safe_load((kustomize.CHART / "files" / "rules.yaml").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    for path in (kustomize.CHART / "files" / "dashboards").glob("*.json"):
+        expressions += [
+            target["expr"] for panel in json.loads(path.read_text())["panels"] for target in panel["targets"]
+        ]
+    used = {name for one in expressions for name in re.findall(r"\bcommonage_\w+", one)}
+    assert used
+    assert used - known == set()

@@ -1,0 +1,110 @@
+"""The loop that keeps tenants' namespaces: it touches only what is ours, and deletes no data."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from itertools import count
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.tenants import Bounds, Quota, Tenant
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.tenants.reconciler import Key, TenantReconciler, TenantsReport, key_of
+from commonage.engines.settings import KubernetesPolicySettings
+
+SETTINGS = KubernetesPolicySettings("campus")
+BOUNDED = Tenant("physics", quota=Quota(Bounds(storage_mib=100)))
+
+
+class Objects:
+    """The objects of a cluster in memory. `broken`: kinds that it refuses."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Manifest] = {}
+        self.broken: set[str] = set()
+        self._versions = count(1)
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        if manifest["kind"] in self.broken:
+            raise EngineFailure("the cluster refused it", retryable=True)
+        made = copy.deepcopy(manifest)
+        made["metadata"]["resourceVersion"] = str(next(self._versions))
+        self.objects[key_of(manifest)] = made
+        return made
+
+    async def delete(self, manifest: Manifest) -> None:
+        self.objects.pop(key_of(manifest), None)
+
+    async def get(self, manifest: Manifest) -> Manifest | None:
+        return self.objects.get(key_of(manifest))
+
+    async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
+        wanted = dict(part.split("=") for part in selector.split(","))
+        return [
+            one
+            for key, one in self.objects.items()
+            if key[:2] == (kind, namespace) and wanted.items() <= one["metadata"].get("labels", {}).items()
+        ]
+
+
+def turn(reconciler: TenantReconciler, *tenants: Tenant, offboarded: Sequence[str] = ()) -> TenantsReport:
+    return asyncio.run(reconciler.turn(tenants, offboarded))
+
+
+def test_applies_once_and_again_only_after_a_change() -> None:
+    objects = Objects()
+    reconciler = TenantReconciler(objects, SETTINGS)
+
+    assert "Namespace commonage-physics" in turn(reconciler, BOUNDED).applied
+    assert turn(reconciler, BOUNDED).applied == []
+
+    key = ("LimitRange", "commonage-physics", "commonage")
+    objects.objects[key]["metadata"]["resourceVersion"] = "changed by others"
+    assert turn(reconciler, BOUNDED).applied == ["LimitRange commonage-physics/commonage"]
+
+    del objects.objects[key]
+    assert turn(reconciler, BOUNDED).applied == ["LimitRange commonage-physics/commonage"]
+
+
+def test_removes_a_quota_that_is_no_longer_set() -> None:
+    reconciler = TenantReconciler(Objects(), SETTINGS)
+    turn(reconciler, BOUNDED)
+
+    assert turn(reconciler, Tenant("physics")).removed == ["ResourceQuota commonage-physics/commonage"]
+
+
+def test_leaves_what_is_not_ours() -> None:
+    objects = Objects()
+    for kind, name in (("Namespace", "commonage-physics"), ("NetworkPolicy", "foreign")):
+        meta = {"name": name, **({} if kind == "Namespace" else {"namespace": "commonage-physics"})}
+        objects.objects[kind, meta.get("namespace", ""), name] = {"kind": kind, "apiVersion": "v1", "metadata": meta}
+    before = copy.deepcopy(objects.objects)
+
+    report = turn(TenantReconciler(objects, SETTINGS), BOUNDED)
+
+    assert "is not of this installation" in report.failed["Namespace commonage-physics"]
+    assert objects.objects == before
+
+
+def test_a_tenant_that_is_missing_keeps_its_namespace_until_it_is_offboarded() -> None:
+    objects = Objects()
+    reconciler = TenantReconciler(objects, SETTINGS)
+    turn(reconciler, BOUNDED)
+    before = dict(objects.objects)
+
+    turn(reconciler)
+    assert objects.objects == before
+
+    assert turn(reconciler, offboarded=["physics"]).removed == ["Namespace commonage-physics"]
+
+
+def test_a_failure_is_reported_and_tried_again() -> None:
+    objects = Objects()
+    reconciler = TenantReconciler(objects, SETTINGS)
+    objects.broken = {"LimitRange"}
+
+    assert turn(reconciler, BOUNDED).failed == {"LimitRange commonage-physics/commonage": "the cluster refused it"}
+
+    objects.broken = set()
+    assert turn(reconciler, BOUNDED).applied == ["LimitRange commonage-physics/commonage"]
