@@ -10,6 +10,7 @@ RECORDS = {
     "agent/steps/step.py": "agent",  # JoinContext: data that the join steps share
     "engines/containers/attempt_backend.py": "engines",  # Run: what an engine knows of an attempt
     "engines/rundir/run.py": "engines",  # EngineRun
+    "engines/kubernetes/run.py": "engines/kubernetes",
     "engines/process/run.py": "engines/process",
     "testing/fakes/run.py": "testing",  # FakeRun: what the fake engine plays
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed

@@ -40,13 +40,14 @@ from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.images import PodImages
-from commonage.engines.kubernetes.launcher import Launcher, Run, read_uid
+from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
 from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
+from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
 from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
 from commonage.engines.kubernetes.translate import (
@@ -354,7 +355,7 @@ class KubernetesEngine(RunsEngine[Run]):
         last = run.last_pod
         if last is not None and last["metadata"]["uid"] == run.uid:
             found = state_of(last, self._around(run))
-            if isinstance(found, Ended):
+            if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
                 return found.exit
             if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
                 return Exit(None, stopped, time.time())
@@ -372,7 +373,9 @@ class KubernetesEngine(RunsEngine[Run]):
         around = self._around(run)
         found = state_of(pod, around)
         lost = why_lost(around.node, self._nodes.find(f"/{around.node}")) if self._nodes.is_synced else None
-        if isinstance(found, Ended):
+        if isinstance(found, Ended) and run.withdrawn is not None and found.started_at is None:
+            await self._end_with(run, Exit(1, run.withdrawn, time.time()), None)
+        elif isinstance(found, Ended):
             await self._end_with(run, found.exit, found.started_at)
         elif lost is not None and pod["spec"].get("nodeName"):
             await self._end_with(run, Exit(None, lost, time.time()), run.status.started_at)

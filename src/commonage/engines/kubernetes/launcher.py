@@ -7,7 +7,6 @@ is never created again.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
@@ -23,6 +21,7 @@ from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Clie
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.kueue import queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
+from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.translate import (
     ATTEMPT,
     INSTALLATION,
@@ -38,36 +37,11 @@ from commonage.engines.kubernetes.translate import (
     secret_of,
     without_gate,
 )
-from commonage.engines.rundir.run import EngineRun
 from commonage.engines.rundir.runs import RunFolder
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import KubernetesSettings
 
 SERVICES = Resource("/api/v1", "services")
-
-
-@dataclass(slots=True, eq=False)
-class Run(EngineRun):
-    """An attempt whose program runs in a Pod.
-
-    `launching` starts it, `following` copies its output, `again` looks at it again later. `last_pod` is the last
-    description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
-    """
-
-    launching: asyncio.Task[None] | None = None
-    following: asyncio.Task[None] | None = None
-    again: asyncio.Task[None] | None = None
-    last_pod: Manifest | None = None
-    last_error: str = ""
-    uid: str = ""
-    refused_since: float | None = None
-    withdrawn: Reason | None = None
-    deleted_grace_s: int | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def is_launching(self) -> bool:
-        return self.launching is not None and not self.launching.done()
 
 
 def write_uid(folder: RunFolder, uid: str) -> None:

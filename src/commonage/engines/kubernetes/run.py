@@ -1,0 +1,34 @@
+"""In-memory state of one attempt, kept by the engine and its launcher."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from commonage.domain.reasons import Reason
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.rundir.run import EngineRun
+
+
+@dataclass(slots=True, eq=False)
+class Run(EngineRun):
+    """An attempt whose program runs in a Pod.
+
+    `launching` starts it, `following` copies its output, `again` looks at it again later. `last_pod` is the last
+    description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
+    """
+
+    launching: asyncio.Task[None] | None = None
+    following: asyncio.Task[None] | None = None
+    again: asyncio.Task[None] | None = None
+    last_pod: Manifest | None = None
+    last_error: str = ""
+    uid: str = ""
+    refused_since: float | None = None
+    withdrawn: Reason | None = None
+    deleted_grace_s: int | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_launching(self) -> bool:
+        return self.launching is not None and not self.launching.done()
