@@ -21,6 +21,7 @@ NO_MODULES = {
     "commonage.child.hub",
     "commonage.css",
     "commonage.db",
+    "commonage.dev",
     "commonage.example",
     "commonage.installation",
     "commonage.lock",

@@ -85,7 +85,6 @@ def _volume(mount: Mount, name: str, settings: KubernetesStorageSettings) -> tup
     raise EngineFailure(
         f"the volume {mount.name} is the folder {source}, and no claim of the cluster has it; add it to the site's "
         "folders with a claim, or declare it as a folder of its nodes",
-        code="volume-not-here",
         retryable=False,
     )
 
