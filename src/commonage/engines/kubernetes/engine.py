@@ -28,6 +28,7 @@ from commonage.domain.reasons.attempts import (
     RemovedFromOutside,
     Starting,
     StoppedBeforeStart,
+    UnpackingFiles,
 )
 from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
 from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
@@ -38,6 +39,7 @@ from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
+from commonage.engines.kubernetes.channels.archives import send_files
 from commonage.engines.kubernetes.channels.connection import Connections, Container
 from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
@@ -51,9 +53,18 @@ from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
-from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.statuses import (
+    Ended,
+    Running,
+    Surroundings,
+    Waiting,
+    state_of,
+    waits_for_files,
+    why_lost,
+)
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
+    FILES,
     attempt_of,
     is_gated,
     is_restricted,
@@ -65,7 +76,8 @@ from commonage.engines.kubernetes.translate import INSTALLATION as INSTALLATION_
 from commonage.engines.rundir.node_report import disk_pressure_of, free_on
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
-from commonage.engines.rundir.tasks import retry_start
+from commonage.engines.rundir.tasks import InThread, retry_start
+from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -74,6 +86,7 @@ from commonage.ports.execs import ExecStream, Terminal
 RETRY_S = 2.0
 _TERMINATED, _KILLED = 143, 137
 _STATS_S = 10.0
+_PART_BYTES = 64 * 1024
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -425,8 +438,32 @@ class KubernetesEngine(RunsEngine[Run]):
                     await self._end_with(run, Exit(None, found.refusal, time.time()), None)
                     return
             self._settle_soon_again(run)
-        if run.status.reason != found.reason:
-            self._table.tell(run, self._starting(run.request, found.reason))
+        reason = found.reason
+        if waits_for_files(pod) and run.withdrawn is None:
+            reason = UnpackingFiles()
+            if run.sending is None:
+                run.sending = self._spawn(self._send_files(run))
+        if run.status.reason != reason:
+            self._table.tell(run, self._starting(run.request, reason))
+
+    async def _send_files(self, run: Run) -> None:
+        """Send the files of the job to the container that waits for them; look at the Pod again."""
+        request, why = run.request, None
+        folder, bundle = self._launcher.program(request).cwd, Path(request.bundle_path or "")
+        try:
+            check_bundle_exists(bundle)
+            await send_files(self._execs, self._container(request, FILES), _parts(bundle, self._in_thread), folder)
+        except EngineFailure as error:
+            _log.warning("cannot send the files of %s: %s", run.id, error)
+            why = None if error.is_retryable else start_failure(error)
+        except OSError as error:
+            _log.warning("cannot read the files of %s, will try again: %s", run.id, error)
+        async with run.lock:
+            run.sending = None
+            if why is not None and run.ending is None:
+                with suppress(EngineFailure):  # tried again: the container still waits
+                    await self._withdraw_bound(run, why)
+        self._settle_soon_again(run)
 
     async def _withdraw_bound(self, run: Run, why: Reason) -> None:
         """Delete the Pod of an attempt whose container cannot be made. It has ended once the Pod is gone."""
@@ -498,8 +535,8 @@ class KubernetesEngine(RunsEngine[Run]):
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         return await self._execs.begin(self._container(run.request), run.id, command, terminal)
 
-    def _container(self, request: StartRequest) -> Container:
-        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), CONTAINER)
+    def _container(self, request: StartRequest, name: str = CONTAINER) -> Container:
+        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), name)
 
     # --- the port: nodes and use -------------------------------------------------------------------------------------
 
@@ -576,6 +613,13 @@ class _All:
 
 def _fetch(client: Client, path: str, since: str | None, follow: bool) -> AsyncGenerator[bytes]:
     return client.logs(path, CONTAINER, since=since, follow=follow)
+
+
+async def _parts(bundle: Path, in_thread: InThread) -> AsyncGenerator[bytes]:
+    """Raises OSError."""
+    with await in_thread(lambda: bundle.open("rb")) as packed:
+        while part := await in_thread(lambda: packed.read(_PART_BYTES)):
+            yield part
 
 
 def _host(address: str) -> str:

@@ -39,6 +39,7 @@ from commonage.engines.kubernetes.translate import (
 )
 from commonage.engines.rundir.runs import RunFolder
 from commonage.engines.rundir.tasks import InThread
+from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 
 SERVICES = Resource("/api/v1", "services")
@@ -86,11 +87,7 @@ class Launcher:
     def check(self, request: StartRequest) -> None:
         """Raises EngineFailure for a request that can never run in a Pod."""
         pod_of(request, self.program(request), self.context(request), self.settings)
-        if request.bundle_path is not None:
-            raise EngineFailure(
-                "files cannot be sent along to this Kubernetes site yet: put them in the image, or in a folder that "
-                "every node sees"
-            )
+        check_bundle_exists(request.bundle_path)
 
     async def launch(self, run: Run) -> Manifest:
         """Create its Pod, or go on with the one that there is; return it, without its gate."""

@@ -14,11 +14,12 @@ from commonage.engines.rundir.run import EngineRun
 class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
-    `launching` starts it, `following` copies its output, `again` looks at it again later. `last_pod` is the last
+    `launching` starts it, `sending` sends its files, `following` copies its output, `again` looks at it again later. `last_pod` is the last
     description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
     """
 
     launching: asyncio.Task[None] | None = None
+    sending: asyncio.Task[None] | None = None
     following: asyncio.Task[None] | None = None
     again: asyncio.Task[None] | None = None
     last_pod: Manifest | None = None

@@ -31,7 +31,7 @@ from commonage.domain.reasons.attempts import (
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.refusals import own_clauses, rejection_of
-from commonage.engines.kubernetes.translate import CONTAINER
+from commonage.engines.kubernetes.translate import CONTAINER, FILES
 from commonage.engines.rundir.runs import Exit
 
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
@@ -96,7 +96,17 @@ def state_of(pod: Manifest, around: Surroundings) -> PodState:
         return Ended(_refused(status, around), None)
     if running := state.get("running"):
         return Running(instant(running.get("startedAt")), status.get("podIP"))
-    return _waiting(pod, status, state.get("waiting") or {}, around)
+    first = (files_status(pod).get("state") or {}).get("waiting")
+    return _waiting(pod, status, first or state.get("waiting") or {}, around)
+
+
+def waits_for_files(pod: Manifest) -> bool:
+    return "running" in (files_status(pod).get("state") or {}) and not pod["metadata"].get("deletionTimestamp")
+
+
+def files_status(pod: Manifest) -> Mapping[str, Any]:
+    found = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return next((one for one in found if one["name"] == FILES), {})
 
 
 def main_status(pod: Manifest) -> Mapping[str, Any]:

@@ -26,6 +26,8 @@ INSTALLATION, ATTEMPT = f"{PREFIX}/installation", f"{PREFIX}/attempt"
 GATE = f"{PREFIX}/recorded"
 """A Pod waits behind this gate until its uid is written down."""
 CONTAINER = "main"
+FILES = "files"
+"""The first container of a job whose files are sent along: it waits until they are there."""
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
@@ -139,6 +141,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
             "securityContext": _pod_security(settings),
             **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
             **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+            **({"initContainers": [_files_container(request, program, settings)]} if request.bundle_path else {}),
             "containers": [_container(request, program, settings, mounts)],
             "volumes": volumes,
         },
@@ -178,6 +181,19 @@ def _container(
         "volumeMounts": list(mounts),
         "securityContext": container_security(settings),
         "terminationMessagePolicy": "File",
+    }
+
+
+def _files_container(request: StartRequest, program: Program, settings: KubernetesSettings) -> Manifest:
+    wait = 'until [ -d "$1" ]; do sleep 0.2 || sleep 1; done'
+    return {
+        "name": FILES,
+        "image": request.environment.image,
+        "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
+        "command": ["/bin/sh", "-c", literal(wait), "commonage", literal(program.cwd)],
+        "resources": resources_of(request, settings),
+        "volumeMounts": [{"name": "home", "mountPath": program.home}],
+        "securityContext": container_security(settings),
     }
 
 

@@ -15,7 +15,15 @@ from commonage.domain.reasons.attempts import (
     PodUnschedulable,
     PreparingInCluster,
 )
-from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.statuses import (
+    Ended,
+    Running,
+    Surroundings,
+    Waiting,
+    state_of,
+    waits_for_files,
+    why_lost,
+)
 
 AROUND = Surroundings("node1", "torch", 1_800_000_000.4)
 
@@ -112,6 +120,23 @@ def test_refusal_of_the_clusters_scheduler_has_its_message() -> None:
 def test_pod_on_its_node_is_being_prepared() -> None:
     found = state_of(pod({"waiting": {"reason": "ContainerCreating"}}, phase="Pending"), AROUND)
     assert found == Waiting(PreparingInCluster(node="node1"), is_bound=True)
+
+
+def test_first_container_waits_for_files_while_it_runs() -> None:
+    main = {"waiting": {"reason": "PodInitializing"}}
+    first = [{"name": "files", "state": {"running": {}}}]
+    assert waits_for_files(pod(main, initContainerStatuses=first))
+    assert not waits_for_files(pod(main, deleted=True, initContainerStatuses=first))
+    assert not waits_for_files(pod(main, initContainerStatuses=[{"name": "files", "state": terminated(0)}]))
+    assert not waits_for_files(pod(main))
+
+
+def test_missing_image_is_told_by_the_first_container() -> None:
+    first = [{"name": "files", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not here"}}}]
+    found = state_of(pod({"waiting": {"reason": "PodInitializing"}}, initContainerStatuses=first), AROUND)
+    assert isinstance(found, Waiting)
+    assert isinstance(found.refusal, EnvironmentFailed)
+    assert found.is_final
 
 
 def test_node_is_lost_only_if_the_cluster_is_sure() -> None:

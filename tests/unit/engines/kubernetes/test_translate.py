@@ -60,6 +60,7 @@ CASES = {
     "session": (SESSION, KubernetesSettings(namespaces="tenant")),
     "gang": (GANG, KubernetesSettings()),
     "root": (JOB, ROOT),
+    "files": (replace(JOB, bundle_path="/data/1k.tar.gz"), KubernetesSettings()),
 }
 
 

@@ -99,18 +99,19 @@ class Connections:
         what = "a look at a Pod"
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                status, found = await self._get(container.path, is_refused=False)
-                if status == httpx.codes.UNAUTHORIZED:
-                    status, found = await self._get(container.path, is_refused=True)
+                code, found = await self._get(container.path, is_refused=False)
+                if code == httpx.codes.UNAUTHORIZED:
+                    code, found = await self._get(container.path, is_refused=True)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _silent(what, error) from error
-        if status == httpx.codes.NOT_FOUND:
+        if code == httpx.codes.NOT_FOUND:
             return False
-        if status != httpx.codes.OK:
-            raise ChannelRefused(status, what, str(found.get("message", "")))
+        if code != httpx.codes.OK:
+            raise ChannelRefused(code, what, str(found.get("message", "")))
         if "deletionTimestamp" in found["metadata"]:
             return False
-        known = found.get("status", {}).get("containerStatuses") or ()
+        status = found.get("status", {})
+        known = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         return any(one["name"] == container.name and "running" in one.get("state", {}) for one in known)
 
     async def _get(self, path: str, *, is_refused: bool) -> tuple[int, dict[str, Any]]:
