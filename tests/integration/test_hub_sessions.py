@@ -128,7 +128,10 @@ async def test_what_the_control_plane_adds_counts_only_from_itself(here: Install
 
 
 async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation, user: str) -> None:
-    id = await started(here, user)
+    id = await submitted(here, user)
+    assert not await here.identity.is_open(user, "")
+    await here.control.run(id)
+    await until(lambda: here.identity.is_open(user, ""))
     token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]
     async with here.browser() as browser:
         assert (await browser.get(f"/user/{user}/api")).json() == {"session": id}

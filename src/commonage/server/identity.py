@@ -140,6 +140,14 @@ class HubIdentity:
             raise TooMany(message, code="too-many-workloads")
         raise InvalidInput(message)
 
+    async def is_open(self, user: str, name: str) -> bool:
+        """Whether the hub leads to the session: it has seen it answer, and its route is made. Raises Unavailable."""
+        response = await self._call("GET", f"users/{_quoted(user)}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return False
+        _check(response)
+        return bool(response.json().get("servers", {}).get(name, {}).get("ready"))
+
     async def stop_session(self, user: str, name: str) -> None:
         """Stop a session through the hub. An unknown or stopped session is no error."""
         response = await self._call("DELETE", _server_path(user, name))
