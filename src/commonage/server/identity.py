@@ -11,7 +11,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -35,7 +35,6 @@ _KNOWN_S = 30.0  # a revoked token works for up to this long
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
 _MAX_CACHED = 10_000
 _PAGE = 200
-_STOPS_WITHIN_S, _STOPS_POLL_S = 20.0, 0.2
 _SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
 _SCOPES = frozenset(scope.value for scope in Scope)
 
@@ -54,12 +53,11 @@ class HubIdentity:
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         doubt: Callable[[], str] = str,
     ) -> None:
         self._service_token = service_token
         self._doubt = doubt
-        self._monotonic, self._sleep = monotonic, sleep
+        self._monotonic = monotonic
         self._client = httpx2.AsyncClient(
             base_url=f"{hub_url}/hub/api/",
             trust_env=False,
@@ -112,9 +110,8 @@ class HubIdentity:
         return str(response.json()["access_token"])
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
-        """Start a session through the hub, once an earlier one of that name has stopped.
-
-        Raises Conflict if it runs already, InvalidInput with the hub's reason.
+        """Start a session through the hub. Raises Conflict if it runs already or still stops, InvalidInput with the
+        hub's reason.
         """
         if name and not _SERVER_NAME.fullmatch(name):
             raise InvalidInput(
@@ -123,15 +120,10 @@ class HubIdentity:
                 field="name",
                 code="invalid-name",
             )
-        give_up = self._monotonic() + _STOPS_WITHIN_S
-        while True:
-            response = await self._call("POST", _server_path(user, name), json={"user_options": dict(options)})
-            if response.is_success:
-                return
-            message = _message(response)
-            if "is pending stop" not in message or self._monotonic() > give_up:
-                break
-            await self._sleep(_STOPS_POLL_S)  # the hub still cleans up after the session of before
+        response = await self._call("POST", _server_path(user, name), json={"user_options": dict(options)})
+        if response.is_success:
+            return
+        message = _message(response)
         if "already running" in message or "is pending" in message:
             raise Conflict(f"Session {name or 'default'} of {user} already exists: {message}")
         if response.status_code == httpx2.codes.NOT_FOUND:

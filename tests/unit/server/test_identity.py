@@ -39,15 +39,8 @@ class FakeHub:
         self.requests: list[httpx2.Request] = []
         self.now = 100.0
         self.identity = HubIdentity(
-            "http://hub",
-            "service-token",
-            transport=httpx2.MockTransport(self._handle),
-            monotonic=lambda: self.now,
-            sleep=self._sleep,
+            "http://hub", "service-token", transport=httpx2.MockTransport(self._handle), monotonic=lambda: self.now
         )
-
-    async def _sleep(self, seconds: float) -> None:
-        self.now += seconds
 
     async def _handle(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
@@ -198,18 +191,6 @@ async def test_start_session_by_a_name_that_is_no_address(name: str) -> None:
 async def test_start_session_refused(status: int, message: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         await hub(status, {"message": message}).identity.start_session("alice", "", {})
-
-
-async def test_start_session_waits_until_an_earlier_one_has_stopped() -> None:
-    answers = iter([(400, "alice:big is pending stop"), (400, "alice:big is pending stop"), (201, "")])
-
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        status, message = next(answers)
-        return httpx2.Response(status, json={"message": message})
-
-    fake = FakeHub(answer)
-    await fake.identity.start_session("alice", "big", {})
-    assert len(fake.requests) == 3
 
 
 @pytest.mark.parametrize(
