@@ -252,6 +252,12 @@ def test_admits_declared_folders_of_nodes(with_folders: Site) -> None:
         assert with_folders.platform.refusal(with_folders.pod(**folder_volume(path))) == ""
 
 
+def test_nobody_else_mounts_folders_of_nodes(with_folders: Site) -> None:
+    for path in (FOLDER, f"{FOLDER}/homes/ada"):
+        refusal = with_folders.admin.refusal(with_folders.pod(**folder_volume(path)))
+        assert "Only Commonage mounts folders of the node" in refusal
+
+
 @pytest.mark.parametrize("path", ["/", "/etc", f"{FOLDER}-other", "/srv"])
 def test_refuses_other_folders_of_nodes(with_folders: Site, path: str) -> None:
     refusal = with_folders.platform.refusal(with_folders.pod(**folder_volume(path)))

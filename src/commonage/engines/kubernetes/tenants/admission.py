@@ -151,6 +151,12 @@ def _pods(settings: KubernetesPolicySettings) -> Policy:
                 " v.hostPath.path == f || v.hostPath.path.startsWith(f + '/')))",
                 f"A pod cannot mount folders of the node that the admin did not declare.{declared}",
             ),
+            # Below a declared folder are other users' files, and links that users make, which the node follows.
+            Rule(
+                f"request.operation == 'UPDATE' || request.userInfo.username == {_cel(settings.user)}"
+                f" || {volumes}.all(v, !has(v.hostPath))",
+                "Only Commonage mounts folders of the node here. Use a claim.",
+            ),
             # Mounted with mapped ids, a folder of the node would belong to root in the pod.
             Rule(
                 f"!variables.hasOwnUsers || {volumes}.all(v, !has(v.hostPath))",
