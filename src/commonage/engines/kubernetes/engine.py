@@ -44,12 +44,19 @@ from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
-from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
-from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.statuses import (
+    Ended,
+    Running,
+    Surroundings,
+    Waiting,
+    state_of,
+    taken_by_kueue,
+    why_lost,
+)
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
     attempt_of,
@@ -357,7 +364,7 @@ class KubernetesEngine(RunsEngine[Run]):
             found = state_of(last, self._around(run))
             if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
                 return found.exit
-            if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
+            if run.ending is None and (stopped := taken_by_kueue(last, run.request.allocation.node)):
                 return Exit(None, stopped, time.time())
         node = run.request.allocation.node
         if run.withdrawn is not None:  # a failure of its image or container is its own

@@ -28,6 +28,7 @@ GATE = f"{PREFIX}/recorded"
 CONTAINER = "main"
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 ENTRY = """\
@@ -68,9 +69,9 @@ def namespace_of(tenant: str, settings: KubernetesSettings) -> str:
     """The namespace of a tenant's Pods."""
     if settings.namespaces == "single":
         return settings.namespace
-    plain = (
-        tenant if _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX else _digest(tenant)
-    )
+    fits = _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX
+    # A name that looks like a digest could be that of another tenant.
+    plain = tenant if fits and not _DIGEST.fullmatch(tenant) else _digest(tenant)
     return f"{settings.namespace}-{plain}"
 
 
