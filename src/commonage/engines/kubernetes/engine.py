@@ -38,6 +38,8 @@ from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
+from commonage.engines.kubernetes.channels.connection import Connections, Container
+from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
@@ -74,6 +76,7 @@ from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
+from commonage.ports.execs import ExecStream, Terminal
 
 RETRY_S = 2.0
 _TERMINATED, _KILLED = 143, 137
@@ -86,6 +89,8 @@ class KubernetesEngine(RunsEngine[Run]):
     """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs)."""
 
     _installation: str
+    _channels: Connections | None = None
+    _execs: PodExecs
     _launcher: Launcher
     _images: PodImages
     _pods: Cache
@@ -129,6 +134,8 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def open(self) -> None:
         await self._in_thread(self._client.open)
+        self._channels = await self._in_thread(self._client.channels)
+        self._execs = PodExecs(self._channels)
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -167,6 +174,9 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
+        if self._channels is not None:
+            await self._execs.close()
+            await self._channels.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
         self._relays.close()
@@ -491,6 +501,12 @@ class KubernetesEngine(RunsEngine[Run]):
     async def _remove(self, run: Run) -> None:
         self._copies.pop(run.id, None)
         await self._client.delete(self._launcher.path(run.request), grace_s=1, uid=run.uid or None)
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        return await self._execs.begin(self._container(run.request), run.id, command, terminal)
+
+    def _container(self, request: StartRequest) -> Container:
+        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), CONTAINER)
 
     # --- the port: nodes and use -------------------------------------------------------------------------------------
 

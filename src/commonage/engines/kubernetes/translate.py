@@ -162,7 +162,6 @@ def _on(request: StartRequest) -> Manifest:
 def _container(
     request: StartRequest, program: Program, settings: KubernetesSettings, mounts: Sequence[Manifest]
 ) -> Manifest:
-    entry = f"cd {_quoted(program.cwd)} || exit 126\n{ENTRY}"
     env = [{"name": name, "value": literal(value)} for name, value in program.variables.items()]
     secret = {"envFrom": [{"secretRef": {"name": pod_name(request.attempt_id)}}]} if program.secrets else {}
     ports = [{"containerPort": int(program.variables["COMMONAGE_PORT"])}] if request.wants_port else []
@@ -170,8 +169,9 @@ def _container(
         "name": CONTAINER,
         "image": request.environment.image,
         "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
-        "command": ["/bin/sh", "-c", literal(entry), "commonage"],
+        "command": ["/bin/sh", "-c", literal(ENTRY), "commonage"],
         "args": [literal(word) for word in program.command],
+        "workingDir": program.cwd,
         "env": env,
         **secret,
         "resources": resources_of(request, settings),
@@ -185,10 +185,6 @@ def _container(
 def literal(text: str) -> str:
     """The text as Kubernetes writes it in commands and variables, where `$` begins a reference."""
     return text.replace("$", "$$")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def resources_of(request: StartRequest, settings: KubernetesSettings) -> Manifest:
