@@ -137,8 +137,8 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
                 ),
                 *(dict(one) for one in settings.tolerations),
             ],
-            "securityContext": _pod_security(settings),
-            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            "securityContext": pod_security(settings),
+            **pull_secrets(settings),
             **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
             "containers": [_container(request, program, settings, mounts)],
             "volumes": volumes,
@@ -199,12 +199,16 @@ def is_restricted(settings: KubernetesSettings) -> bool:
     return settings.user != 0 and settings.homes != "host-path"
 
 
-def _pod_security(settings: KubernetesSettings) -> Manifest:
+def pod_security(settings: KubernetesSettings) -> Manifest:
     user = settings.user
     made: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": user, "runAsGroup": user}
     if user:
         made |= {"runAsNonRoot": True, "fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
     return made
+
+
+def pull_secrets(settings: KubernetesSettings) -> Manifest:
+    return {"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}
 
 
 def container_security(settings: KubernetesSettings) -> Manifest:
@@ -339,8 +343,8 @@ def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSet
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},
-            "securityContext": _pod_security(settings),
-            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            "securityContext": pod_security(settings),
+            **pull_secrets(settings),
             "containers": [
                 {
                     "name": CONTAINER,
