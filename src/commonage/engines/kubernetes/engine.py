@@ -32,6 +32,7 @@ from commonage.domain.reasons.attempts import (
 )
 from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
 from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
+from commonage.domain.resources import NodePool
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.networks import Relays
@@ -48,8 +49,9 @@ from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
-from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.capacity import Capacity
+from commonage.engines.kubernetes.placement.elastic_pools import ElasticPools, PoolCloud
+from commonage.engines.kubernetes.placement.placeholders import pool_of
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
@@ -59,6 +61,7 @@ from commonage.engines.kubernetes.statuses import (
     Surroundings,
     Waiting,
     state_of,
+    taken_by_kueue,
     waits_for_files,
     why_lost,
 )
@@ -81,6 +84,7 @@ from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
+from commonage.ports.clouds import Cloud
 from commonage.ports.execs import ExecStream, Terminal
 
 RETRY_S = 2.0
@@ -113,6 +117,9 @@ class KubernetesEngine(RunsEngine[Run]):
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
         self._backoffs = NodeBackoffs()
+        self._elastic: ElasticPools | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._release_again = False
 
     @property
     def _workspaces(self) -> SafePath:
@@ -155,6 +162,7 @@ class KubernetesEngine(RunsEngine[Run]):
         shared = shared_variables(os.environ)
         self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
+        self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations)
         # All Pods of the cluster: others' requests are not ours to give.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
@@ -210,6 +218,10 @@ class KubernetesEngine(RunsEngine[Run]):
             self._capacity.remove_pod(pod["metadata"]["uid"])
         else:
             self._capacity.put_pod(pod)
+        if self._elastic is not None and self._is_ours(pod):
+            self._elastic.pod_changed(pod, deleted)
+            if pool_of(pod) and pod["spec"].get("nodeName"):
+                self._release_placeholders()
         run = self._table.runs.get(attempt_of(pod)) if self._is_ours(pod) else None
         if run is None:
             return
@@ -222,9 +234,40 @@ class KubernetesEngine(RunsEngine[Run]):
             self._capacity.remove_node(name)
         else:
             self._capacity.put_node(node)
+            self._release_placeholders()
         for run in self._table.live():
             if run.request.allocation.node == name and run.is_running:
                 self._spawn(self._settle(run))
+
+    # --- node pools of the cluster ----------------------------------------------------------------------------------
+
+    def cloud(self, pool: NodePool) -> Cloud:
+        """The node pool as the cluster's autoscaler grows it."""
+
+        def pools() -> ElasticPools:
+            if self._elastic is None:
+                raise EngineFailure("the engine of the cluster is not open")
+            return self._elastic
+
+        return PoolCloud(pool, pools)
+
+    def _release_placeholders(self) -> None:
+        """Delete the placeholders whose nodes have come, before work is placed there."""
+        if self._elastic is None or not self._elastic.has_any or not self._nodes.is_synced:
+            return
+        if self._releasing is None or self._releasing.done():
+            self._releasing = self._spawn(self._release(self._elastic))
+        else:
+            self._release_again = True
+
+    async def _release(self, elastic: ElasticPools) -> None:
+        self._release_again = True
+        while self._release_again:
+            self._release_again = False
+            try:
+                await elastic.release(self._nodes.objects)
+            except EngineFailure as error:
+                _log.warning("cannot delete the placeholders of node pools, will try again: %s", error)
 
     # --- the port: starting -----------------------------------------------------------------------------------------
 
@@ -380,7 +423,7 @@ class KubernetesEngine(RunsEngine[Run]):
             found = state_of(last, self._around(run))
             if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
                 return found.exit
-            if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
+            if run.ending is None and (stopped := taken_by_kueue(last, run.request.allocation.node)):
                 return Exit(None, stopped, time.time())
         node = run.request.allocation.node
         if run.withdrawn is not None:  # a failure of its image or container is its own

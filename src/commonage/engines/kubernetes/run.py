@@ -14,8 +14,9 @@ from commonage.engines.rundir.run import EngineRun
 class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
-    `launching` starts it, `sending` sends its files, `following` copies its output, `again` looks at it again later. `last_pod` is the last
-    description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted before it began.
+    `launching` starts it, `sending` sends its files, `following` copies its output, `again` looks at it again later.
+    `last_pod` is the last description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted
+    before it began.
     """
 
     launching: asyncio.Task[None] | None = None
