@@ -11,8 +11,8 @@ up: ## start everything on http://localhost:8000, data in .commonage (ARGS="--po
 test: ## run all tests this machine can (INSTALL=1: install what is missing, from Debian; ARGS="tests/unit -x")
 	@exec scripts/test $(ARGS)
 
-test-kube: ## run the tests that need a cluster, on the one that KUBECONFIG names (ARGS="-k platform")
-	@scripts/setup dev && exec .venv/bin/python -m pytest tests/kubernetes $(ARGS)
+test-kube: ## test on the cluster that KUBECONFIG names, which needs a shell's image (ARGS="-k contract")
+	@scripts/setup dev && exec scripts/test_kube $(ARGS)
 
 check: ## format, lint, types and import rules, without the tests
 	@scripts/setup dev && exec scripts/check

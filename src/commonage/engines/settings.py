@@ -147,7 +147,8 @@ class KubernetesSettings(EngineSettings):
     `lost_after_s`: how long a node may not answer before it is given up.
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
     `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
-    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty without.
+    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty: that of
+    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools.
     """
 
     kubeconfig: Path | None = None
@@ -170,6 +171,7 @@ class KubernetesSettings(EngineSettings):
     grace_s: int = 10
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str = ""
+    placeholder_class: str = ""
 
 
 @dataclass(frozen=True)
