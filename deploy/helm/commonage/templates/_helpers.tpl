@@ -93,7 +93,7 @@ capabilities: {drop: [ALL]}
 - name: await-database
   image: {{ .Values.postgresql.image.name }}:{{ default .Chart.AppVersion .Values.postgresql.image.tag }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  command: [sh, -c, "until pg_isready -q -h {{ include "commonage.host" (dict "root" . "part" "postgresql") }}; do sleep 1; done"]
+  command: [sh, -c, "until pg_isready -q -U commonage -h {{ include "commonage.host" (dict "root" . "part" "postgresql") }}; do sleep 1; done"]
   securityContext: {{- include "commonage.containerSecurity" . | nindent 4 }}
   resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
 {{- end -}}
