@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,19 @@ def test_label_values_are_valid_and_differ() -> None:
     assert all(len(one) <= 63 and "@" not in one and " " not in one for one in made)
 
 
+def test_no_tenant_has_the_namespace_of_another_whatever_its_name() -> None:
+    settings = KubernetesSettings(namespace="commonage", namespaces="tenant")
+    other = namespace_of("Lab A", settings)
+    assert namespace_of(other.removeprefix("commonage-"), settings) != other
+
+
 def test_volume_of_docker_is_refused() -> None:
     docker = replace(JOB, mounts=(Mount("old", VolumeKind.DOCKER, "old", "/old", writable=True),))
     with pytest.raises(EngineFailure, match="declare it as a folder"):
         pod_of(docker, program(docker), context_of(docker, KubernetesSettings()), KubernetesSettings())
+
+
+def test_the_keys_of_a_config_map_are_those_that_a_cluster_accepts() -> None:
+    made = config_map_of(SESSION, PodContext("lab", "commonage", {"emptyDir": {}}))
+    assert made is not None
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in made["data"])
