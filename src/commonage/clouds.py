@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.nodes import Machine
+from commonage.ports.clouds import Cloud
 
 if TYPE_CHECKING:
     from libcloud.compute.base import Node, NodeDriver
@@ -69,7 +70,7 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
     return lambda: found(*account, **rental.arguments)
 
 
-class LibcloudMachines:
+class LibcloudMachines(Cloud):
     """The nodes of one account at one provider."""
 
     def __init__(self, rental: Rental) -> None:

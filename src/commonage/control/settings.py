@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from commonage.domain.classes import Class
 from commonage.domain.idle import DEFAULT_RULE, IdleRule
 from commonage.domain.permissions import RoleBinding
+from commonage.domain.profiles import Profile
 from commonage.domain.resources import NodePool, Platform
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.usage import Prices
@@ -60,10 +61,9 @@ class Retention:
 class ControlSettings:
     """Defaults and bounds. Durations in seconds, memory in MiB, cpus in thousandths.
 
-    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes`, `node_pools` and `classes` are platform
-    resources: built-in
-    ones at first,
-    then those in force. Only `control.resources` changes them, by `declare`; read them where they are used.
+    `platform_roles`, `rules`, `priority_classes`, `prices`, `volumes`, `node_pools`, `classes` and `profiles` are
+    platform resources: built-in ones at first, then those in force. Only `control.resources` changes them, by
+    `declare`; read them where they are used.
     """
 
     name: str = "Commonage"
@@ -85,6 +85,7 @@ class ControlSettings:
     prices: Prices = field(default_factory=Prices)
     volumes: tuple[Volume, ...] = ()
     node_pools: tuple[NodePool, ...] = ()
+    profiles: tuple[Profile, ...] = ()
     classes: Mapping[str, Class] = field(default_factory=dict)  # by name
     class_users: bool = False  # create users in the hub who are on a roster and never signed in
     bundles: BundleLimits = field(default_factory=BundleLimits)
@@ -114,6 +115,7 @@ class ControlSettings:
             node_pools=self.node_pools,
             roles=self.platform_roles,
             classes=tuple(self.classes.values()),
+            profiles=self.profiles,
             prices=self.prices,
         )
 
@@ -123,7 +125,7 @@ class ControlSettings:
         self.rules = replace(self.rules, tenants=platform.tenants, sites=platform.sites, volume_sites=where)
         self.priority_classes, self.prices = platform.priority_classes, platform.prices
         self.volumes, self.node_pools = tuple(map(self._with_folder, platform.volumes)), platform.node_pools
-        self.platform_roles = platform.roles
+        self.platform_roles, self.profiles = platform.roles, platform.profiles
         self.classes = {one.name: one for one in platform.classes}
 
     def _with_folder(self, volume: Volume) -> Volume:

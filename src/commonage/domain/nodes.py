@@ -300,6 +300,9 @@ class NodePoolPolicy:
             )
         return self
 
+    def has_labels(self, node: Node) -> bool:
+        return set(self.kind.labels) <= set(node.report.labels)
+
     def owns(self, machine: str) -> bool:
         node_pool, _, number = machine.rpartition("-")
         return node_pool == self.name and _NUMBER.fullmatch(number) is not None
@@ -307,12 +310,18 @@ class NodePoolPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`created_at` (unix seconds) is None if the cloud does not report it. `failed`: not created, or broken."""
+    """`created_at` (unix seconds) is None if the cloud does not report it. `failed`: not created, or broken.
+
+    Of a pool with an autoscaler: `requested` is only a request for a node, which gets a name of its own; `starting`: it
+    takes no work yet.
+    """
 
     id: str
     name: str
     created_at: float | None = None
     failed: bool = False
+    requested: bool = False
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from commonage.domain.classes import Class
 from commonage.domain.images import Environment
 from commonage.domain.nodes import NodePoolPolicy
 from commonage.domain.permissions import RoleBinding
+from commonage.domain.profiles import Profile
 from commonage.domain.sites import Site
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Tenant
 from commonage.domain.usage import Prices
@@ -79,6 +80,7 @@ class Platform:
     sites: tuple[Site, ...] = ()
     roles: tuple[RoleBinding, ...] = ()
     classes: tuple[Class, ...] = ()
+    profiles: tuple[Profile, ...] = ()
     prices: Prices = field(default_factory=Prices)
 
 

@@ -147,7 +147,8 @@ class KubernetesSettings(EngineSettings):
     `lost_after_s`: how long a node may not answer before it is given up.
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
     `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
-    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty without.
+    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty: that of
+    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools.
     """
 
     kubeconfig: Path | None = None
@@ -170,6 +171,7 @@ class KubernetesSettings(EngineSettings):
     grace_s: int = 10
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str = ""
+    placeholder_class: str = ""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class KubernetesPolicySettings:
     `host_folders`: folders of the nodes that pods may mount. `seccomp`: a profile on the nodes; empty: the runtime's.
     `internet`: pods reach addresses outside `closed_networks`. `node_networks`: the nodes' addresses, never reached.
     `open_networks`: networks within `closed_networks` that pods reach, for example a license server. `platform_ports`:
-    ports of hub and control plane. `gpu_resources`: extended resources of which each means a whole GPU.
+    ports of proxy and workload gateway. `gpu_resources`: extended resources of which each means a whole GPU.
     """
 
     installation: str
@@ -228,7 +230,7 @@ class KubernetesPolicySettings:
     )
     node_networks: tuple[str, ...] = ()
     open_networks: tuple[str, ...] = ()
-    platform_ports: tuple[int, ...] = (8000, 8081)
+    platform_ports: tuple[int, ...] = (8000, 8084)
     gpu_resources: tuple[str, ...] = ()
 
     @property

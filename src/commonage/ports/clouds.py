@@ -14,6 +14,15 @@ class Cloud(Protocol):
     @property
     def provider(self) -> str: ...
 
+    @property
+    def is_autoscaled(self) -> bool:
+        """Whether its nodes join by themselves, under names of their own, and the cloud removes idle ones.
+
+        `create` then makes a request for a node, and `destroy` takes back a request. Which nodes belong to the pool is
+        the cloud's to say.
+        """
+        return False
+
     async def price_per_h(self) -> float | None:
         """The price of one node per hour; None if the cloud does not report it."""
         return None

@@ -15,7 +15,7 @@ from commonage.resources.scheduling import (
     SiteEntry,
     TenantEntry,
 )
-from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
+from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, ProfileEntry, VolumeEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ KINDS = {
         ResourceKind("Tenant", TenantEntry, "Tenants", "tenants"),
         ResourceKind("Volume", VolumeEntry, "Volumes", "volumes"),
         ResourceKind("NodePool", NodePoolEntry, "Node pools", "node_pools"),
+        ResourceKind("Profile", ProfileEntry, "Launch profiles"),
         ResourceKind("Class", ClassEntry, "Classes"),
     )
 }

@@ -20,7 +20,7 @@ from commonage.resources.scheduling import (
     SiteEntry,
     TenantEntry,
 )
-from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, VolumeEntry
+from commonage.resources.workloads import EnvironmentEntry, NodePoolEntry, ProfileEntry, VolumeEntry
 
 F = TypeVar("F", bound=Form)
 T = TypeVar("T")
@@ -44,6 +44,9 @@ def platform_of(forms: Forms, builtin: Platform) -> Platform:
         sites=tuple(sorted(sites, key=lambda one: (one.order, one.name))),
         roles=(*builtin.roles, *(bound for one in _all(forms, PlatformRoleEntry) for bound in one.bindings())),
         classes=tuple(one.made() for one in _all(forms, ClassEntry)),
+        profiles=tuple(
+            sorted((one.profile() for one in _all(forms, ProfileEntry)), key=lambda one: (one.order, one.name))
+        ),
         prices=prices[0] if prices else builtin.prices,
     )
 
@@ -78,6 +81,10 @@ def check_references(forms: Forms, platform: Platform, sites: Collection[str], d
     for volume in _all(forms, VolumeEntry):
         _check(f"the volume {volume.name}: tenants", volume.tenants, tenants)
         _check(f"the volume {volume.name}: sites", volume.sites, known_sites, _UNKNOWN_SITE)
+    for profile in _all(forms, ProfileEntry):
+        named = [profile.environment] if profile.environment and "/" not in profile.environment else []
+        _check(f"the profile {profile.name}: environment", named, environments)
+        _check(f"the profile {profile.name}: tenants", profile.tenants, tenants)
     for one in _all(forms, ClassEntry):
         _check_class(one, platform, tenants, environments)
 

@@ -1,4 +1,4 @@
-"""The forms of environments, volumes and node pools."""
+"""The forms of environments, volumes, profiles and node pools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from commonage.domain.builds import BUILDER
 from commonage.domain.images import Environment, PythonKernel
 from commonage.domain.materials import Material
 from commonage.domain.nodes import LOCAL_SITE, MachineKind, NodePoolPolicy
+from commonage.domain.profiles import Profile
+from commonage.domain.requests import parse_gpus
 from commonage.domain.resources import NodePool
 from commonage.domain.volumes import Extent, Volume, VolumeKind, Writers, check_volume
 from commonage.domain.workloads import Kind
@@ -144,13 +146,62 @@ class VolumeEntry(Form):
         )
 
 
+class ProfileEntry(Form):
+    """Options that fill the launch form with one click."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = Field(
+        description="Name of the profile: lower-case letters, digits and hyphens."
+    )
+    title: Annotated[str, Field(max_length=128)] = Field("", description="Name as it is shown.")
+    description: Annotated[str, Field(max_length=500)] = Field("", description="One or two sentences for users.")
+    environment: Annotated[str, Field(min_length=1, max_length=96)] | None = Field(
+        None, description="Environment that it selects. Default: that of the kind of workload."
+    )
+    cpus: Milli | None = Field(None, description="CPU cores. Default: those of a request without CPUs.")
+    memory: Mib | None = Field(None, description="Memory. Default: that of a request without memory.")
+    gpus: Annotated[str, Field(max_length=128)] = Field(
+        "", description="GPUs as in the launch form, such as 1, 0.25, 6GiB or A100:1."
+    )
+    labels: Labels = Field(default_factory=dict, description="Labels that the node must carry.")
+    tenants: tuple[str, ...] = Field((), description="Tenants whose members see it. Empty: all.")
+    order: int = Field(0, description="Profiles with a lower number are shown first.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ProfileEntry:
+        check_domain(lambda: parse_gpus(self.gpus))
+        return self
+
+    def profile(self) -> Profile:
+        return Profile(
+            self.name,
+            self.title or self.name,
+            self.description,
+            self.environment,
+            self.cpus,
+            self.memory,
+            self.gpus,
+            tuple(sorted(self.labels.items())),
+            self.tenants,
+            self.order,
+        )
+
+
+KUBERNETES = "kubernetes"
+"""The provider of a pool that the autoscaler of the cluster grows."""
+
+
 class NodePoolEntry(Form):
     """Cloud nodes that are added while workloads wait for them, and removed when they are idle."""
 
     name: str = Field(description="Name of the pool: lower-case letters, digits and hyphens.")
-    provider: Annotated[str, Field(min_length=1)] = Field(description="Cloud provider, as libcloud names it.")
-    size: Annotated[str, Field(min_length=1)] = Field(description="Machine type of the provider.")
-    image: Annotated[str, Field(min_length=1)] = Field(description="Image of the provider that nodes start from.")
+    provider: Annotated[str, Field(min_length=1)] = Field(
+        description="Cloud provider, as libcloud names it, or `kubernetes` for a pool that the cluster's autoscaler "
+        "grows."
+    )
+    size: str = Field("", description="Machine type of the provider. Not for `kubernetes`.")
+    image: str = Field(
+        "", description="Image of the provider that nodes start from; for `kubernetes`, of the placeholder Pods."
+    )
     location: str = Field("", description="Location of the provider.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the driver.")
     options: dict[str, Any] = Field(default_factory=dict, description="Further arguments for a new machine.")
@@ -173,11 +224,26 @@ class NodePoolEntry(Form):
     @model_validator(mode="after")
     def _check(self) -> NodePoolEntry:
         check_domain(lambda: self.policy().check())
+        if self.provider == KUBERNETES:
+            self._check_autoscaled()
+        elif not (self.size and self.image):
+            raise ValueError(f"a pool of {self.provider} needs size and image, which its nodes are created with")
         if self.gpus and not (self.gpu_model and self.gpu_memory):
             raise ValueError("nodes with GPUs need gpu_model and gpu_memory, so that the scheduler knows what fits")
         return self
 
+    def _check_autoscaled(self) -> None:
+        if not self.labels:
+            raise ValueError("a pool of kubernetes needs labels, by which its nodes are known")
+        if self.min:
+            raise ValueError("the cluster's autoscaler keeps the least nodes of a pool of kubernetes; set min there")
+        given = {"size", "location", "arguments", "join_options"} & self.model_fields_set
+        given |= {f"options.{name}" for name in self.options if name != "gpu_resource"}
+        if given:
+            raise ValueError(f"a pool of kubernetes has no {min(given)}: the autoscaler decides how its nodes are made")
+
     def policy(self) -> NodePoolPolicy:
+        own = {} if self.provider == KUBERNETES else {"node-pool": self.name}
         kind = MachineKind(
             self.cpus,
             self.memory,
@@ -185,11 +251,12 @@ class NodePoolEntry(Form):
             self.gpu_model,
             self.gpu_memory,
             self.price,
-            tuple(sorted({**self.labels, "node-pool": self.name}.items())),
+            tuple(sorted({**self.labels, **own}.items())),
         )
         return NodePoolPolicy(
             self.name,
             kind,
+            engine=KUBERNETES if self.provider == KUBERNETES else "swarm",
             least=self.min,
             most=self.max,
             idle_s=self.idle,

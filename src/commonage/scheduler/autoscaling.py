@@ -31,7 +31,7 @@ class PendingRequest:
 @dataclass(frozen=True, slots=True)
 class PoolNode:
     """A node of the pool. `coming`: it is being created. `leaving`: it is draining and will be removed. `idle_since` is
-    None while the node is busy, or before it has joined.
+    None while the node is busy, or before it has joined; not for a request that can be taken back.
     """
 
     name: str
@@ -69,7 +69,8 @@ def decide_scaling(
         member for member in staying if member.idle_since is not None and now - member.idle_since >= policy.idle_s
     ]
     idle = _longest_idle(long_idle, max(0, count - policy.least))
-    return ScalingDecision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
+    ran = any(member.name in idle and not member.coming for member in members)
+    return ScalingDecision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if ran else _IDLE)
 
 
 def nodes_needed(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, most: int) -> tuple[int, int]:

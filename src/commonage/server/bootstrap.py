@@ -22,6 +22,7 @@ from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
 from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
+from commonage.engines.kubernetes.engine import KubernetesEngine
 from commonage.engines.remote.engine import FromSites
 from commonage.engines.settings import RemoteSettings
 from commonage.gpu.detect import Opened, share_devices
@@ -196,7 +197,7 @@ async def assemble(
         engines=engines,
         environments=builtin_of(settings),
         chance=random.SystemRandom().randrange,
-        support=LocalSupport(settings),
+        support=LocalSupport(settings, engine.cloud if isinstance(engine, KubernetesEngine) else None),
         declared=declared_of(settings),
         joining=joins,
         sites=None if joining is None else joining.site_service,

@@ -123,6 +123,8 @@ def kubernetes_settings(
         priority_class=settings.kubernetes_priority_class or "",
         tolerations=tuple(read_toleration(one) for one in settings.kubernetes_tolerations),
         queue=settings.kubernetes_queue,
+        placeholder_class=settings.kubernetes_placeholder_class or "",
+        room_timeout_s=settings.kubernetes_placement_timeout,
         mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
         address=settings.kubernetes_address,
         reaches=access.ports if access else (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.catalogue import builder_environment, builtin_environments
@@ -21,13 +21,17 @@ from commonage.resources.documents import Forms, body_of, form_of
 from commonage.resources.fields import Form
 from commonage.resources.platform import check_references, platform_of
 from commonage.resources.scheduling import PlatformRoleEntry, PricesEntry
+from commonage.resources.workloads import KUBERNETES
 from commonage.server.settings.nodes import rental_of
 from commonage.server.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSupport(PlatformSupport):
+    """`cluster`: the cloud of a node pool of this server's cluster; None if its engine is another."""
+
     settings: Settings
+    cluster: Callable[[NodePool], Cloud] | None = None
 
     def offers(self, environment: Environment) -> bool:
         """On an engine with containers, an environment needs an image."""
@@ -39,7 +43,14 @@ class LocalSupport(PlatformSupport):
         A folder that containers write to must not contain a volume: they could replace the volume by a link.
         """
         for pool in platform.node_pools:
-            driver_of(rental_of(pool))
+            if pool.provider != KUBERNETES:
+                driver_of(rental_of(pool))
+            elif self.settings.engine != "kubernetes":
+                raise InvalidInput(
+                    f"The node pool {pool.policy.name} belongs to a cluster, and this server's engine is "
+                    f'{self.settings.engine}. Set engine = "kubernetes", or name a cloud as its provider.',
+                    field="provider",
+                )
         if self.settings.engine == "process":
             _check_process_volumes(platform.volumes)
         else:
@@ -56,6 +67,8 @@ class LocalSupport(PlatformSupport):
         )
 
     def cloud(self, pool: NodePool) -> Cloud:
+        if pool.provider == KUBERNETES and self.cluster is not None:
+            return self.cluster(pool)
         return LibcloudMachines(rental_of(pool))
 
 

@@ -152,6 +152,19 @@ class TenantChoice(BaseModel):
     title: str
 
 
+class ProfileChoice(BaseModel):
+    """Options that fill the launch form with one click, as a submission takes them; null: the default."""
+
+    name: str
+    title: str
+    description: str
+    environment: str | None
+    cpus: float | None
+    memory_mib: int | None
+    gpus: str | None
+    on: dict[str, str] = Field(description="Labels that the node must carry.")
+
+
 class LaunchOptions(BaseModel):
     """The options for a new workload of the user, and the resources that are free now."""
 
@@ -170,6 +183,9 @@ class LaunchOptions(BaseModel):
     volumes: list[VolumeOut] = Field(default_factory=list, description="Volumes that the user may mount.")
     priorities: list[str] = Field(
         default_factory=list, description="Names of the priority classes that the user may request."
+    )
+    profiles: list[ProfileChoice] = Field(
+        default_factory=list, description="Launch profiles that the user may use, in the order in which they are shown."
     )
     notices: list[ReasonOut] = Field(
         default_factory=list, description="Sessions of the user that ended with their node, and similar notices."

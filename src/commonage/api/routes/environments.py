@@ -43,6 +43,7 @@ from commonage.wire.environments import (
     KernelContentsOut,
     LaunchOptions,
     LaunchQuery,
+    ProfileChoice,
     SizeChoice,
     VolumeList,
     VolumeOut,
@@ -207,6 +208,16 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
         gpu_choices=[fill(SizeChoice, one) for one in view.gpu_choices],
         volumes=[volume_out(one) for one in control.volumes.offered(principal)],
         priorities=[one.name for one in view.priority_classes],
+        profiles=[
+            fill(
+                ProfileChoice,
+                one,
+                cpus=None if one.cpus_milli is None else one.cpus_milli / 1000,
+                gpus=one.gpus or None,
+                on=dict(one.labels),
+            )
+            for one in view.profiles
+        ],
         notices=[reason(one) for one in shown],
     )
 

@@ -1,6 +1,7 @@
 """Node pools: adds nodes in a cloud while work waits for them, and removes them when they are idle.
 
-The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
+The cloud lists the nodes by name, and the nodes record who drained them. A cloud with an autoscaler adds and removes
+its nodes by itself: it gets requests, and is not told to remove a node. So nothing is stored here that a restart
 would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
 no longer lists it. A node is drained before it is deleted, and deleted only when the scheduler places nothing on it any
 more. The policies are platform resources; the API shows them.
@@ -81,6 +82,12 @@ class _PoolState:
     def principal(self) -> Principal:
         """The principal under which its nodes are drained and removed."""
         return Principal(f"the node pool {self.policy.name}", frozenset(Scope))
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something is left to remove. Nodes of an autoscaler are not ours to remove."""
+        autoscaled = self.cloud.is_autoscaled
+        return any(not autoscaled or rented.machine.requested for rented in self.rented.values())
 
     @property
     def kept(self) -> list[_Rented]:
@@ -174,7 +181,7 @@ class NodePools:
     async def tick(self) -> None:
         for pool in list(self._node_pools):
             await self._check_pool(pool)
-        self._node_pools = [pool for pool in self._node_pools if pool.declared is not None or pool.rented]
+        self._node_pools = [pool for pool in self._node_pools if pool.declared is not None or pool.is_left]
 
     async def _check_pool(self, pool: _PoolState) -> None:
         now = self._clock.now()
@@ -207,13 +214,28 @@ class NodePools:
         price = await pool.cloud.price_per_h()
         if price is not None and not pool.policy.kind.price_per_h:
             pool.policy = replace(pool.policy, kind=replace(pool.policy.kind, price_per_h=price))
-        listed = {machine.name: machine for machine in await pool.cloud.machines() if pool.policy.owns(machine.name)}
+        autoscaled = pool.cloud.is_autoscaled
+        found = await pool.cloud.machines()
+        listed = {machine.name: machine for machine in found if autoscaled or pool.policy.owns(machine.name)}
+        served = sorted(
+            (
+                one
+                for name, one in pool.rented.items()
+                if name not in listed and one.machine.requested and one.is_coming
+            ),
+            key=lambda one: one.since,
+        )
         for name, machine in listed.items():
-            rented = pool.rented.setdefault(name, _Rented(machine, machine.created_at or now))
+            if name not in pool.rented:
+                asked = served.pop(0) if served and not machine.requested else None
+                since = machine.created_at or now if asked is None else asked.since
+                pool.rented[name] = _Rented(machine, since, asked is not None)
+            rented = pool.rented[name]
             rented.machine, rented.listed = machine, True
         for name in pool.rented.keys() - listed.keys():
             gave_back_at = pool.rented[name].gave_back_at
-            if pool.rented[name].listed or (gave_back_at is not None and now - gave_back_at >= pool.policy.join_s):
+            is_late = gave_back_at is not None and now - gave_back_at >= pool.policy.join_s
+            if autoscaled or pool.rented[name].listed or is_late:
                 del pool.rented[name]
         busy = self._busy(pool)
         for name, rented in pool.rented.items():
@@ -222,7 +244,7 @@ class NodePools:
     def _note(self, pool: _PoolState, rented: _Rented, is_busy: bool, now: float) -> None:
         name = rented.machine.name
         node = self._live_state.nodes.get(NodeKey(pool.policy.site, name))
-        if node is not None and not rented.joined:
+        if node is not None and not rented.joined and not rented.machine.starting:
             rented.joined = True
             pool.took_s = now - rented.since if rented.asked else pool.took_s
         is_there = node is not None and node.state is not NodeState.LOST
@@ -239,7 +261,10 @@ class NodePools:
         found = []
         for name, rented in sorted(pool.rented.items()):
             leaves = rented.gave_back_at is not None or self._leaves(pool, name)
-            found.append(PoolNode(name, rented.is_coming, leaves, rented.idle_since))
+            idle_since = rented.idle_since
+            if pool.cloud.is_autoscaled:  # it removes idle nodes; a request is of no use once nothing waits
+                idle_since = 0.0 if rented.machine.requested else None
+            found.append(PoolNode(name, rented.is_coming, leaves, idle_since))
         return found
 
     def _waiting(self) -> list[PendingRequest]:
@@ -258,6 +283,8 @@ class NodePools:
                 if now - rented.gave_back_at >= GIVE_BACK_AGAIN_S:
                     rented.gave_back_at = now
                     await pool.cloud.destroy(rented.machine)
+            elif pool.cloud.is_autoscaled and not rented.machine.requested:
+                continue
             elif rented.lost_since is not None:
                 reconnect_timeout_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy(pool) else LOST_FOR_S
                 if now - rented.lost_since >= reconnect_timeout_s:
@@ -271,7 +298,13 @@ class NodePools:
                     rented,
                     notes.PoolNodeFailed() if failed else notes.PoolNodeDidNotJoin(join_s=pool.policy.join_s),
                 )
-                what = "failed at the cloud" if failed else f"did not join within {format_duration(pool.policy.join_s)}"
+                within = format_duration(pool.policy.join_s)
+                if rented.machine.requested:
+                    raise Unavailable(
+                        f"the autoscaler made no node for {rented.machine.name} within {within}, so it was deleted; "
+                        "look at the autoscaler's log, and compare the resources and labels of the pool with its nodes"
+                    )
+                what = "failed at the cloud" if failed else f"did not join within {within}"
                 raise Unavailable(
                     f"{rented.machine.name} {what} and was given back; look at the cloud's console log of the next one"
                 )
@@ -287,7 +320,8 @@ class NodePools:
         kept = {rented.machine.name for rented in pool.kept}
         for node in list(self._live_state.nodes.values()):
             is_over = node.state is NodeState.LOST or self._leaves(pool, node.name)
-            mine = node.site == pool.policy.site and pool.policy.owns(node.name)
+            is_named = pool.policy.has_labels(node) if pool.cloud.is_autoscaled else pool.policy.owns(node.name)
+            mine = node.site == pool.policy.site and is_named
             if is_over and mine and node.name not in kept:
                 await self._forget(pool, node.name)
 
@@ -309,11 +343,15 @@ class NodePools:
 
     async def _carry_out(self, pool: _PoolState, now: float) -> None:
         for name in pool.decision.remove:
+            if pool.rented[name].machine.requested:
+                await self._give_back(pool, pool.rented[name], pool.decision.why)
+                continue
             await self._drains.drain(pool.principal, NodeKey(pool.policy.site, name))
             pool.rented[name].idle_since = None  # its idle time restarts if it is resumed
         while pool.decision.add:
             name = f"{pool.policy.name}-{self._chance(16**6):06x}"
-            machine = await pool.cloud.create(name, await self._user_data(pool.policy, name))
+            user_data = "" if pool.cloud.is_autoscaled else await self._user_data(pool.policy, name)
+            machine = await pool.cloud.create(name, user_data)
             pool.rented[name] = _Rented(machine, now, asked=True)
             pool.decision = replace(pool.decision, add=pool.decision.add - 1)
             await self._tell(pool, notes.PoolNodeAdded(node=name, cause=pool.decision.why), 1)

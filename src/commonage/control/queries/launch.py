@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, NodeState
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.profiles import Profile
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.engines import VolumeIsLink, VolumeSizeNotEnforced
 from commonage.domain.reasons.notes import StorageGap, StorageNotEnforced
@@ -170,6 +171,7 @@ class LaunchView:
     simulated_gpus: bool
     tenants: tuple[Tenant, ...] = ()
     priority_classes: tuple[PriorityClass, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 class Launch:
@@ -185,8 +187,10 @@ class Launch:
         seen = [node for node in self._live_state.nodes.values() if access.sees_site(node.site)]
         reports = [node.report for node in seen if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
+        environments = tuple(self._environments.views(principal))
+        mine = list(access.own_tenants())
         return LaunchView(
-            environments=tuple(self._environments.views(principal)),
+            environments=environments,
             gpu_choices=self._choices(grid, devices, usable),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
@@ -195,8 +199,18 @@ class Launch:
             free_cpus_milli=int(grid.cpus[usable][grid.ready[usable]].max(initial=0)),
             free_memory_mib=int(grid.memory[usable][grid.ready[usable]].max(initial=0)),
             simulated_gpus=self._live_state.simulated_gpus,
-            tenants=tuple(access.own_tenants()),
+            tenants=tuple(mine),
             priority_classes=tuple(one for one in self._settings.priority_classes if may_raise or not one.for_admins),
+            profiles=self._profiles(mine, {one.environment.name for one in environments}),
+        )
+
+    def _profiles(self, mine: Sequence[Tenant], environments: Collection[str]) -> tuple[Profile, ...]:
+        """Those for one of the user's tenants, whose environment the user may use."""
+        return tuple(
+            one
+            for one in self._settings.profiles
+            if any(one.is_for(tenant.name) for tenant in mine)
+            and (one.environment is None or one.environment in environments)
         )
 
     def _choices(self, grid: Grid, devices: Sequence[Device], usable: Ints) -> tuple[GpuChoice, ...]:

@@ -31,6 +31,7 @@ from commonage.domain.reasons.attempts import (
 )
 from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
 from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
+from commonage.domain.resources import NodePool
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.networks import Relays
@@ -38,6 +39,8 @@ from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
+from commonage.engines.kubernetes.channels.connection import Connections, Container
+from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
@@ -45,6 +48,8 @@ from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
 from commonage.engines.kubernetes.placement.capacity import Capacity
+from commonage.engines.kubernetes.placement.elastic_pools import ElasticPools, PoolCloud
+from commonage.engines.kubernetes.placement.placeholders import pool_of
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
@@ -74,6 +79,8 @@ from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
+from commonage.ports.clouds import Cloud
+from commonage.ports.execs import ExecStream, Terminal
 
 RETRY_S = 2.0
 _TERMINATED, _KILLED = 143, 137
@@ -86,6 +93,8 @@ class KubernetesEngine(RunsEngine[Run]):
     """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs)."""
 
     _installation: str
+    _channels: Connections | None = None
+    _execs: PodExecs
     _launcher: Launcher
     _images: PodImages
     _pods: Cache
@@ -102,6 +111,9 @@ class KubernetesEngine(RunsEngine[Run]):
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
         self._backoffs = NodeBackoffs()
+        self._elastic: ElasticPools | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._release_again = False
 
     @property
     def _workspaces(self) -> SafePath:
@@ -129,6 +141,8 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def open(self) -> None:
         await self._in_thread(self._client.open)
+        self._channels = await self._in_thread(self._client.channels)
+        self._execs = PodExecs(self._channels)
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -142,6 +156,7 @@ class KubernetesEngine(RunsEngine[Run]):
         shared = shared_variables(os.environ)
         self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
+        self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations)
         # All Pods of the cluster: others' requests are not ours to give.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
@@ -167,6 +182,9 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
+        if self._channels is not None:
+            await self._execs.close()
+            await self._channels.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
         self._relays.close()
@@ -194,6 +212,10 @@ class KubernetesEngine(RunsEngine[Run]):
             self._capacity.remove_pod(pod["metadata"]["uid"])
         else:
             self._capacity.put_pod(pod)
+        if self._elastic is not None and self._is_ours(pod):
+            self._elastic.pod_changed(pod, deleted)
+            if pool_of(pod) and pod["spec"].get("nodeName"):
+                self._release_placeholders()
         run = self._table.runs.get(attempt_of(pod)) if self._is_ours(pod) else None
         if run is None:
             return
@@ -206,9 +228,40 @@ class KubernetesEngine(RunsEngine[Run]):
             self._capacity.remove_node(name)
         else:
             self._capacity.put_node(node)
+            self._release_placeholders()
         for run in self._table.live():
             if run.request.allocation.node == name and run.is_running:
                 self._spawn(self._settle(run))
+
+    # --- node pools of the cluster ----------------------------------------------------------------------------------
+
+    def cloud(self, pool: NodePool) -> Cloud:
+        """The node pool as the cluster's autoscaler grows it."""
+
+        def pools() -> ElasticPools:
+            if self._elastic is None:
+                raise EngineFailure("the engine of the cluster is not open")
+            return self._elastic
+
+        return PoolCloud(pool, pools)
+
+    def _release_placeholders(self) -> None:
+        """Delete the placeholders whose nodes have come, before work is placed there."""
+        if self._elastic is None or not self._elastic.has_any or not self._nodes.is_synced:
+            return
+        if self._releasing is None or self._releasing.done():
+            self._releasing = self._spawn(self._release(self._elastic))
+        else:
+            self._release_again = True
+
+    async def _release(self, elastic: ElasticPools) -> None:
+        self._release_again = True
+        while self._release_again:
+            self._release_again = False
+            try:
+                await elastic.release(self._nodes.objects)
+            except EngineFailure as error:
+                _log.warning("cannot delete the placeholders of node pools, will try again: %s", error)
 
     # --- the port: starting -----------------------------------------------------------------------------------------
 
@@ -491,6 +544,12 @@ class KubernetesEngine(RunsEngine[Run]):
     async def _remove(self, run: Run) -> None:
         self._copies.pop(run.id, None)
         await self._client.delete(self._launcher.path(run.request), grace_s=1, uid=run.uid or None)
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        return await self._execs.begin(self._container(run.request), run.id, command, terminal)
+
+    def _container(self, request: StartRequest) -> Container:
+        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), CONTAINER)
 
     # --- the port: nodes and use -------------------------------------------------------------------------------------
 

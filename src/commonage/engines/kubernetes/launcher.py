@@ -7,6 +7,7 @@ is never created again.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,9 +18,9 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
-from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
+from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.placement.kueue import queued
+from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.translate import (
@@ -41,6 +42,7 @@ from commonage.engines.rundir.runs import RunFolder
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import KubernetesSettings
 
+QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
 
 
@@ -68,6 +70,7 @@ class Launcher:
     settings: KubernetesSettings
     shared: Mapping[str, str]
     in_thread: InThread
+    _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
 
     def context(self, request: StartRequest) -> PodContext:
@@ -102,7 +105,8 @@ class Launcher:
                 raise EngineFailure(f"the Pod of {run.id} is gone, and is not made twice")
             await self._make_config_map(request, context)
             made = pod_of(request, program, context, self.settings)
-            pod = await self._create(queued(made, self.settings.queue) if self.settings.queue else made)
+            queue = self.settings.queue or await self._queue_of(context.namespace)
+            pod = await self._create(queued(made, queue) if queue else made)
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))
@@ -114,6 +118,21 @@ class Launcher:
         if request.gang:
             await self.client.apply(SERVICES, _owned(gang_service(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))
+
+    async def _queue_of(self, namespace: str) -> str:
+        """The LocalQueue that the namespace's label names, asked for once a minute; empty without one."""
+        at, name = self._queues.get(namespace, (-QUEUES_S, ""))
+        now = asyncio.get_running_loop().time()
+        if now - at >= QUEUES_S:
+            try:
+                found = await self.client.find(NAMESPACES.path(None, namespace))
+            except Refused as error:  # without the right to read namespaces, the setting alone counts
+                if error.http_status != 403:
+                    raise
+                found = None
+            name = queue_of(found, ()) if found else ""
+            self._queues[namespace] = now, name
+        return name
 
     async def _create(self, pod: Manifest) -> Manifest:
         try:

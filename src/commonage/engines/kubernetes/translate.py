@@ -29,6 +29,7 @@ CONTAINER = "main"
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_NO_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 ENTRY = """\
@@ -137,8 +138,8 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
                 ),
                 *(dict(one) for one in settings.tolerations),
             ],
-            "securityContext": _pod_security(settings),
-            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            "securityContext": pod_security(settings),
+            **pull_secrets(settings),
             **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
             "containers": [_container(request, program, settings, mounts)],
             "volumes": volumes,
@@ -162,7 +163,6 @@ def _on(request: StartRequest) -> Manifest:
 def _container(
     request: StartRequest, program: Program, settings: KubernetesSettings, mounts: Sequence[Manifest]
 ) -> Manifest:
-    entry = f"cd {_quoted(program.cwd)} || exit 126\n{ENTRY}"
     env = [{"name": name, "value": literal(value)} for name, value in program.variables.items()]
     secret = {"envFrom": [{"secretRef": {"name": pod_name(request.attempt_id)}}]} if program.secrets else {}
     ports = [{"containerPort": int(program.variables["COMMONAGE_PORT"])}] if request.wants_port else []
@@ -170,8 +170,9 @@ def _container(
         "name": CONTAINER,
         "image": request.environment.image,
         "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
-        "command": ["/bin/sh", "-c", literal(entry), "commonage"],
+        "command": ["/bin/sh", "-c", literal(ENTRY), "commonage"],
         "args": [literal(word) for word in program.command],
+        "workingDir": program.cwd,
         "env": env,
         **secret,
         "resources": resources_of(request, settings),
@@ -187,10 +188,6 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def resources_of(request: StartRequest, settings: KubernetesSettings) -> Manifest:
     """Requests are the allocation; memory is limited to it, and CPU if the site's CPUs are a quota."""
     memory, cpu = f"{request.allocation.memory_mib}Mi", f"{request.allocation.cpus_milli}m"
@@ -203,12 +200,16 @@ def is_restricted(settings: KubernetesSettings) -> bool:
     return settings.user != 0 and settings.homes != "host-path"
 
 
-def _pod_security(settings: KubernetesSettings) -> Manifest:
+def pod_security(settings: KubernetesSettings) -> Manifest:
     user = settings.user
     made: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": user, "runAsGroup": user}
     if user:
         made |= {"runAsNonRoot": True, "fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
     return made
+
+
+def pull_secrets(settings: KubernetesSettings) -> Manifest:
+    return {"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}
 
 
 def container_security(settings: KubernetesSettings) -> Manifest:
@@ -270,11 +271,9 @@ def home_source(request: StartRequest, settings: KubernetesSettings) -> Manifest
 
 
 def _places(request: StartRequest) -> list[tuple[str, str]]:
-    """Key and path of each of our files."""
-    return [
-        (place.removeprefix(f"{INJECTED_INSIDE}/").replace("/", "."), place.removeprefix(f"{INJECTED_INSIDE}/"))
-        for _, place, _ in files_of(request)
-    ]
+    """Key and path of each of our files. A key has letters, digits, and a few signs."""
+    paths = [place.removeprefix(f"{INJECTED_INSIDE}/") for _, place, _ in files_of(request)]
+    return [(_NO_KEY.sub("_", path.replace("/", ".")), path) for path in paths]
 
 
 def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None:
@@ -343,8 +342,8 @@ def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSet
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},
-            "securityContext": _pod_security(settings),
-            **({"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}),
+            "securityContext": pod_security(settings),
+            **pull_secrets(settings),
             "containers": [
                 {
                     "name": CONTAINER,

@@ -1,4 +1,4 @@
-// The launch form: buttons fill in the GPU request, environments depend on the kind, a second click sends nothing.
+// The launch form: buttons fill in the GPU request or all of a profile, environments depend on the kind, a second click sends nothing.
 "use strict";
 
 (() => {
@@ -6,7 +6,12 @@
   const gpus = form.elements.gpus;
 
   function showChoice() {
-    for (const choice of form.querySelectorAll(".choice")) {
+    for (const choice of form.querySelectorAll("[data-fill]")) {
+      const values = Object.entries(JSON.parse(choice.dataset.fill));
+      const fits = values.every(([name, value]) => form.elements[name].value.trim() === value);
+      choice.setAttribute("aria-pressed", String(fits));
+    }
+    for (const choice of form.querySelectorAll("[data-set]")) {
       choice.setAttribute("aria-pressed", String(choice.dataset.value === gpus.value.trim()));
     }
   }
@@ -22,6 +27,19 @@
   }
 
   form.addEventListener("click", (event) => {
+    const profile = event.target.closest("[data-fill]");
+    if (profile) {
+      for (const [name, value] of Object.entries(JSON.parse(profile.dataset.fill))) {
+        const field = form.elements[name];
+        field.value = value;
+        const scheduling = field.closest("details");
+        if (value && scheduling) scheduling.open = true;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+      }
+      showEnvironments();
+      showChoice();
+      return;
+    }
     const setter = event.target.closest("[data-set]");
     if (!setter) return;
     const field = form.elements[setter.dataset.set];

@@ -22,7 +22,7 @@ from commonage.domain.usage import Suggestion
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text
-from commonage.portal.views.launch_form import FIELDS, Earlier, LaunchForm
+from commonage.portal.views.launch_form import FIELDS, Earlier, LaunchForm, profile_values
 
 _PARTS = "parts/launch.html"
 _SECRET = "secret-"  # noqa: S105 - what the names of the fields begin with in which secrets are entered
@@ -157,6 +157,7 @@ class _Launch:
             "earlier": earlier,
             "form": form if status != 200 else considered,
             "options": options,
+            "profiles": [(one, profile_values(one)) for one in options.profiles],
             "home_use": self._control.homes.of(visitor.principal),
             "volumes": [one for one in self._control.volumes.offered(visitor.principal) if not one.volume.always],
             "simulated": options.simulated_gpus,

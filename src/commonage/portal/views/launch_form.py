@@ -17,6 +17,7 @@ from commonage.control.loops.session_restarts import own_variables
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, MAX_TOGETHER, Submission, Variables
 from commonage.domain.cron_jobs import CronRule, MissedRuns, Overlap
 from commonage.domain.errors import InvalidInput
+from commonage.domain.profiles import Profile
 from commonage.domain.requests import (
     format_cpus,
     format_memory,
@@ -270,6 +271,17 @@ def command_text(command: tuple[str, ...]) -> str:
     if len(command) == 3 and command[:2] == ("sh", "-c") and _SHELL.search(command[2]):
         return command[2]
     return shlex.join(command)
+
+
+def profile_values(profile: Profile) -> dict[str, str]:
+    """The fields that a profile fills; empty ones have their defaults."""
+    return {
+        "environment": profile.environment or "",
+        "cpus": "" if profile.cpus_milli is None else format_cpus(profile.cpus_milli),
+        "memory": "" if profile.memory_mib is None else format_memory(profile.memory_mib),
+        "gpus": profile.gpus,
+        "on": " ".join(f"{name}={value}" for name, value in profile.labels),
+    }
 
 
 def gpus_text(text: str) -> str:

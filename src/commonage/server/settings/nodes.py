@@ -22,7 +22,7 @@ from commonage.resources.fields import (
     Takes,
     check_domain,
 )
-from commonage.resources.workloads import NodePoolEntry
+from commonage.resources.workloads import KUBERNETES, NodePoolEntry
 from commonage.server.settings.fields import (
     IpAddress,
     Mounts,
@@ -222,7 +222,10 @@ class KubernetesSettings(BaseModel):
         Takes("taints like KEY, KEY=VALUE or KEY=VALUE:NoSchedule, separated by commas"),
     ] = setting((), "Taints of nodes that the Pods tolerate. Nodes with other taints take no work.")
     kubernetes_queue: str = setting(
-        "", "LocalQueue of Kueue that the Pods go to, in each of their namespaces. Default: none.", "a name"
+        "",
+        "LocalQueue of Kueue that the Pods go to, in each of their namespaces. Default: the one that the namespace's "
+        "label `kueue.x-k8s.io/queue-name` names, if any.",
+        "a name",
     )
     kubernetes_runtime_class: OptionalText = setting(None, "RuntimeClass of the Pods.", "the name of a RuntimeClass")
     kubernetes_pull_secrets: Names = setting((), "Secrets in the namespace with accounts of image registries.")
@@ -230,6 +233,18 @@ class KubernetesSettings(BaseModel):
         None,
         "Address of this machine at which Pods reach the hub and the API. Default: they reach neither.",
         "an IP address of this machine",
+    )
+    kubernetes_placeholder_class: OptionalText = setting(
+        None,
+        "PriorityClass of the placeholders of node pools, with a value below that of all other Pods "
+        f"({docs_page('operate/kubernetes-node-pools')}).",
+        "the name of a PriorityClass",
+    )
+    kubernetes_placement_timeout: Annotated[int, Field(ge=5, le=86_400)] = setting(
+        60,
+        "Seconds that Kubernetes has to bind a Pod to its node. After that the workload queues again, and the node is "
+        "avoided for a while.",
+        "a number of seconds",
     )
     kubernetes_lost_after: Annotated[int, Field(ge=10, le=86_400)] = setting(
         60,
@@ -287,7 +302,8 @@ class JoinSettings(BaseModel):
 
 def _known_provider(pools: tuple[NodePoolEntry, ...]) -> tuple[NodePoolEntry, ...]:
     for pool in pools:
-        check_domain(lambda pool=pool: driver_of(rental_of(pool.node_pool())))  # type: ignore[misc]  # a default binds it
+        if pool.provider != KUBERNETES:
+            check_domain(lambda pool=pool: driver_of(rental_of(pool.node_pool())))  # type: ignore[misc]  # a default binds it
     return pools
 
 

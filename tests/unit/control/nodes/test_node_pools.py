@@ -16,7 +16,7 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.nodes import Machine, MachineKind, NodePoolPolicy, NodePoolView, NodeState
 from commonage.domain.reasons.nodes import MayRunWithoutAgent, SwarmNodeDown
-from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
+from commonage.domain.reasons.notes import PoolIdle, PoolNodeAdded, PoolNodeRemoved
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import EventKind, State, Workload
@@ -543,3 +543,108 @@ def test_rents_at_most_the_maximum_and_gives_all_back(
     anyio.run(story.lives, deeds)
     assert story.cloud.most <= 2
     assert story.cloud.ours == [], "nothing waits any more"
+
+
+class Autoscaler(Cloud):
+    """Gets requests; its nodes come under names of their own, and it removes them by itself."""
+
+    provider = "fake"
+    is_autoscaled = True
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.nodes: dict[str, bool] = {}  # by name: it takes work
+
+    async def machines(self) -> Sequence[Machine]:
+        nodes = [Machine(name, name, starting=not ready) for name, ready in self.nodes.items()]
+        return [*nodes, *(Machine(name, name, requested=True) for name in self.requests)]
+
+    async def create(self, name: str, user_data: str) -> Machine:
+        assert not user_data
+        self.requests.append(name)
+        return Machine(name, name, requested=True)
+
+    async def destroy(self, machine: Machine) -> None:
+        assert machine.requested, "the autoscaler removes nodes"
+        self.requests.remove(machine.name)
+
+
+class Elastic(Rented):
+    def __init__(self, **policy: int) -> None:
+        super().__init__(**policy)
+        ((rules, _),) = self.site.clouds
+        self.kind = replace(KIND, labels=(("pool", "burst"),))
+        self.autoscaler = Autoscaler()
+        self.site.clouds = [(replace(rules, kind=self.kind), self.autoscaler)]
+
+    def comes(self, name: str) -> None:
+        """The node of the first request takes work now."""
+        self.autoscaler.requests.pop(0)
+        self.autoscaler.nodes[name] = True
+        self.site.engine.add_node(self.kind.node(name, "here", "fake").report)
+
+
+async def test_a_request_brings_a_node_of_another_name_and_the_autoscaler_removes_it() -> None:
+    elastic = Elastic(most=1)
+    site, autoscaler = elastic.site, elastic.autoscaler
+    site.default = Behaviour(lasts_s=300)
+    site.engine = site.new_engine()
+    async with site.open() as control:
+        made = await submit(control, job("true", cpus_milli=6000))
+        await elastic.pass_time(90)
+        (asked,) = autoscaler.requests
+        assert elastic.view(control).machines[0][0] == asked
+        (pending_node,) = control.queries.details(site.there(made)).notes
+        assert isinstance(pending_node, NodeRequested)
+        elastic.comes("gke-7f")
+        await elastic.pass_time(30)
+        assert site.there(made).state is State.RUNNING
+        assert [name for name, _ in elastic.view(control).machines] == ["gke-7f"]
+        await elastic.pass_time(2000)
+        assert site.there(made).state is State.SUCCEEDED
+        assert (autoscaler.requests, list(autoscaler.nodes)) == ([], ["gke-7f"])
+        node = next(one.node for one in control.node_views.all() if one.node.name == "gke-7f")
+        assert not node.drain
+        autoscaler.nodes.clear()
+        site.engine.lose_node("gke-7f")
+        await elastic.pass_time(300)
+        assert "gke-7f" not in {view.node.name for view in control.node_views.all()}
+        assert elastic.view(control).machines == ()
+
+
+async def test_a_request_is_taken_back_once_nothing_waits_for_it() -> None:
+    elastic = Elastic()
+    async with elastic.site.open() as control:
+        made = await submit(control, job("true", cpus_milli=6000))
+        await elastic.pass_time(90)
+        assert len(elastic.autoscaler.requests) == 1
+        await control.workloads.stop(ANN, made.id)
+        await elastic.pass_time(60)
+        assert elastic.autoscaler.requests == []
+        told = [event.reason for event in elastic.site.store.shelf.events if event.kind is EventKind.NODE]
+        (removed,) = [one for one in told if isinstance(one, PoolNodeRemoved)]
+        assert isinstance(removed.cause, PoolIdle)
+
+
+async def test_a_node_that_starts_still_counts_as_coming() -> None:
+    elastic = Elastic(most=4)
+    autoscaler = elastic.autoscaler
+    async with elastic.site.open() as control:
+        await submit(control, job("true", cpus_milli=6000))
+        await elastic.pass_time(90)
+        autoscaler.requests.clear()
+        autoscaler.nodes["gke-7f"] = False
+        await elastic.pass_time(120)
+        assert autoscaler.requests == []
+        assert elastic.view(control).machines[0][1].startswith("on its way for")
+
+
+async def test_a_request_without_a_node_is_given_up_with_the_next_step() -> None:
+    elastic = Elastic()
+    async with elastic.site.open() as control:
+        await submit(control, job("true", cpus_milli=6000))
+        await elastic.pass_time(90)
+        (asked,) = elastic.autoscaler.requests
+        await elastic.pass_time(920)
+        assert asked not in elastic.autoscaler.requests
+        assert f"the autoscaler made no node for {asked} within 15 min" in elastic.view(control).last_error

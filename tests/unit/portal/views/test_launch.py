@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -144,3 +147,19 @@ async def test_run_again_of_anothers_work_is_an_empty_form(ann: Person, submit: 
     page = await ann.get(f"launch?again={mine.id}&gpus=4GiB")
     assert 'value="mine"' in page.text
     assert 'name="gpus" value="4GiB"' in page.text
+
+
+async def test_a_profile_fills_the_form_with_one_click(portal: Portal, ann: Person) -> None:
+    assert "data-fill" not in (await ann.get("launch")).text
+    profile = {
+        "kind": "Profile", "name": "deep", "title": "Deep <learning>", "cpus": 4, "memory": "16GiB", "gpus": "A100:1",
+        "labels": {"zone": "basement"},
+    }  # fmt: skip
+    await portal.control.resources.apply(Principal("root", frozenset(Scope)), Documents([profile]))
+    page = (await ann.get("launch")).text
+    assert "<span>Deep &lt;learning&gt;</span>" in page
+    found = re.search(r'data-fill="([^"]*)"', page)
+    assert found is not None
+    assert json.loads(html.unescape(found[1])) == {
+        "environment": "", "cpus": "4", "memory": "16 GiB", "gpus": "A100:1", "on": "zone=basement",
+    }  # fmt: skip
