@@ -43,10 +43,14 @@ SETS: dict[str, dict[str, Any]] = {
         "hub": {
             "config": {"Authenticator": {"admin_users": ["ada"]}},
             "extraConfig": {"10-more": "c.JupyterHub.log_level = 10"},
-            "extraEnv": {"A": "1", "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}},
+            "extraEnv": {
+                "A": "1",
+                "C": {"name": "D", "value": "2"},
+                "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            },
             "tolerations": [{"key": "core", "operator": "Exists"}],
         },
-        "imagePullSecrets": [{"name": "registry"}],
+        "imagePullSecrets": [{"name": "registry"}, "another"],
     },
 }
 
@@ -119,6 +123,16 @@ def test_settings_are_those_of_the_server(kustomize: ModuleType, name: str) -> N
 def test_values_override_the_charts_settings(kustomize: ModuleType) -> None:
     [found] = kustomize.rendered({"settings": {"trusted_proxies": ["10.1.0.0/16"]}})["settings.yaml"]
     assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == ["10.1.0.0/16"]
+
+
+def test_values_have_the_forms_of_zero_to_jupyterhub(kustomize: ModuleType) -> None:
+    [hub] = [one for one in kustomize.rendered(SETS["hub"])["hub.yaml"] if one["kind"] == "Deployment"]
+    pod = hub["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "another"}]
+    env = pod["containers"][0]["env"]
+    assert {"name": "A", "value": "1"} in env
+    assert {"name": "D", "value": "2"} in env
+    assert {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}} in env
 
 
 def test_the_secret_has_what_the_server_reads(kustomize: ModuleType, tmp_path: Path) -> None:

@@ -88,14 +88,20 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
+{{- /* A container that ends because its database still starts would be started again after ever longer pauses. */ -}}
+{{- define "commonage.awaitDatabase" -}}
+- name: await-database
+  image: {{ .Values.postgresql.image.name }}:{{ default .Chart.AppVersion .Values.postgresql.image.tag }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [sh, -c, "until pg_isready -q -U commonage -h {{ include "commonage.host" (dict "root" . "part" "postgresql") }}; do sleep 1; done"]
+  securityContext: {{- include "commonage.containerSecurity" . | nindent 4 }}
+  resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
+{{- end -}}
+
 {{- define "commonage.extraEnv" -}}
 {{- range $name, $value := . }}
-- name: {{ $name }}
-  {{- if kindIs "map" $value }}
-  {{- toYaml $value | nindent 2 }}
-  {{- else }}
-  value: {{ $value | quote }}
-  {{- end }}
+{{- $one := kindIs "map" $value | ternary $value (dict "value" (toString $value)) }}
+- {{ merge (dict) $one (dict "name" $name) | toJson }}
 {{- end }}
 {{- end -}}
 
