@@ -1,6 +1,6 @@
 # What can be done here; `make` alone says it. The work itself stands in scripts/, one short file each.
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench docs lock clean
+.PHONY: help up test test-kube check bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,6 +10,9 @@ up: ## start everything on http://localhost:8000, data in .commonage (ARGS="--po
 
 test: ## run all tests this machine can (INSTALL=1: install what is missing, from Debian; ARGS="tests/unit -x")
 	@exec scripts/test $(ARGS)
+
+test-kube: ## test on the cluster that KUBECONFIG names, which needs a shell's image (ARGS="-k contract")
+	@scripts/setup dev && exec scripts/test_kube $(ARGS)
 
 check: ## format, lint, types and import rules, without the tests
 	@scripts/setup dev && exec scripts/check

@@ -24,7 +24,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from benchmarks.classroom.platform import Platform
 from benchmarks.classroom.school import DOMAIN, PASSWORD, SHARE_GIB, WORKERS, School, school
-from benchmarks.classroom.student import CLASS, LESSON, MATERIAL, NEXT_LESSON, Student, Times
+from benchmarks.classroom.student import CLASS, LESSON, MATERIAL, NEXT_LESSON, Gate, Student, Times
 from benchmarks.report import BenchmarkError, Figure, as_json, node, percentile, progress, show
 from benchmarks.server import command
 from commonage.sdk import AsyncClient
@@ -108,8 +108,8 @@ async def _day(made: School, plan: Plan) -> Day:
         await _each(students, lambda one: one.afternoon(pushed_at, _NEXT, _SECOND, plan.cells))
         await _evening(made, admin, students, plan, day)
         progress("comparing")
-        for one in students:
-            day.lost += await one.lost_work()
+        await _each(students, lambda one: one.attempt(one.compare))
+        day.lost = [lost for one in students for lost in one.lost]
         day.errors += [error for one in students for error in one.errors]
         day.steps = sum(one.steps for one in students)
         watching.cancel()
@@ -240,12 +240,12 @@ async def _evening(made: School, admin: AsyncClient, students: Sequence[Student]
     hit = [one for one in students if nodes.get(one.name) == dies]
     day.lost_students = len(hit)
     progress(f"{dies} loses its power, and with it the sessions of {len(hit)} students")
-    at_work = asyncio.Barrier(len(students) + 1)
+    at_work = Gate(len(students) + 1)
     power_cut: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     working = asyncio.create_task(
         _each(students, lambda one: one.evening(plan.cells, at_work, power_cut if one in hit else None))
     )
-    await at_work.wait()
+    await at_work.come()
     began = time.monotonic()
     await asyncio.to_thread(made.cut_power, dies)
     power_cut.set_result(began)
@@ -270,7 +270,7 @@ def figures(plan: Plan, day: Day) -> list[Figure]:
         *_spread("new kernel, first cell", times.first_cell, "s", f"{len(times.first_cell)} kernels"),
         *_spread("cell", [one * 1000 for one in times.cell], "ms", f"{len(times.cell)}, each writes a file and syncs"),
         *_spread("TensorBoard opens", times.tensorboard, "s", "its process starts; page and data"),
-        Figure("TensorBoard is reloaded", times.reloads, "times", "it did not start within a minute"),
+        Figure("TensorBoard is reloaded", times.reloads, "times", "it did not start in time"),
         *_spread("material arrives", times.material, "s", "from the end of the push to the student's copy; poll: 30 s"),
         *_spread("restart", times.restart, "s", "from Stop to the page of the new session"),
         *_spread(

@@ -86,11 +86,16 @@ class School:
                 os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """The agents; and a daemon without power starts again, so that its containers can be removed."""
+        """The agents; and a daemon without power starts again, so that its containers can be removed.
+
+        It forgets the Swarm first: it would wait for the manager for 20 seconds.
+        """
         for agent in self.agents.values():
             agent.close()
         for name in self.dead:
-            self.swarm.machines[name].daemon.start()
+            daemon = self.swarm.machines[name].daemon
+            shutil.rmtree(daemon.folder / "data/swarm", ignore_errors=True)
+            daemon.start()
 
 
 @contextmanager
@@ -107,15 +112,17 @@ def school(seats: int) -> Iterator[School]:
         swarm = Swarm(WORKERS, vram_mib=_GPUS * gpu_gib * 1024, arguments=["--no-new-privileges"])
         closing.callback(swarm.remove)
         swarm.start(_empty_image(), "commonage-bench-empty:1")
-        with ThreadPoolExecutor() as at_once:
-            list(at_once.map(load_jupyter, [node.daemon for node in swarm.workers]))
         manager = swarm.manager
-        enter(manager.space)
-        progress("the server and its agents")
-        repository = closing.enter_context(git_server(folder / "git")).repository("course")
-        installation = _installation(folder, swarm)
-        closing.callback(installation.stop)
-        installation.start()
+        with ThreadPoolExecutor() as meanwhile:
+            loads = [meanwhile.submit(load_jupyter, node.daemon) for node in swarm.workers]
+            enter(manager.space)
+            progress("the server and its agents")
+            repository = closing.enter_context(git_server(folder / "git")).repository("course")
+            installation = _installation(folder, swarm)
+            closing.callback(installation.stop)
+            installation.start()
+            for load in loads:
+                load.result()
         root = folder / "data/https/pki/authorities/local/root.crt"
         _until(root.exists, "the authority of the edge")
         trusting = ssl.create_default_context(cafile=str(root))

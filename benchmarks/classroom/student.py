@@ -30,6 +30,7 @@ _EDITED = "my own answer\n"
 _POLL_S = 1.0
 _WITHIN_S = 600.0
 _CELL_WITHIN_S = 180.0
+_PATIENT = aiohttp.ClientTimeout(total=_WITHIN_S)
 _RELOAD = aiohttp.ClientTimeout(total=5.0)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ERRORS = (aiohttp.ClientError, TimeoutError, BenchmarkError, KeyError, ValueError)
@@ -46,7 +47,7 @@ with (steps / {step!r}).open("w") as file:
 
 @dataclass
 class Times:
-    """Seconds, of each student or cell. `reloads`: of TensorBoard, which did not start within a minute."""
+    """Seconds, of each student or cell. `reloads`: of TensorBoard, which did not start in time."""
 
     sign_in: list[float] = field(default_factory=list)
     to_lab: list[float] = field(default_factory=list)
@@ -59,11 +60,24 @@ class Times:
     reloads: int = 0
 
 
+class Gate:
+    """Opens when `count` have come."""
+
+    def __init__(self, count: int) -> None:
+        self._missing, self._opened = count, asyncio.Event()
+
+    async def come(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._opened.set()
+        await self._opened.wait()
+
+
 class Student:
     """`http` keeps the cookies of this student alone; `base` is the address of the edge."""
 
     def __init__(self, name: str, password: str, base: str, http: aiohttp.ClientSession, times: Times) -> None:
-        self.name, self.errors = name, list[str]()
+        self.name, self.errors, self.lost = name, list[str](), list[str]()
         self._password, self._base, self._http, self._times = password, base, http, times
         host = URL(base).host
         self._session = f"https://{name}.{host}/user/{name}/{CLASS}/"
@@ -91,19 +105,17 @@ class Student:
         await self.attempt(self.reset_lesson, original)
         await self.attempt(self.work, "afternoon", cells)
 
-    async def evening(self, cells: int, at_work: asyncio.Barrier, power_cut: asyncio.Future[float] | None) -> None:
+    async def evening(self, cells: int, at_work: Gate, power_cut: asyncio.Future[float] | None) -> None:
         """A kernel is open when a worker loses its power. `power_cut`: when it was, for students of that worker."""
         await self.attempt(self._work_through, cells, at_work, power_cut)
 
-    async def _work_through(
-        self, cells: int, at_work: asyncio.Barrier, power_cut: asyncio.Future[float] | None
-    ) -> None:
+    async def _work_through(self, cells: int, at_work: Gate, power_cut: asyncio.Future[float] | None) -> None:
         async with AsyncExitStack() as closing:
             try:
                 kernel = await closing.enter_async_context(self.kernel())
                 await self.compute(kernel, "before", 1)
             finally:
-                await at_work.wait()
+                await at_work.come()
             if power_cut is None:
                 await self.compute(kernel, "evening", cells)
             else:
@@ -137,11 +149,11 @@ class Student:
     async def open_tensorboard(self) -> None:
         began = time.monotonic()
         while True:
-            async with self._http.get(f"{self._session}tensorboard/") as answer:
+            async with self._http.get(f"{self._session}tensorboard/", timeout=_PATIENT) as answer:
                 page = await answer.text()
             if answer.status != 500 or "in time" not in page:
                 break
-            self._times.reloads += 1  # the session gave up after its minute: reload, as a person does
+            self._times.reloads += 1  # the session gave up; its page reloads by itself
         if answer.status != 200 or "<title>TensorBoard</title>" not in page:
             raise BenchmarkError(f"TensorBoard answered {answer.status}: {_text(page)}")
         async with self._http.get(f"{self._session}tensorboard/data/environment") as answer:
@@ -172,14 +184,10 @@ class Student:
         began = time.monotonic()
         csrf = await self._csrf(f"classes/{CLASS}")
         await self._visit("POST", self._portal(f"workloads/{before}/stop"), {"csrf": csrf})
-        while _RUNS in await self._class_page():
+        while _MAY_START not in await self._class_page():
             await asyncio.sleep(_POLL_S)
-        while _RUNS not in (page := await self._class_page()):
-            if _MAY_START in page:
-                # Refused while the hub still ends the earlier session.
-                await self._visit("POST", self._portal(_MAY_START), {"csrf": csrf}, may_fail=True)
-            await asyncio.sleep(_POLL_S)
-        await self._enter_lab()
+        await self._visit("POST", self._portal(_MAY_START), {"csrf": csrf})
+        await self._enter_class()
         self._times.restart.append(time.monotonic() - began)
         async with self.kernel() as kernel:
             if await _workload(kernel) == before:
@@ -204,10 +212,10 @@ class Student:
             self._times.again.append(time.monotonic() - since)
             await self.compute(kernel, "evening", cells)
 
-    async def lost_work(self) -> list[str]:
-        """What is not in the home as it was written, as JupyterLab shows it."""
+    async def compare(self) -> None:
+        """Note what is not in the home as it was written, as JupyterLab shows it."""
         found = {name: await self._read(f"steps/{name}") for name in await self._names("steps")}
-        return [
+        self.lost += [
             f"{self.name}: {name}: {found.get(name)!r} instead of {text!r}"
             for name, text in self._written.items()
             if found.get(name) != text
@@ -256,6 +264,17 @@ class Student:
                 return
             if "/hub/spawn-pending/" not in url.path:
                 raise BenchmarkError(f"{self._session}lab led to {url}: {_text(page)}")
+            await asyncio.sleep(_POLL_S)
+
+    async def _enter_class(self) -> None:
+        """By the link of the class, through the portal's page of a session that is not open yet if need be."""
+        link = URL(self._portal(_RUNS))
+        while True:
+            url, page = await self._visit("GET", str(link))
+            if self._is_lab(url, page):
+                return
+            if url != link:
+                raise BenchmarkError(f"the class link led to {url} instead of JupyterLab: {_text(page)}")
             await asyncio.sleep(_POLL_S)
 
     def _is_lab(self, url: URL, page: str) -> bool:
@@ -315,8 +334,6 @@ class Student:
         url: str,
         form: dict[str, str] | None = None,
         seen: dict[str, float] | None = None,
-        *,
-        may_fail: bool = False,
     ) -> tuple[URL, str]:
         """Where a browser comes out, and the page there. `seen` gets the moment of the first request to each host."""
         at = URL(url)
@@ -326,7 +343,7 @@ class Student:
             async with self._http.request(method, at, data=form, allow_redirects=False) as answer:
                 if answer.status not in _REDIRECTS:
                     page = await answer.text()
-                    if not answer.ok and not may_fail:
+                    if not answer.ok:
                         raise BenchmarkError(f"{method} {at}: {answer.status} {_text(page)}")
                     return at, page
                 at = at.join(URL(answer.headers["Location"], encoded=True))

@@ -11,12 +11,19 @@ from commonage.ports.identity import Account
 
 @dataclass
 class HubUsers:
-    """`users` are the hub's, `members` those of its groups. With `away` it does not answer."""
+    """`users` are the hub's, `members` those of its groups. With `away` it does not answer. All sessions but
+    those in `not_open` are open.
+    """
 
     users: dict[str, Account] = field(default_factory=dict)
     members: dict[str, set[str]] = field(default_factory=dict)
     away: bool = False
+    not_open: set[tuple[str, str]] = field(default_factory=set)
     token_ends: list[str] = field(default_factory=list)
+
+    async def is_open(self, user: str, name: str) -> bool:
+        self._answer()
+        return (user, name) not in self.not_open
 
     def _answer(self) -> None:
         if self.away:

@@ -165,9 +165,13 @@ class Control:
             "node": "here",
         }
 
+    def lose_power(self, id: str) -> None:
+        """Its server is gone, and nobody knows yet."""
+        self._servers.pop(id).close()
+
     def end(self, id: str, state: str, why: str) -> None:
         if id in self._servers:
-            self._servers.pop(id).close()
+            self.lose_power(id)
         self.sessions[id] |= {"state": state, "reason": reason(why), "ended_at": time.time()}
 
     async def submitted(self, number: int = 1) -> str:

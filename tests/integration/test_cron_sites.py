@@ -185,7 +185,7 @@ async def test_runs_of_a_cron_job_that_changed_during_the_cut_stay_in_the_histor
     assert (cron_job.id in appliance.site.store.shelf.cron_jobs) == (change == "suspend")
 
 
-async def test_a_start_whose_place_was_taken_meanwhile_is_requeued(appliance: Appliance) -> None:
+async def test_a_start_whose_place_was_taken_meanwhile_queues_again(appliance: Appliance) -> None:
     assert appliance.control is not None
     await given_to(appliance, wanted("large", cpus=8000))
     engine = await appliance.rig.fake.engine()
@@ -197,10 +197,11 @@ async def test_a_start_whose_place_was_taken_meanwhile_is_requeued(appliance: Ap
     await appliance.pass_time(18)
     assert appliance.site.there(late).state is State.STARTING
     await appliance.rig.connect()
-    await until(lambda: appliance.site.there(late).state is State.QUEUED)
+    await until(lambda: appliance.site.there(late).state is State.HELD)
     (run,) = appliance.runs()
     after = appliance.site.there(late)
-    assert (after.losses, run.state) == (1, State.RUNNING)
+    assert (after.losses, run.state) == (0, State.RUNNING)
+    assert after.not_before is not None
     assert after.attempt is not None
     assert after.attempt.reason == TakenByCronRun(node="node-1", workload_id=run.id)
 

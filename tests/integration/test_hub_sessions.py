@@ -1,6 +1,7 @@
 """The spawner in a real hub: submits, waits and says why, survives restarts, fails with a reason, leaves nothing."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -127,7 +128,10 @@ async def test_what_the_control_plane_adds_counts_only_from_itself(here: Install
 
 
 async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation, user: str) -> None:
-    id = await started(here, user)
+    id = await submitted(here, user)
+    assert not await here.identity.is_open(user, "")
+    await here.control.run(id)
+    await until(lambda: here.identity.is_open(user, ""))
     token = here.control.bodies[id]["secrets"]["COMMONAGE_TOKEN"]
     async with here.browser() as browser:
         assert (await browser.get(f"/user/{user}/api")).json() == {"session": id}
@@ -137,6 +141,52 @@ async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation,
         assert "session" not in (await browser.get(f"/user/{user}/api")).text
     assert await here.identity.whois(token) is None
     await here.identity.stop_session(user, "")
+
+
+async def test_a_page_of_a_session_that_does_not_answer_reloads_until_the_session_is_given_up(
+    here: Installation, user: str
+) -> None:
+    id = await started(here, user)
+    here.control.lose_power(id)
+    async with here.browser() as browser:
+        page = await browser.get(f"/user/{user}/lab", headers={"Accept": "text/html"})
+        assert page.status_code == 503
+        assert "This session does not answer" in page.text
+        assert '<meta http-equiv="refresh" content="5">' in page.text
+        answer = await browser.get(f"/user/{user}/api", headers={"Accept": "application/json"})
+        assert (answer.status_code, answer.text) == (502, "Bad Gateway"), "programs get what an app in it answers"
+        here.control.end(id, "lost", "its node worker2 is down")
+
+        async def hub_answers() -> bool:
+            page = await browser.get(f"/user/{user}/lab", headers={"Accept": "text/html"})
+            return page.url.path == "/hub/login"
+
+        await until(hub_answers)
+
+
+async def test_a_request_takes_no_connection_that_was_idle(here: Installation, user: str) -> None:
+    """It may lead to a node without power; then nothing answers, and nothing says so."""
+    idle = asyncio.Event()
+
+    async def keep_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                if b"/kept " in head:
+                    await reader.read()  # until the proxy closes it
+                    idle.set()
+        writer.close()
+
+    id = await submitted(here, user)
+    async with await asyncio.start_server(keep_open, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        here.control.sessions[id] |= {"state": "running", "internal_url": url, "site": "local", "node": "here"}
+        await until(lambda: ready(here, user))
+        async with here.browser() as browser:
+            assert (await browser.get(f"/user/{user}/kept")).text == "ok"
+            await asyncio.wait_for(idle.wait(), 60)  # less than traefik's own 90 seconds
+        await here.identity.stop_session(user, "")
+        await until(lambda: gone(here, user))
 
 
 async def test_a_running_session_is_not_started_twice(here: Installation, user: str) -> None:

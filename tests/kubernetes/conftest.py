@@ -12,7 +12,9 @@ import pytest
 from tests.kubernetes.rig import KubernetesRig
 
 collect_ignore_glob = [] if os.environ.get("KUBECONFIG") else ["test_*.py"]
-pytest.register_assert_rewrite("commonage.testing.engine_contract", "commonage.testing.engine_rig")
+pytest.register_assert_rewrite(
+    "commonage.testing.engine_contract", "commonage.testing.exec_contract", "commonage.testing.engine_rig"
+)
 PREFIX = os.environ.get("COMMONAGE_TEST_NAMESPACE_PREFIX", "commonage-test")
 
 
@@ -51,7 +53,8 @@ def priority_class() -> Iterator[str]:
 @pytest.fixture
 async def rig(tmp_path: Path, namespace: str, priority_class: str) -> AsyncIterator[KubernetesRig]:
     nodes = json.loads(await asyncio.to_thread(kubectl, "get", "nodes", "-o", "json"))["items"]
-    rig = KubernetesRig(tmp_path, namespace, nodes[0]["metadata"]["name"], priority_class=priority_class)
+    free = next(one["metadata"]["name"] for one in nodes if not one["spec"].get("taints"))
+    rig = KubernetesRig(tmp_path, namespace, free, priority_class=priority_class)
     try:
         yield rig
     finally:

@@ -95,6 +95,12 @@ async def test_terminal_has_its_size_and_interrupts(execs: PodExecs, container: 
     stream = await execs.begin(container, "a", ("sh", "-c", "stty size; cat"), Terminal(101, 37))
     first = await asyncio.wait_for(stream.read(), 60)
     assert first == (OUT, b"37 101\r\n")
+    await stream.write(b"a\n")
+    echoed = b""
+    while echoed != b"a\r\na\r\n":  # of the terminal and of `cat`, which reads now
+        one = await asyncio.wait_for(stream.read(), 60)
+        assert one is not None
+        echoed += one[1]
     await stream.write(b"\x03")
     await said(stream)
     assert await stream.exit_code() == 130

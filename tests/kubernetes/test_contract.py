@@ -2,9 +2,10 @@
 
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig
+from commonage.testing.exec_contract import ExecContract
 
 
-class TestKubernetes(EngineContract):
+class TestKubernetes(EngineContract, ExecContract):
     async def test_its_loops_are_named(self, rig: EngineRig) -> None:
         names = [iterations.name for iterations in (await rig.engine()).loops()]
         assert names == [

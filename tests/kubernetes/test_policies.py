@@ -206,6 +206,29 @@ def test_only_the_platform_chooses_nodes(site: Site, spec: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
+    ("path", "value"),
+    [("nodeSelector", {"kubernetes.io/hostname": "node1"}), ("tolerations/-", {"operator": "Exists"})],
+)
+def test_nobody_else_chooses_the_node_of_a_pod_that_is_there(site: Site, path: str, value: dict[str, str]) -> None:
+    pod = site.pod(ROOTS, f"gated-{path[:4].lower()}", schedulingGates=[{"name": "example.org/later"}])
+    site.admin.must("create", "-f", "-", manifest=pod)
+    assert "Only Commonage places pods here" in refusal_to_add(site.admin, pod, f"/spec/{path}", value)
+    assert refusal_to_add(site.platform, pod, f"/spec/{path}", value) == ""
+    assert refusal_to_add(site.admin, pod, "/metadata/labels", {"team": "red"}) == ""
+    kueue, own = "kueue-system:kueue", f"{pod['metadata']['namespace']}:default"
+    assert refusal_to_add(site.admin, pod, f"/spec/{path}", value, as_account=kueue) == ""
+    assert "Only Commonage" in refusal_to_add(site.admin, pod, f"/spec/{path}", value, as_account=own)
+
+
+def refusal_to_add(user: Kubectl, pod: Manifest, path: str, value: Any, as_account: str = "") -> str:
+    """`as_account`: NAMESPACE:NAME of a ServiceAccount that may do everything."""
+    where = ("pod", pod["metadata"]["name"], "-n", pod["metadata"]["namespace"])
+    other = (f"--as=system:serviceaccount:{as_account}", "--as-group=system:masters") if as_account else ()
+    change = json.dumps([{"op": "add", "path": path, "value": value}])
+    return user.run("patch", *where, "--type=json", "--dry-run=server", "-p", change, *other).stderr
+
+
+@pytest.mark.parametrize(
     "image", ["busybox", "evil/x:1", "registry.example.org/x", "localhost/commonage-lab-evil/x:1", "localhost/other"]
 )
 def test_refuses_images_of_other_registries(site: Site, image: str) -> None:
@@ -227,6 +250,12 @@ def folder_volume(path: str) -> dict[str, Any]:
 def test_admits_declared_folders_of_nodes(with_folders: Site) -> None:
     for path in (FOLDER, f"{FOLDER}/below"):
         assert with_folders.platform.refusal(with_folders.pod(**folder_volume(path))) == ""
+
+
+def test_nobody_else_mounts_folders_of_nodes(with_folders: Site) -> None:
+    for path in (FOLDER, f"{FOLDER}/homes/ada"):
+        refusal = with_folders.admin.refusal(with_folders.pod(**folder_volume(path)))
+        assert "Only Commonage mounts folders of the node" in refusal
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", f"{FOLDER}-other", "/srv"])
@@ -260,6 +289,11 @@ def secured(**fields: Any) -> dict[str, Any]:
             "no access to the cluster",
         ),
         ({"hostUsers": False, **folder_volume(FOLDER)}, {}, "hostUsers: false cannot mount"),
+        ({}, secured(capabilities={"drop": ["MKNOD"]}), "Drop the capabilities ALL"),
+        ({}, secured(appArmorProfile={"type": "Unconfined"}), "the node's protection"),
+        ({}, secured(seLinuxOptions={"type": "spc_t"}), "the node's protection"),
+        ({}, {"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}, "Remove host"),
+        ({}, {"lifecycle": {"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}}, "Remove host"),
     ],
 )
 def test_our_own_policies_refuse_what_pod_security_does_not(

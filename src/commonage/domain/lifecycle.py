@@ -273,8 +273,8 @@ def _ended_now(workload: Workload, attempt: Attempt, status: Status, now: float)
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
-        if isinstance(status.reason, attempts.NotPlaced) and attempt.started_at is None:
-            return _not_placed(workload, attempt, status.reason, now)
+        if status.reason is not None and _never_ran(attempt, status.reason):
+            return _queues_again(workload, attempt, status.reason, now)
         lost = status.reason or attempts.NodeLost(node=attempt.allocation.node_key.label)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
@@ -316,8 +316,8 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
     ended = replace(current, ended_at=now, url=None)
     if workload.stop is not None:
         return _ended_by_stop(workload, ended, workload.stop, now)
-    if isinstance(reason, attempts.NotPlaced) and ended.started_at is None:
-        return _not_placed(workload, ended, reason, now)
+    if _never_ran(ended, reason):
+        return _queues_again(workload, ended, reason, now)
     return _finish(workload, ended, state, reason, now)
 
 
@@ -337,8 +337,15 @@ def _requeued(workload: Workload, attempt: Attempt, cause: Reason, now: float) -
     return Step(after, (Record(EventKind.QUEUED, reason),))
 
 
-def _not_placed(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
-    """Nothing of it ran: also a session, or a workload that is not requeued after a loss, queues again."""
+def _never_ran(attempt: Attempt, reason: Reason) -> bool:
+    return reason.never_ran and attempt.started_at is None
+
+
+def _queues_again(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
+    """Nothing of it ran: also a session, or a workload that is not requeued after a loss, queues again.
+
+    However often, but later each time.
+    """
     pause = min(LONGEST_PLACEMENT_PAUSE_S, FIRST_PLACEMENT_PAUSE_S * 2 ** min(attempt.number - 1, 16))
     reason = waiting.PlacementRetryScheduled(pause_s=pause, attempt=attempt.number, cause=cause)
     after = replace(
@@ -358,8 +365,6 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, 
     attempt = replace(attempt, state=state, reason=reason)
     spec, policy = workload.spec, workload.spec.retry
     # A session does not: its kernels are gone. Control has the hub start another one if its owner wanted that.
-    if state is State.LOST and reason.never_ran and spec.kind is not Kind.SESSION:
-        return _requeued(workload, attempt, reason, now)
     if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
         if workload.losses < MAX_LOSSES:
             return _requeued(replace(workload, losses=workload.losses + 1), attempt, reason, now)

@@ -18,7 +18,7 @@ from jupyterhub_traefik_proxy.traefik_utils import generate_rule
 from traitlets import Bool, Bytes, List, Unicode
 
 from commonage.wire.hub import API_PATH, DOCS_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
-from commonage.wire.origins import UNAVAILABLE, session_domain
+from commonage.wire.origins import SESSION_UNAVAILABLE, UNAVAILABLE, session_domain
 
 # Prefix of all names made here, by which leftovers of an earlier configuration are found.
 _MARK = "guard-"
@@ -26,6 +26,8 @@ _SESSION_HEADERS = f"{_MARK}session-headers"
 _TO_HUB = f"{_MARK}to-hub"
 _REFUSE = f"{_MARK}refuse"
 _CONTROL = f"{_MARK}control"
+_TO_SESSION = f"{_MARK}to-session"
+_PAGE = "-page"
 _FIRST = 1_000_000  # the priority of a route is the length of its rule, unless it is given
 
 _PAGES_OF_HUB = "PathPrefix(`/hub/`) && !PathPrefix(`/hub/static/`) && !Path(`/hub/logo`)"
@@ -44,6 +46,7 @@ _PAGES_OF_PORTAL = (
     f"PathPrefix(`{PORTAL_PATH}`) && !PathPrefix(`{API_PATH}/`) && !PathPrefix(`{PORTAL_PATH}static/`)"
     f" && !PathPrefix(`{DOCS_PATH}`) && !PathRegexp(`^{PORTAL_PATH}workloads/[0-9a-z]+/service$`)"
 )
+_OPENED_BY_PEOPLE = "Method(`GET`) && HeaderRegexp(`Accept`, `text/html`)"
 _FROM_SESSION = "HeaderRegexp(`Referer`, `^https?://[^/]+/(user|service)/`)"
 
 
@@ -64,24 +67,38 @@ class GuardedProxy(TraefikFileProviderProxy):
         browsers.
         """
         traefik, kept = super()._dynamic_config_for_route(routespec, target, data)
-        for router in traefik["http"]["routers"].values():
+        routers, services = traefik["http"]["routers"], traefik["http"]["services"]
+        for name, router in list(routers.items()):
             router["entryPoints"] = list(self.entry_points)
-            # A session's answer is passed on unchanged, including a 502 of an app in it.
-            router["middlewares"] = [_SESSION_HEADERS] if "user" in data else [UNAVAILABLE]
-            if "user" not in data and self.app.subdomain_host:
+            router["middlewares"] = [UNAVAILABLE]
+            if "user" in data:
+                # Only pages are replaced. Other answers are passed on unchanged, including a 502 of an app.
+                router["middlewares"] = [_SESSION_HEADERS]
+                routers[f"{name}{_PAGE}"] = {
+                    **router,
+                    "rule": f"({router['rule']}) && {_OPENED_BY_PEOPLE}",
+                    "middlewares": [_SESSION_HEADERS, SESSION_UNAVAILABLE],
+                }
+                services[router["service"]]["loadBalancer"]["serversTransport"] = _TO_SESSION
+            elif self.app.subdomain_host:
                 # Accept every host name of this machine: programs may use any, and browsers are redirected to the right
                 # one.
                 router["rule"] = generate_rule(routespec[routespec.index("/") :])
         return traefik, kept
 
+    def _keys_for_route(self, routespec: str) -> tuple[Any, Any]:
+        (router, service), kept = super()._keys_for_route(routespec)
+        return (router, [*router[:-1], f"{router[-1]}{_PAGE}"], service), kept
+
     async def _setup_traefik_dynamic_config(self) -> None:
         self._forget_earlier_addresses()
         http = self.dynamic_config["http"]
-        for kind in ("routers", "middlewares", "services"):
+        for kind in ("routers", "middlewares", "services", "serversTransports"):
             http[kind] = {name: one for name, one in http.get(kind, {}).items() if not name.startswith(_MARK)}
         for route in self.dynamic_config["jupyterhub"]["routes"].values():
             rules, _ = self._dynamic_config_for_route(route["routespec"], route["target"], route["data"])
-            http["routers"] |= rules["http"]["routers"]
+            for kind, own in rules["http"].items():
+                http[kind] |= own
         await super()._setup_traefik_dynamic_config()
 
     # --- for a proxy that fetches the rules --------------------------------------------------------------------------
@@ -158,8 +175,7 @@ def guards(settings: HubSettings) -> dict[str, Any]:
     if settings.session_origin:
         hub = f"Host(`{urlsplit(settings.public_url or '').hostname}`)"
         sessions = f"HostRegexp(`^[^.]+\\.{re.escape(session_domain(settings.session_origin))}$`)"
-        opened_by_people = "Method(`GET`) && HeaderRegexp(`Accept`, `text/html`)"
-        led_to_hub = [f"{sessions} && {_PAGES}", f"!{hub} && !{sessions} && {_PAGES} && {opened_by_people}"]
+        led_to_hub = [f"{sessions} && {_PAGES}", f"!{hub} && !{sessions} && {_PAGES} && {_OPENED_BY_PEOPLE}"]
     else:
         refused.append(f"({_PAGES_OF_HUB} && !{_WAY_TO_SESSION} || {_PAGES_OF_PORTAL}) && {_FROM_SESSION}")
         stripped.append("Cross-Origin-Opener-Policy")  # otherwise it could keep access to a window that it opens
@@ -180,4 +196,12 @@ def guards(settings: HubSettings) -> dict[str, Any]:
         _TO_HUB: {"redirectRegex": {"regex": "^https?://[^/]+(/.*)$", "replacement": f"{settings.public_url}${{1}}"}},
     }
     services = {_CONTROL: {"loadBalancer": {"servers": [{"url": settings.control_url}], "passHostHeader": True}}}
-    return {"routers": routers, "middlewares": middlewares, "services": services}
+    # A connection that was open when its node lost power stays open here, and a request over it waits for the answer.
+    # A new connection fails soon. So idle ones are kept for bursts only; requests themselves may last.
+    timeouts = {"dialTimeout": "5s", "idleConnTimeout": "250ms"}
+    return {
+        "routers": routers,
+        "middlewares": middlewares,
+        "services": services,
+        "serversTransports": {_TO_SESSION: {"forwardingTimeouts": timeouts}},
+    }

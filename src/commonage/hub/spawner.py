@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from jupyterhub import orm
 from jupyterhub.spawner import Spawner, SpawnException
-from jupyterhub.utils import url_escape_path, url_path_join
+from jupyterhub.utils import maybe_future, url_escape_path, url_path_join
 from pydantic import ValidationError
 from traitlets import Unicode, default
 
@@ -44,6 +44,7 @@ class CommonageSpawner(Spawner):
         self.workload_id = ""
         self.key = ""
         self._steps = Steps()
+        self._noticing = asyncio.Lock()
         super().__init__(*args, **kwargs)  # loads the state
 
     # --- state in the hub's database -----------------------------------------------------------------------------
@@ -149,6 +150,27 @@ class CommonageSpawner(Spawner):
             return None
         self.log.info("The session %s of %s ended: %s", workload.id, self._log_name, workload.reason.message)
         return workload.exit_code if workload.exit_code is not None else int(workload.state != "succeeded")
+
+    async def poll_and_notify(self) -> int | None:
+        """Poll, and if the session has ended, have the hub clean up after it.
+
+        One at a time: the hub's timer and requests call this, and one that did not wait for the clean-up of another
+        would start a session that the clean-up then takes for the ended one.
+        """
+        async with self._noticing:
+            status: int | None = await super().poll_and_notify()
+            return status
+
+    def add_poll_callback(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Add a callback for the end of this session. A stop may overtake it; then its server is stopped already, or
+        is that of a later start.
+        """
+
+        async def unless_stopped() -> None:
+            if not self._stop_pending and self.user.spawners.get(self.name) is self:
+                await maybe_future(callback(*args, **kwargs))
+
+        super().add_poll_callback(unless_stopped)
 
     async def stop(self, now: bool = False) -> None:
         """Stop the session, and wait until it has ended. One that has ended, or is unknown, is no error."""

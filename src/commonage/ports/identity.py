@@ -47,6 +47,9 @@ class Identity(Protocol):
         Returns once the hub has accepted it; the spawner then submits the session as a workload.
         """
 
+    async def is_open(self, user: str, name: str) -> bool:
+        """Whether that session's address leads into it. False for an unknown session. Raises Unavailable."""
+
     async def stop_session(self, user: str, name: str) -> None:
         """Have the hub stop that server and remove its route. An unknown server is no error."""
 

@@ -110,7 +110,9 @@ class HubIdentity:
         return str(response.json()["access_token"])
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
-        """Start a session through the hub. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
+        """Start a session through the hub. Raises Conflict if it runs already or still stops, InvalidInput with the
+        hub's reason.
+        """
         if name and not _SERVER_NAME.fullmatch(name):
             raise InvalidInput(
                 f"Invalid session name {name[:60]!r}. It is part of an address: use at most 30 lower-case letters, "
@@ -129,6 +131,14 @@ class HubIdentity:
         if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # the control plane's answer to the hub's spawner
             raise TooMany(message, code="too-many-workloads")
         raise InvalidInput(message)
+
+    async def is_open(self, user: str, name: str) -> bool:
+        """Whether the hub leads to the session: it has seen it answer, and its route is made. Raises Unavailable."""
+        response = await self._call("GET", f"users/{_quoted(user)}")
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return False
+        _check(response)
+        return bool(response.json().get("servers", {}).get(name, {}).get("ready"))
 
     async def stop_session(self, user: str, name: str) -> None:
         """Stop a session through the hub. An unknown or stopped session is no error."""

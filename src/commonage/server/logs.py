@@ -64,7 +64,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         given = "".join(f" {name}={_value(value)}" for name, value in extras(record).items())
-        line = f"{at} {record.levelname} {record.name}: {record.getMessage()}{given}"
+        line = f"{at} {record.levelname} {record.name}: {_one_line(record.getMessage())}{given}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -91,12 +91,18 @@ class Short(logging.Formatter):
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # local time
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
-        return f"{at} {record.levelname.lower()}: {record.getMessage()}{cause}"
+        return f"{at} {record.levelname.lower()}: {_one_line(record.getMessage() + cause)}"
+
+
+def _one_line(text: str) -> str:
+    """Some messages contain text of users and their programs, which must not look like other lines."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _value(value: object) -> str:
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "\n=') else text
+    plain = text and text.isprintable() and not any(c in text for c in ' "=')
+    return text if plain else _one_line(json.dumps(text, ensure_ascii=False))
 
 
 class Terminal:

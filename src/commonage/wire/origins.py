@@ -14,6 +14,9 @@ from urllib.parse import quote, urlsplit
 UNAVAILABLE = "unavailable"
 """The traefik middleware that shows the page where the hub or the control plane does not answer."""
 
+SESSION_UNAVAILABLE = "session-unavailable"
+"""The same for pages of sessions."""
+
 SERVICE_LABEL = "service--"
 SERVICE_PATH = "/service/"
 

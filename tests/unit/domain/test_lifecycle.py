@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from commonage.domain.lifecycle import (
+    LONGEST_PLACEMENT_PAUSE_S,
     AllocationAssigned,
     AttemptLost,
     PreconditionMissing,
@@ -27,6 +28,7 @@ from commonage.domain.lifecycle import (
 )
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
+from commonage.domain.reasons.cron_jobs import TakenByCronRun
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import (
     MAX_LOSSES,
@@ -507,13 +509,35 @@ def test_gives_up_after_repeated_losses() -> None:
     assert workload.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
-@pytest.mark.parametrize("requeue", [True, False])
-def test_attempts_that_never_ran_are_no_losses(requeue: bool) -> None:
-    workload = running(requeue=requeue, retry=RetryPolicy(1, 10.0))
+NEVER_RAN = (
+    attempts.NotDelivered(cause=DOWN),
+    TakenByCronRun(node="n1", workload_id="w-9"),
+    attempts.PodUnschedulable(node="n1", error="Insufficient cpu"),
+)
+
+
+@pytest.mark.parametrize("cause", NEVER_RAN)
+@pytest.mark.parametrize("fields", [{"requeue": True}, {"requeue": False}, {"kind": Kind.SESSION}])
+def test_attempts_that_never_ran_are_no_losses_and_queue_again_later_each_time(
+    fields: dict[str, object], cause: Reason
+) -> None:
+    workload = factories.workload(spec_=factories.spec(retry=RetryPolicy(1, 10.0), **fields))
+    pauses = []
     for _ in range(3 * MAX_LOSSES):
-        workload = see(workload, Phase.ENDED, reason=attempts.NotDelivered(cause=DOWN))
-        assert (workload.state, workload.retried, workload.losses) == (State.QUEUED, 0, 0)
         workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+        workload = see(workload, Phase.ENDED, reason=cause)
+        assert (workload.state, workload.retried, workload.losses) == (State.HELD, 0, 0)
+        assert workload.not_before is not None
+        pauses.append(workload.not_before - workload.since)
+        workload = step(workload, PreconditionsMet(), workload.not_before).workload
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (2.0, LONGEST_PLACEMENT_PAUSE_S)
+
+
+@pytest.mark.parametrize("cause", NEVER_RAN)
+def test_an_attempt_that_was_seen_running_is_lost_whatever_its_site_says_later(cause: Reason) -> None:
+    after = see(running(requeue=True), Phase.ENDED, reason=cause)
+    assert (after.state, after.losses) == (State.QUEUED, 1)
 
 
 @pytest.mark.parametrize("fields", [{"requeue": False}, {"requeue": True, "kind": Kind.SESSION}])

@@ -43,3 +43,8 @@ def test_where_origins_are_shared_referers_count_too() -> None:
 def test_sessions_cannot_clear_cookies_or_widen_workers(settings: HubSettings) -> None:
     stripped = guards(settings)["middlewares"]["guard-session-headers"]["headers"]["customResponseHeaders"]
     assert {"Clear-Site-Data", "Service-Worker-Allowed"} <= {name for name, text in stripped.items() if text == ""}
+
+
+def test_long_requests_to_sessions_have_no_time_limit() -> None:
+    timeouts = guards(SHARED)["serversTransports"]["guard-to-session"]["forwardingTimeouts"]
+    assert "responseHeaderTimeout" not in timeouts

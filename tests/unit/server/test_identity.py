@@ -193,6 +193,19 @@ async def test_start_session_refused(status: int, message: str, error: type[Exce
         await hub(status, {"message": message}).identity.start_session("alice", "", {})
 
 
+@pytest.mark.parametrize(
+    ("status", "servers", "is_open"),
+    [
+        (200, {"big": {"ready": True}}, True),
+        (200, {"big": {"ready": False}}, False),
+        (200, {}, False),
+        (404, {}, False),
+    ],
+)
+async def test_a_session_is_open_when_the_hub_leads_there(status: int, servers: Any, is_open: bool) -> None:
+    assert await hub(status, {"servers": servers}).identity.is_open("alice", "big") is is_open
+
+
 @pytest.mark.parametrize("status", [202, 204, 400, 404])
 async def test_stop_session_that_is_there_or_not(status: int) -> None:
     await hub(status).identity.stop_session("alice", "big")

@@ -24,6 +24,14 @@ def test_text_carries_what_was_given() -> None:
     assert line == ('1970-01-01T00:00:00.000Z INFO commonage.x: started workload=1m7y reason="two words" nothing=""')
 
 
+def test_text_of_users_is_one_line_and_no_command_to_a_terminal() -> None:
+    forged = record("refused: it\n1970-01-01 INFO fine\x1b[2J", name_="a\x9bb\nc")
+    for formatter in (TextLines(), Short()):
+        line = formatter.format(forged)
+        assert line.isprintable(), line
+        assert r"it\n1970" in line
+
+
 def test_json_carries_the_same() -> None:
     line = json.loads(JsonLines().format(record("started", failed=True, workload="1m7y", path=object)))
     assert line["message"] == "started"

@@ -151,7 +151,12 @@ def _rank(member: Workload) -> int:
 
 def _cause_of(member: Workload) -> Reason:
     match member.reason:
-        case attempts.Stopping(cause=cause) | waiting.Requeued(cause=cause) | waiting.RetryScheduled(cause=cause):
+        case (
+            attempts.Stopping(cause=cause)
+            | waiting.Requeued(cause=cause)
+            | waiting.RetryScheduled(cause=cause)
+            | waiting.PlacementRetryScheduled(cause=cause)
+        ):
             return cause
         case reason:
             return reason

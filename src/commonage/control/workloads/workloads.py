@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,7 @@ from commonage.ports.store import Filter, Store
 from commonage.scheduler.explain.explain import explain
 
 log = logging.getLogger(__name__)
+_HUB_AGAIN_S = 0.5
 HUB = "hub"  # the name of the hub's spawner as a principal
 
 
@@ -194,7 +195,7 @@ class Workloads:
     async def start_session_by_hub(self, spec: Spec) -> Workload:
         """Have the hub start the session, and wait for its spawner to submit it under the same key.
 
-        Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
+        While the hub has not seen the end of the session before, it refuses, and is asked again. Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
         """
         key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
         request = spec.request
@@ -219,18 +220,31 @@ class Workloads:
         }
         options = {name: option for name, option in options.items() if option is not None}
         # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
-        starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
-        starting.add_done_callback(_retrieve_error)
+        starting = self._ask_hub(spec, options)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while self.clock.now() < give_up:
             refused = starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:
                 return found
-            if refused:
-                starting.result()
+            if refused and (conflict := _conflict_of(starting)) is not None:
+                if self._lives(spec) or self.clock.now() + _HUB_AGAIN_S >= give_up:
+                    raise conflict
+                await self.clock.sleep(_HUB_AGAIN_S)
+                starting = self._ask_hub(spec, options)
             await self.clock.sleep(0.05)
         raise Unavailable("the hub accepted the session but has not submitted it yet; try again in a moment")
+
+    def _ask_hub(self, spec: Spec, options: Mapping[str, Any]) -> asyncio.Task[None]:
+        starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
+        starting.add_done_callback(_retrieve_error)
+        return starting
+
+    def _lives(self, spec: Spec) -> bool:
+        """Whether a session of that owner and name is live."""
+        name = (Kind.SESSION, spec.owner, spec.name)
+        live = (one for one in self.live_state if not one.state.is_terminal)
+        return any((one.spec.kind, one.spec.owner, one.spec.name) == name for one in live)
 
     async def dry_run(self, principal: Principal, submission: Submission) -> Explanation:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
@@ -290,6 +304,15 @@ class Workloads:
     def _of_local_site(self) -> list[Workload]:
         running = self.live_state.in_state(State.STARTING, State.RUNNING)
         return [one for one in running if one.attempt is not None and one.attempt.allocation.site == LOCAL_SITE]
+
+
+def _conflict_of(starting: asyncio.Task[None]) -> Conflict | None:
+    """The conflict in which a request to the hub ended, None if it was accepted. Raises other errors."""
+    try:
+        starting.result()
+    except Conflict as conflict:
+        return conflict
+    return None
 
 
 def _retrieve_error(starting: asyncio.Task[None]) -> None:

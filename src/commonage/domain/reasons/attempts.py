@@ -242,6 +242,8 @@ class NotPlaced(Reason, abstract=True):
     """The cluster did not run it. If nothing of the attempt ran, it queues again after a pause. `error` is the
     cluster's own message."""
 
+    never_ran: ClassVar[bool] = True
+
     error: str = ""
 
 
@@ -367,7 +369,7 @@ class ExternalActor(StrEnum):
 
 
 class NotDelivered(Reason):
-    """The attempt could not be handed to its site, and never ran. The workload queues again."""
+    """The attempt could not be handed to its site, and never ran. The workload queues again after a pause."""
 
     never_ran: ClassVar[bool] = True
 

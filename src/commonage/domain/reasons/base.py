@@ -21,7 +21,8 @@ class Reason:
     Parameters are plain values, enums, tuples, dataclasses of these, or reasons (a cause). Their names carry the unit.
     The docstring of a code is its meaning in the reference. An `abstract` subclass holds shared parameters.
 
-    `never_ran`: an attempt that ends for this reason certainly never ran, so it may run again, however often.
+    `never_ran`: an attempt that ends for this reason before its start was seen certainly never ran. It may run again,
+    however often.
     """
 
     never_ran: ClassVar[bool] = False

@@ -100,7 +100,7 @@ class RetryScheduled(Reason):
 
 
 class PlacementRetryScheduled(Reason):
-    """A cluster did not run the last attempt, and the workload queues again after a pause."""
+    """The site did not run the last attempt, and the workload queues again after a pause."""
 
     pause_s: float
     attempt: int

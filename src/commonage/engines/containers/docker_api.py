@@ -34,6 +34,7 @@ mark=$1 sessions=' '
 look() {
   found=
   for place in /proc/[0-9]*; do
+    [ "${place#/proc/}" != "$$" ] || continue
     read -r stat <"$place/stat" || continue
     set -- ${stat##*) }
     case $1 in Z | X) continue ;; esac

@@ -89,6 +89,16 @@ class Client(Connection):
         """Raises DaemonRefused if the name is taken."""
         await self.ask("POST", f"containers/{container}/rename?name={quote(name)}")
 
+    async def pause(self, container: str) -> None:
+        await self.ask("POST", f"containers/{container}/pause")
+
+    async def unpause(self, container: str) -> None:
+        await self.ask("POST", f"containers/{container}/unpause")
+
+    async def limit_memory(self, container: str, limit: int) -> None:
+        """Set the limit of its memory; it has no swap."""
+        await self.ask("POST", f"containers/{container}/update", {"Memory": limit, "MemorySwap": limit})
+
     async def start(self, container: str) -> None:
         """Start it. A running one is left alone; an ended one would run again: the entry prevents that."""
         with translated(self.url):

@@ -144,11 +144,12 @@ class DockerEngine(ContainerEngine):
 
         A crash between two steps leaves such containers. Raises EngineFailure.
         """
-        for container, name in (await self._client.containers(installation_filter(self._installation))).items():
+        for name in (await self._client.containers(installation_filter(self._installation))).values():
             attempt = name.removeprefix(container_name(""))
             if attempt not in self._table.runs and not (self._warm is not None and self._warm.has(name)):
                 _log.warning("removing the container of the unknown attempt %s", attempt)
-                await self._client.remove(container)
+                # By its name: it may have become an attempt's, and be named after that, since they were listed.
+                await self._client.remove(name)
         await self._networks.clear_unused(self._has_runs_of)
 
     # --- the port: status and usage -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2 as httpx
 
@@ -21,7 +21,11 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import WaitingForCluster
 from commonage.engines.containers.attempt_backend import Unreachable as Away
 from commonage.engines.kubernetes.cache import Event, Expired, Listed
+from commonage.engines.kubernetes.channels.connection import Connections
 from commonage.engines.kubernetes.manifest import Manifest
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
 
 FIELD_MANAGER = "commonage"
 _TIMEOUT_S = 30.0
@@ -75,6 +79,7 @@ class Client:
     def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
         self._kubeconfig = kubeconfig
         self._context = context or None
+        self._config: SingleConfig | None = None
         self._http: httpx.AsyncClient | None = None
 
     def open(self) -> None:
@@ -96,7 +101,13 @@ class Client:
             raise EngineFailure(
                 f"there is no usable kubeconfig ({where}): {error}; set kubernetes_kubeconfig"
             ) from error
-        self._http = http
+        self._config, self._http = config, http
+
+    def channels(self) -> Connections:
+        """Streams of the same server, for the caller to close. Blocks briefly; raises EngineFailure."""
+        if self._config is None:
+            raise _not_open()
+        return Connections(self._config)
 
     async def close(self) -> None:
         if self._http is not None:
@@ -175,7 +186,7 @@ class Client:
     @property
     def _open_http(self) -> httpx.AsyncClient:
         if self._http is None:
-            raise EngineFailure("the client of the cluster is not open")
+            raise _not_open()
         return self._http
 
     # --- lists and watches ----------------------------------------------------------------------------------------
@@ -233,6 +244,10 @@ class Client:
             async with self._stream(path, params, "show a log", None if follow else _TIMEOUT_S) as answer:
                 async for chunk in answer.aiter_raw():
                     yield chunk
+
+
+def _not_open() -> EngineFailure:
+    return EngineFailure("the client of the cluster is not open")
 
 
 def _event(line: Manifest) -> Event:

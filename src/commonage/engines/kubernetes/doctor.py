@@ -21,6 +21,8 @@ RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("patch", "", "pods", True),
     ("delete", "", "pods", True),
     ("get", "", "pods/log", True),
+    ("get", "", "pods/exec", True),
+    ("create", "", "pods/exec", True),
     ("create", "", "secrets", True),
     ("patch", "", "secrets", True),
     ("create", "", "configmaps", True),

@@ -39,20 +39,29 @@ from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
+from commonage.engines.kubernetes.channels.connection import Connections, Container
+from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
-from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.elastic_pools import ElasticPools, PoolCloud
 from commonage.engines.kubernetes.placement.placeholders import pool_of
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
-from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.statuses import (
+    Ended,
+    Running,
+    Surroundings,
+    Waiting,
+    state_of,
+    taken_by_kueue,
+    why_lost,
+)
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
     attempt_of,
@@ -71,6 +80,7 @@ from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clouds import Cloud
+from commonage.ports.execs import ExecStream, Terminal
 
 RETRY_S = 2.0
 _TERMINATED, _KILLED = 143, 137
@@ -83,6 +93,8 @@ class KubernetesEngine(RunsEngine[Run]):
     """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs)."""
 
     _installation: str
+    _channels: Connections | None = None
+    _execs: PodExecs
     _launcher: Launcher
     _images: PodImages
     _pods: Cache
@@ -129,6 +141,8 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def open(self) -> None:
         await self._in_thread(self._client.open)
+        self._channels = await self._in_thread(self._client.channels)
+        self._execs = PodExecs(self._channels)
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -168,6 +182,9 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
+        if self._channels is not None:
+            await self._execs.close()
+            await self._channels.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
         self._relays.close()
@@ -400,7 +417,7 @@ class KubernetesEngine(RunsEngine[Run]):
             found = state_of(last, self._around(run))
             if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
                 return found.exit
-            if run.ending is None and (stopped := kueue.stop_reason(last.get("status") or {})):
+            if run.ending is None and (stopped := taken_by_kueue(last, run.request.allocation.node)):
                 return Exit(None, stopped, time.time())
         node = run.request.allocation.node
         if run.withdrawn is not None:  # a failure of its image or container is its own
@@ -527,6 +544,12 @@ class KubernetesEngine(RunsEngine[Run]):
     async def _remove(self, run: Run) -> None:
         self._copies.pop(run.id, None)
         await self._client.delete(self._launcher.path(run.request), grace_s=1, uid=run.uid or None)
+
+    async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
+        return await self._execs.begin(self._container(run.request), run.id, command, terminal)
+
+    def _container(self, request: StartRequest) -> Container:
+        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), CONTAINER)
 
     # --- the port: nodes and use -------------------------------------------------------------------------------------
 

@@ -143,6 +143,14 @@ def _evicted(status: Mapping[str, Any], around: Surroundings) -> Reason | None:
     return None
 
 
+def taken_by_kueue(pod: Manifest, node: str) -> Reason | None:
+    """Why Kueue took a Pod away that is gone; None if it did not. A bound one may have run, whatever was seen of it."""
+    stopped = kueue.stop_reason(pod.get("status") or {})
+    if stopped is None or not pod["spec"].get("nodeName"):
+        return stopped
+    return EvictedByCluster(node=node, error=stopped.error)
+
+
 def _refused(status: Mapping[str, Any], around: Surroundings) -> Exit:
     """The end of a Pod whose program was not started, or of which nothing is known: its node refused or lost it."""
     if rejected := rejection_of(status, around.node):

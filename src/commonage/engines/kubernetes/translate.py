@@ -28,6 +28,7 @@ GATE = f"{PREFIX}/recorded"
 CONTAINER = "main"
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 ENTRY = """\
@@ -68,9 +69,9 @@ def namespace_of(tenant: str, settings: KubernetesSettings) -> str:
     """The namespace of a tenant's Pods."""
     if settings.namespaces == "single":
         return settings.namespace
-    plain = (
-        tenant if _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX else _digest(tenant)
-    )
+    fits = _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX
+    # A name that looks like a digest could be that of another tenant.
+    plain = tenant if fits and not _DIGEST.fullmatch(tenant) else _digest(tenant)
     return f"{settings.namespace}-{plain}"
 
 
@@ -161,7 +162,6 @@ def _on(request: StartRequest) -> Manifest:
 def _container(
     request: StartRequest, program: Program, settings: KubernetesSettings, mounts: Sequence[Manifest]
 ) -> Manifest:
-    entry = f"cd {_quoted(program.cwd)} || exit 126\n{ENTRY}"
     env = [{"name": name, "value": literal(value)} for name, value in program.variables.items()]
     secret = {"envFrom": [{"secretRef": {"name": pod_name(request.attempt_id)}}]} if program.secrets else {}
     ports = [{"containerPort": int(program.variables["COMMONAGE_PORT"])}] if request.wants_port else []
@@ -169,8 +169,9 @@ def _container(
         "name": CONTAINER,
         "image": request.environment.image,
         "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
-        "command": ["/bin/sh", "-c", literal(entry), "commonage"],
+        "command": ["/bin/sh", "-c", literal(ENTRY), "commonage"],
         "args": [literal(word) for word in program.command],
+        "workingDir": program.cwd,
         "env": env,
         **secret,
         "resources": resources_of(request, settings),
@@ -184,10 +185,6 @@ def _container(
 def literal(text: str) -> str:
     """The text as Kubernetes writes it in commands and variables, where `$` begins a reference."""
     return text.replace("$", "$$")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def resources_of(request: StartRequest, settings: KubernetesSettings) -> Manifest:

@@ -7,6 +7,7 @@ jupyter/                  last on JUPYTER_CONFIG_PATH of sessions
   commonage_session.py    reports whether the session is used, and passes on notices to its page
   commonage_server.py, commonage_magic.py, …  run a notebook or a cell as a job
   labextensions/…         show these notices in JupyterLab, and the button "Run as Job"
+  templates/500.html      reloads the page of an app that did not start in time
   start_app.py, desktop.sh  start some of the apps
 """
 

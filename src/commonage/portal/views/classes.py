@@ -14,10 +14,11 @@ from starlette.routing import Route
 from commonage import messages
 from commonage.control.classes.classes import ClassView
 from commonage.control.resources.resources import ANY_VERSION
-from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
+from commonage.domain.classes import Class
+from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, Unavailable
 from commonage.domain.permissions import Permission
 from commonage.domain.resources import Document
-from commonage.domain.workloads import Kind, State
+from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, continue_at, form_text
@@ -111,13 +112,29 @@ class _Classes:
         return self._site.stream(request, visitor, live.updates(self._control.clock, changes, live.only_changed(draw)))
 
     async def session(self, request: Request, visitor: Visitor) -> Response:
-        """The link that a teacher gives to students: it leads into their running session."""
+        """The link that a teacher gives to students: it leads into their session, as soon as that is open."""
         view = self._classes.one(visitor.principal, request.path_params["name"])
-        session = view.session
-        if session is None or session.state is not State.RUNNING:
-            return RedirectResponse(f"{HOME}classes/{view.one.name}", status_code=303)
-        address = session_url(self._control.settings.session_origin, session.spec.owner, session.spec.name)
-        return RedirectResponse(address, status_code=303)
+        if view.session is None:
+            return self._back(view.one.name)
+        if await self._is_open(view.session):
+            return RedirectResponse(self._address(view.session), status_code=303)
+        return self._wait(request, visitor, view.one, view.session)
+
+    async def _is_open(self, session: Workload) -> bool:
+        if session.state is not State.RUNNING:
+            return False
+        try:
+            return await self._control.identity.is_open(session.spec.owner, session.spec.name)
+        except Unavailable:  # the page tries again
+            return False
+
+    def _address(self, session: Workload) -> str:
+        return session_url(self._control.settings.session_origin, session.spec.owner, session.spec.name)
+
+    def _wait(self, request: Request, visitor: Visitor, one: Class, session: Workload) -> Response:
+        """A page of ours. That of the hub shows the steps of a start, and a session may run before the hub sees it."""
+        values = {"section": "classes", "one": one, "session": session}
+        return self._site.render(request, visitor, "class_session.html", values)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -139,9 +156,10 @@ class _Classes:
 
     async def start(self, request: Request, visitor: Visitor) -> Response:
         found = await self._classes.start(visitor.principal, request.path_params["name"])
-        if found.state is State.RUNNING:
-            return continue_at(session_url(self._control.settings.session_origin, found.spec.owner, found.spec.name))
-        return self._back(found.spec.name)
+        if await self._is_open(found):
+            return continue_at(self._address(found))
+        one = self._classes.one(visitor.principal, request.path_params["name"]).one
+        return self._wait(request, visitor, one, found)
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         await self._classes.delete(visitor.principal, request.path_params["name"], force=True)

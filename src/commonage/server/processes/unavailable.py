@@ -1,6 +1,6 @@
-"""Runs traefik, and serves the page that traefik shows while hub or control plane do not answer.
+"""Runs traefik, and serves the pages that traefik shows while hub, control plane or a session do not answer.
 
-traefik cannot make a page, and this page must work when all else is down, so both run in one process group:
+traefik cannot make a page, and these pages must work when all else is down, so both run in one process group:
 `python -m commonage.server.processes.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see `processes.hub`).
 """
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.server.processes.children import end_with_parent
-from commonage.wire.origins import UNAVAILABLE
+from commonage.wire.origins import SESSION_UNAVAILABLE, UNAVAILABLE
 
 RETRY_AFTER_S = 5
 _LOOPBACK = "127.0.0.1"
@@ -26,6 +26,12 @@ _HEAD_MAX_BYTES = 256 * 1024
 _HEAD_WITHIN_S = 10.0
 _TITLE = "Commonage is not available"
 _DETAIL = "The server is starting or restarting, or a part of it has failed. Running sessions and jobs continue."
+_SESSION_PATH = "/session"
+_SESSION_TITLE = "This session does not answer"
+_SESSION_DETAIL = (
+    "It has ended, or its node cannot be reached. As soon as this is certain, this page says so, or shows how the "
+    "session starts again. Saved files are kept."
+)
 _STYLE = (
     ":root{color-scheme:light dark}"
     "body{margin:0;min-height:100vh;display:grid;place-items:center;background:light-dark(#f5f7f5,#0d1110);"
@@ -33,14 +39,6 @@ _STYLE = (
     "main{max-width:34rem;padding:24px}h1{margin:0 0 12px;font-size:24px;line-height:1.25}p{margin:0 0 12px}"
     ".muted{color:light-dark(#5a665f,#98a59d);font-size:14px}"
 )
-_PAGE = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{_TITLE}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="{RETRY_AFTER_S}"><style>{_STYLE}</style></head>
-<body><main><h1>{_TITLE}</h1><p>{_DETAIL}</p>
-<p>This page reloads every {RETRY_AFTER_S} seconds.</p>
-<p class="muted">If this lasts longer than a few minutes, tell your administrator.</p></main></body></html>
-"""
 _PROBLEM = json.dumps(
     {
         "type": "urn:commonage:problem:unavailable",
@@ -57,13 +55,26 @@ _CSP = (
 )
 
 
+def _page(title: str, detail: str) -> str:
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="{RETRY_AFTER_S}"><style>{_STYLE}</style></head>
+<body><main><h1>{title}</h1><p>{detail}</p>
+<p>This page reloads every {RETRY_AFTER_S} seconds.</p>
+<p class="muted">If this lasts longer than a few minutes, tell your administrator.</p></main></body></html>
+"""
+
+
 def answer_to(head: bytes) -> bytes:
     """The whole answer to a request: the page for a browser that opens one, problem+json for all other clients."""
     fields = head.decode("latin-1").lower().split("\r\n")[1:]
     wants_page = any(
         name == "accept" and "text/html" in text for name, _, text in (one.partition(":") for one in fields)
     )
-    kind, text = ("text/html; charset=utf-8", _PAGE) if wants_page else ("application/problem+json", _PROBLEM)
+    of_session = head.split(b" ", 2)[1:2] == [_SESSION_PATH.encode()]
+    page = _page(_SESSION_TITLE, _SESSION_DETAIL) if of_session else _page(_TITLE, _DETAIL)
+    kind, text = ("text/html; charset=utf-8", page) if wants_page else ("application/problem+json", _PROBLEM)
     body = text.encode()
     headers = {
         "Content-Type": kind,
@@ -80,25 +91,29 @@ def answer_to(head: bytes) -> bytes:
 
 
 def rules(port: int, entry_points: Sequence[str]) -> dict[str, object]:
-    """traefik's dynamic configuration: two middlewares that show the page served at `port`, and a route for the rest.
+    """traefik's dynamic configuration: middlewares that show the pages served at `port`, and a route for the rest.
 
     Hub and control plane answer 503 themselves when they have a reason to give, so theirs is not replaced. 502 and
     504 come only from traefik.
     """
 
-    def shows_page(*codes: str) -> dict[str, object]:
+    def shows_page(*codes: str, path: str = "/") -> dict[str, object]:
         return {
             "errors": {
                 "status": codes,
                 "statusRewrites": dict.fromkeys(codes, 503),
                 "service": UNAVAILABLE,
-                "query": "/",
+                "query": path,
             }
         }
 
     return {
         "http": {
-            "middlewares": {UNAVAILABLE: shows_page("502", "504"), _NO_ROUTE: shows_page("503")},
+            "middlewares": {
+                UNAVAILABLE: shows_page("502", "504"),
+                SESSION_UNAVAILABLE: shows_page("502", "504", path=_SESSION_PATH),
+                _NO_ROUTE: shows_page("503"),
+            },
             "services": {
                 UNAVAILABLE: {"loadBalancer": {"servers": [{"url": f"http://{_LOOPBACK}:{port}"}]}},
                 # Without a server traefik answers 503 and does not read the body of the request.

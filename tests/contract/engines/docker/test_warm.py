@@ -3,8 +3,9 @@
 import asyncio
 import json
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.contract.harness.dockerd import Dockerd, minimal_image
 from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
+from commonage.engines.containers.daemon.descriptions import MIB
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = [
@@ -90,8 +92,8 @@ async def running(rig: DockerRig, request: StartRequest) -> tuple[Status, dict[s
 
 
 def named(dockerd: Dockerd) -> dict[str, str]:
-    """The ids of all containers that run, by name."""
-    return {one["Names"][0]: one["Id"] for one in dockerd.containers(status=["running"])}
+    """The ids of all containers that run or are paused, by name."""
+    return {one["Names"][0]: one["Id"] for one in dockerd.containers(status=["running", "paused"])}
 
 
 async def waiting(rig: DockerRig, dockerd: Dockerd, seen: frozenset[str] = frozenset()) -> str:
@@ -150,6 +152,43 @@ async def test_a_waiting_container_serves_one_user_and_goes_with_the_session(rig
     assert end.exit_code is not None
     await (await rig.engine()).forget(request.attempt_id)
     assert container not in {one["Id"] for one in dockerd.containers()}
+
+
+async def test_nothing_of_an_image_runs_while_its_container_waits(rig: DockerRig, dockerd: Dockerd) -> None:
+    def described(container: str) -> tuple[bool, int, int]:
+        found = dockerd.ask("GET", f"/containers/{container}/json")
+        limits = found["HostConfig"]
+        return found["State"]["Paused"], limits["Memory"] // MIB, limits["MemorySwap"] // MIB
+
+    def large(owner: str) -> StartRequest:
+        request = session(rig, owner)
+        return replace(request, allocation=replace(request.allocation, memory_mib=1024))
+
+    await running(rig, large("ada"))
+    container = await waiting(rig, dockerd)
+    assert described(container) == (True, 512, 512), "the scheduler counts nothing of it"
+    request = large("bob")
+    await running(rig, request)
+    assert named(dockerd)[f"/commonage-{request.attempt_id}"] == container
+    assert described(container) == (False, 1024, 1024)
+
+
+async def test_clearing_up_leaves_a_session_that_was_waiting_when_containers_were_listed(
+    rig: DockerRig, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(rig, session(rig, "ada"))
+    container = await waiting(rig, dockerd)
+    engine, request = await rig.engine(), session(rig, "bob")
+    list_them = engine._client.containers
+
+    async def list_and_wait(label: str) -> Mapping[str, str]:
+        found = await list_them(label)
+        await running(rig, request)
+        return found
+
+    monkeypatch.setattr(engine._client, "containers", list_and_wait)
+    await engine._clear()
+    assert named(dockerd)[f"/commonage-{request.attempt_id}"] == container
 
 
 async def test_a_session_of_another_tenant_or_size_gets_no_waiting_container(rig: DockerRig, dockerd: Dockerd) -> None:

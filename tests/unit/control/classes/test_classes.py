@@ -426,6 +426,44 @@ async def test_a_student_starts_the_session_again(site: Site, control: Control) 
     assert (first.id == second.id, second.spec.owner) == (False, "ada")
 
 
+async def test_a_session_starts_again_though_the_hub_still_ends_the_one_before(site: Site, control: Control) -> None:
+    hub = Hub(site, control)
+    await put(control, users=["ada"])
+    await site.clock.advance(11 * MINUTE)
+    first = await control.classes.start(ADA, "ml")
+    await control.workloads.stop(ADA, first.id)
+    await site.clock.advance(10)
+    answers = ["ada:ml is already running", "ada:ml is pending stop"]
+
+    async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
+        if answers:
+            raise Conflict(answers.pop(0))
+        await hub.spawn(user, name, options)
+
+    site.hub.spawn = spawn
+    starting = asyncio.create_task(control.classes.start(ADA, "ml"))
+    await site.clock.advance(5)
+    assert (await starting).id != first.id
+
+
+async def test_a_session_that_lives_is_not_asked_for_again(site: Site, control: Control) -> None:
+    Hub(site, control)
+    await put(control, users=["ada"])
+    await site.clock.advance(11 * MINUTE)
+    spec = replace(sessions(site)["ada"].spec, key="another")
+
+    async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
+        raise Conflict("ada:ml is already running")
+
+    site.hub.spawn = spawn
+    number = len(site.hub.asked)
+    starting = asyncio.create_task(control.workloads.start_session_by_hub(spec))
+    await site.clock.advance(5)
+    with pytest.raises(Conflict):
+        await starting
+    assert len(site.hub.asked) == number + 1
+
+
 async def test_a_session_that_ran_out_of_memory_shows_in_its_seat(site: Site, control: Control) -> None:
     Hub(site, control)
     await put(control, users=["ada"], gpus=None)

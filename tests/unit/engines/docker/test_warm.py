@@ -1,6 +1,10 @@
 """Which sessions may start in a container that waits, and what its description leaves out."""
 
+import asyncio
 import json
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,9 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.descriptions import AttemptFolders
 from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker.translate import ContainerContext, container_config
+from commonage.engines.docker.warm.containers import _to_the_end
 from commonage.engines.docker.warm.description import key_of, may_start_warm, warm_config
+from commonage.engines.docker.warm.mounts import _make_place
 from commonage.engines.settings import DockerSettings
 from commonage.engines.settings import Mount as AdminMount
 
@@ -69,3 +75,34 @@ def test_sessions_with_something_of_their_own_start_cold(
     changes: dict[str, Any], mounts: tuple[AdminMount, ...], may: bool
 ) -> None:
     assert may_start_warm(request(**{**SESSION, **changes}), DockerSettings(mounts=mounts)) is may
+
+
+def test_an_image_with_a_pipe_in_the_place_of_the_log_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "run" / "log"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    making = threading.Thread(target=_make_place, args=(os.fsencode(pipe), True), daemon=True)
+    making.start()
+    making.join(20)
+    assert not making.is_alive()
+
+
+@pytest.mark.anyio
+async def test_a_stop_waits_for_mounts_in_progress_whose_descriptors_it_would_close() -> None:
+    begun, may_end, ended = asyncio.Event(), threading.Event(), threading.Event()
+
+    def mount() -> None:
+        assert may_end.wait(20)
+        ended.set()
+
+    async def hand_over() -> None:
+        begun.set()
+        await _to_the_end(asyncio.to_thread(mount))
+
+    launching = asyncio.create_task(hand_over())
+    await begun.wait()
+    launching.cancel()
+    asyncio.get_running_loop().call_later(0.1, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    assert ended.is_set()

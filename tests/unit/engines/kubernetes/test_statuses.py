@@ -9,13 +9,22 @@ from commonage.domain.reasons.attempts import (
     EndedFromOutside,
     EnvironmentFailed,
     EvictedByCluster,
+    KueueStopped,
     NodeLost,
     NodeRestarted,
     PodRefusedByNode,
     PodUnschedulable,
     PreparingInCluster,
 )
-from commonage.engines.kubernetes.statuses import Ended, Running, Surroundings, Waiting, state_of, why_lost
+from commonage.engines.kubernetes.statuses import (
+    Ended,
+    Running,
+    Surroundings,
+    Waiting,
+    state_of,
+    taken_by_kueue,
+    why_lost,
+)
 
 AROUND = Surroundings("node1", "torch", 1_800_000_000.4)
 
@@ -120,3 +129,12 @@ def test_node_is_lost_only_if_the_cluster_is_sure() -> None:
     assert why_lost("node1", silent) is None
     assert isinstance(why_lost("node1", off), NodeLost)
     assert isinstance(why_lost("node1", None), NodeLost)
+
+
+def test_a_pod_that_kueue_took_away_never_ran_only_if_it_was_not_bound() -> None:
+    stopped = {"type": "TerminationTarget", "status": "True", "reason": "StoppedByKueue", "message": "Preempted"}
+    bound = pod(deleted=True, conditions=[stopped])
+    waiting = {**bound, "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}}
+    reasons = [taken_by_kueue(one, "node1") for one in (waiting, bound, pod(deleted=True))]
+    assert reasons == [KueueStopped(error="Preempted"), EvictedByCluster(node="node1", error="Preempted"), None]
+    assert [one is not None and one.never_ran for one in reasons] == [True, False, False]

@@ -141,6 +141,12 @@ def test_label_values_are_valid_and_differ() -> None:
     assert all(len(one) <= 63 and "@" not in one and " " not in one for one in made)
 
 
+def test_no_tenant_has_the_namespace_of_another_whatever_its_name() -> None:
+    settings = KubernetesSettings(namespace="commonage", namespaces="tenant")
+    other = namespace_of("Lab A", settings)
+    assert namespace_of(other.removeprefix("commonage-"), settings) != other
+
+
 def test_volume_of_docker_is_refused() -> None:
     docker = replace(JOB, mounts=(Mount("old", VolumeKind.DOCKER, "old", "/old", writable=True),))
     with pytest.raises(EngineFailure, match="declare it as a folder"):

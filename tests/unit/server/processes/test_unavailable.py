@@ -33,6 +33,13 @@ def test_a_browser_gets_a_page_that_reloads_itself_without_a_script() -> None:
     assert f"default-src 'none'; style-src 'sha256-{digest}'" in headers["Content-Security-Policy"]
 
 
+def test_a_page_of_a_session_speaks_about_the_session() -> None:
+    assert "This session does not answer" in answered(BROWSER.replace(b"/hub/home", b"/session"))[1]
+    made = rules(1234, ["http"])["http"]
+    assert isinstance(made, dict)
+    assert made["middlewares"]["session-unavailable"]["errors"]["query"] == "/session"
+
+
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "text/event-stream"])
 def test_everybody_else_gets_a_problem_document(accept: str) -> None:
     headers, body = answered(f"POST /x HTTP/1.1\r\naccept: {accept}\r\nX-Note: text/html\r\n\r\n".encode())

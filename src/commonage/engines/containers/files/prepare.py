@@ -194,6 +194,7 @@ _FILES = {
         "labextensions/@commonage/session/package.json",
         "labextensions/@commonage/session/static/remoteEntry.js",
         "apps.json",
+        "templates/500.html",
         "start_app.py",
         "desktop.sh",
     ),

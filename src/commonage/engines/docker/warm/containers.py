@@ -2,7 +2,7 @@
 
 Only speed depends on this: whatever fails here, the session gets a container of its own. Each is used once, by one
 attempt, and is removed with it. They are made one at a time, while no session is starting, for the kinds of session
-that were started last. The control plane's end of each socket keeps its container waiting: they end with it.
+that were started last. A container that waits is paused: no program of its image runs while nobody is charged for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ from commonage.files.safe_path import SafePath
 _log = logging.getLogger(__name__)
 _COMES_WITHIN_S = 300.0  # on a busy machine, with the CPU weight of a small request
 _ANSWERS_WITHIN_S = 10.0
+_WAITING_MEMORY = 512 * 2**20
+"""Limit of its memory until a session gets it: the scheduler does not count it."""
 _FAILURES_MAX = 3
 _LOOK_S = 0.5
 _KINDS_MAX = 16
@@ -112,12 +114,14 @@ class WarmContainers:
     async def _hand_over(self, kind: _KindOfSession, container: _Container, wish: StartWarm) -> bool:
         try:
             await self._client.rename(container.id, container_name(wish.attempt_id))
-            await self._in_thread(lambda: mount_in(container.namespace, wish.folders))
+            await self._client.limit_memory(container.id, kind.config["HostConfig"]["Memory"])
+            await self._client.unpause(container.id)
+            await _to_the_end(self._in_thread(lambda: mount_in(container.namespace, wish.folders)))
             container.writer.write(json.dumps(wish.ask).encode() + b"\n")
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
                 answer = await container.reader.readline()
             refused = json.loads(answer).get("refused", "") if answer else "it ended"
-        except (OSError, ValueError, AttributeError, EngineFailure) as error:
+        except (OSError, ValueError, AttributeError, RecursionError, EngineFailure) as error:
             refused = str(error) or type(error).__name__
         except asyncio.CancelledError:
             self._forget(container)  # with the link closed it either has the request, or ends
@@ -127,7 +131,7 @@ class WarmContainers:
             self._forget(container)
             return True
         kind.failures += 1
-        _log.warning("%s starts cold, because a warm container did not take it: %s", wish.attempt_id, refused)
+        _log.warning("%s starts cold, because a warm container did not take it: %.300r", wish.attempt_id, refused)
         await self._discard(container)
         # It may have started while it was removed. Then it must not start again.
         return await self._in_thread(wish.has_started)
@@ -182,9 +186,9 @@ class WarmContainers:
                 await self._in_thread(lambda: give(SafePath(place) / "link", self._owner))
                 host = config["HostConfig"]
                 link = bind(str(place), _INSIDE, writable=False)
-                made = await self._client.create(
-                    name, {**config, "HostConfig": {**host, "Mounts": [*host["Mounts"], link]}}
-                )
+                limit = min(host["Memory"], _WAITING_MEMORY)
+                own = {"Mounts": [*host["Mounts"], link], "Memory": limit, "MemorySwap": limit}
+                made = await self._client.create(name, {**config, "HostConfig": {**host, **own}})
                 if made is None:
                     raise EngineFailure(f"there is a container {name} already", retryable=True)
                 await self._client.start(made)
@@ -192,6 +196,7 @@ class WarmContainers:
                     reader, writer = await linked
             finally:
                 server.close()
+            await self._client.pause(made)
             return _Container(made, name, await self._namespace(made), reader, writer)
         except BaseException:
             self._names.discard(name)
@@ -221,3 +226,13 @@ class WarmContainers:
         self._names.discard(container.name)
         container.writer.close()
         os.close(container.namespace)
+
+
+async def _to_the_end(work: Awaitable[None]) -> None:
+    """Wait for work in a thread also if cancelled: its descriptors must stay open, or it would mount other folders."""
+    doing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        raise

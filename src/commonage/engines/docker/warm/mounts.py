@@ -90,7 +90,8 @@ def _make_place(target: bytes, is_file: bool) -> None:
     for end in range(2, len(parts) + (not is_file)):
         _libc.mkdir(b"/".join(parts[:end]), 0o755)
     if is_file:
-        made = _libc.open(target, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # Only a new file is opened: to open a pipe that an image has there would wait for ever.
+        made = _libc.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if made >= 0:
             os.close(made)
 

@@ -30,17 +30,29 @@ _MAX_WAITING = 256 * 1024
 _ENDS_WITHIN_S = 15.0
 _GONE = (400, 404, 409)
 
-_BEGIN: Final = (
-    f"""
-export {MARK}="$1"
+_BEGIN: Final = f"""
+mark=$1 end=$5
 [ "$2" = 0 ] || stty rows "$2" cols "$3" 2>/dev/null
 [ -z "$4" ] || export TERM="$4"
-shift 4
-# As entry.sh does.
-[ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${{PYTHONPATH:+:$PYTHONPATH}}"
-"""
-    + SHELL
+shift 5
+trap : INT QUIT
+(
+  export {MARK}="$mark"
+  # As the Pod's first program does.
+  [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${{PYTHONPATH:+:$PYTHONPATH}}"
+{SHELL}
 )
+code=$?
+exec /bin/sh -c "$end" "$0" "{MARK}=$mark" "$code"
+"""
+_END: Final = f"""
+trap "exit $2" EXIT
+{END_MARKED}
+"""
+"""Ends processes that the command left: the node keeps the stream open while one holds the output.
+
+It needs a shell of its own, because after a signal `read` in busybox's shell may never return.
+"""
 
 
 class PodExecs:
@@ -63,7 +75,7 @@ class PodExecs:
             raise not_running(attempt_id)
         mark = new_mark()
         size = (str(terminal.rows), str(terminal.columns), terminal.kind) if terminal is not None else ("0", "0", "")
-        arguments = ["/bin/sh", "-c", _BEGIN, NAME, mark, *size, *command]
+        arguments = ["/bin/sh", "-c", _BEGIN, NAME, mark, *size, _END, *command]
         try:
             opened = await start(self._connections, container, arguments, has_terminal=terminal is not None)
         except ChannelRefused as error:

@@ -55,7 +55,7 @@ def waiting_reason(pod: Manifest) -> Reason | None:
     return WaitingForKueue(queue=str((pod["metadata"].get("labels") or {}).get(QUEUE, "")))
 
 
-def stop_reason(status: Mapping[str, Any]) -> Reason | None:
+def stop_reason(status: Mapping[str, Any]) -> KueueStopped | None:
     """Why Kueue deletes the pod of this status; None if it does not."""
     for one in status.get("conditions") or ():
         if one.get("type") == "TerminationTarget" and one.get("status") == "True" and one.get("reason") == _STOPPED:

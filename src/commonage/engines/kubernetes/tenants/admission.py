@@ -21,6 +21,14 @@ _CONTAINERS = (
     "dyn(object.spec.containers) + dyn(object.spec.?initContainers.orValue([]))"
     " + dyn(object.spec.?ephemeralContainers.orValue([]))"
 )
+# As Pod Security's `restricted`, which a namespace with declared folders cannot have.
+_SELINUX_TYPES = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"]
+_SYSCTLS = [
+    "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
+]  # fmt: skip
 _DEFAULT_TOLERATIONS = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
 
 
@@ -63,17 +71,28 @@ def _placement(settings: KubernetesPolicySettings) -> Policy:
         " || has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity)"
         f" || object.spec.?tolerations.orValue([]).exists(t, !(t.?key.orValue('') in {_cel(_DEFAULT_TOLERATIONS)}))"
     )
+    # A pod behind a scheduling gate can be given a selector or affinity later, and any pod a toleration.
+    same = "oldObject != null && " + " && ".join(
+        f"dyn(object.spec).?{one}.orValue({empty}) == dyn(oldObject.spec).?{one}.orValue({empty})"
+        for one, empty in (("nodeSelector", "{}"), ("affinity.?nodeAffinity", "{}"), ("tolerations", "[]"))
+    )
+    # Kueue opens its gates so.
+    by_controller = (
+        "oldObject != null && request.userInfo.username.startsWith('system:serviceaccount:')"
+        " && !request.userInfo.username.startsWith('system:serviceaccount:' + request.namespace + ':')"
+    )
     return Policy(
         "placement",
         "CommonagePlacement",
-        (("", "v1", ("pods",), ("CREATE",)),),
+        (("", "v1", ("pods",), ("CREATE", "UPDATE")),),
         (
             Rule(
-                f"request.userInfo.username == {_cel(settings.user)} || !variables.choosesNode",
+                f"request.userInfo.username == {_cel(settings.user)} || !variables.choosesNode"
+                " || variables.isSame || variables.isByController",
                 "Only Commonage places pods here. Remove nodeName, nodeSelector, node affinity and tolerations.",
             ),
         ),
-        (("choosesNode", chosen),),
+        (("choosesNode", chosen), ("isSame", same), ("isByController", by_controller)),
     )
 
 
@@ -108,6 +127,10 @@ def _pods(settings: KubernetesPolicySettings) -> Policy:
     volumes = "object.spec.?volumes.orValue([])"
     add = "c.?securityContext.?capabilities.?add.orValue([])"
     profiles = "['RuntimeDefault', 'Localhost']"
+    contexts = (
+        "[dyn(object.spec).?securityContext.orValue({})]"
+        " + variables.containers.map(c, c.?securityContext.orValue({}))"
+    )
     declared = f" Declared are: {', '.join(folders)}." if folders else ""
     return Policy(
         "pods",
@@ -127,6 +150,12 @@ def _pods(settings: KubernetesPolicySettings) -> Policy:
                 f"{volumes}.all(v, !has(v.hostPath) || {_cel(folders)}.exists(f,"
                 " v.hostPath.path == f || v.hostPath.path.startsWith(f + '/')))",
                 f"A pod cannot mount folders of the node that the admin did not declare.{declared}",
+            ),
+            # Below a declared folder are other users' files, and links that users make, which the node follows.
+            Rule(
+                f"request.operation == 'UPDATE' || request.userInfo.username == {_cel(settings.user)}"
+                f" || {volumes}.all(v, !has(v.hostPath))",
+                "Only Commonage mounts folders of the node here. Use a claim.",
             ),
             # Mounted with mapped ids, a folder of the node would belong to root in the pod.
             Rule(
@@ -164,11 +193,39 @@ def _pods(settings: KubernetesPolicySettings) -> Policy:
             Rule(
                 "object.spec.?automountServiceAccountToken.orValue(true) == false && "
                 f"{volumes}.all(v, !has(v.projected) || v.projected.?sources.orValue([]).all(s,"
-                " !has(s.serviceAccountToken)))",
+                " !has(s.serviceAccountToken) && !has(s.podCertificate)))",
                 "Users' programs get no access to the cluster. Set automountServiceAccountToken: false.",
             ),
+            Rule(
+                "variables.hasOwnUsers || variables.containers.all(c,"
+                " c.?securityContext.?capabilities.?drop.orValue([]).exists(k, k == 'ALL'))",
+                "Drop the capabilities ALL, or set hostUsers: false where the tenant may run as root.",
+            ),
+            Rule(
+                "variables.contexts.all(s, s.?appArmorProfile.?type.orValue('RuntimeDefault')"
+                f" in {profiles} && s.?procMount.orValue('Default') == 'Default'"
+                f" && s.?seLinuxOptions.?type.orValue('') in {_cel(_SELINUX_TYPES)}"
+                " && s.?seLinuxOptions.?user.orValue('') == '' && s.?seLinuxOptions.?role.orValue('') == ''"
+                " && !s.?windowsOptions.?hostProcess.orValue(false))",
+                "A pod keeps the node's protection. Remove appArmorProfile, seLinuxOptions, procMount and hostProcess.",
+            ),
+            Rule(
+                f"dyn(object.spec).?securityContext.?sysctls.orValue([]).all(s, s.name in {_cel(_SYSCTLS)})",
+                "The pod sets kernel parameters that are not allowed here. Remove them from sysctls.",
+            ),
+            # The kubelet would connect there, past the tenant's firewall.
+            Rule(
+                "variables.containers.all(c, [c.?livenessProbe, c.?readinessProbe, c.?startupProbe,"
+                " c.?lifecycle.?postStart, c.?lifecycle.?preStop].all(p,"
+                " p.?httpGet.?host.orValue('') == '' && p.?tcpSocket.?host.orValue('') == ''))",
+                "Probes and hooks reach only their own pod. Remove host.",
+            ),
         ),
-        (("containers", _CONTAINERS), ("hasOwnUsers", "object.spec.?hostUsers.orValue(true) == false")),
+        (
+            ("containers", _CONTAINERS),
+            ("contexts", contexts),
+            ("hasOwnUsers", "object.spec.?hostUsers.orValue(true) == false"),
+        ),
     )
 
 

@@ -139,6 +139,7 @@ if os.environ.get("COMMONAGE_WORKLOAD_ID"):
     os.environ.setdefault("PYTHONSTARTUP", os.path.join(_HERE, "startup.py"))
     c = get_config()  # type: ignore[name-defined] # noqa: F821 - Jupyter provides it
     c.ServerApp.jpserver_extensions.update({"commonage_session": True, "commonage_server": True})
+    c.ServerApp.extra_template_paths.append(os.path.join(_HERE, "templates"))
     c.LabServerApp.extra_labextensions_path.append(os.path.join(_HERE, "labextensions"))
 
 # Other programs of Jupyter in the session read this file, too.
