@@ -211,7 +211,8 @@ def _merged(base: Document, change: Document) -> Document:
     merged = copy.deepcopy(base)
     for key, value in change.items():
         before = merged.get(key)
-        merged[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+        both = isinstance(before, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(_mapping(before), _mapping(value)) if both else value
     return merged
 
 
