@@ -1,7 +1,8 @@
 #!/usr/bin/env python
-"""Writes deploy/kustomize/base from the defaults of the Helm chart.
+"""Writes what is made of something else: rules of the Helm chart's roles from the table of rights, and
+deploy/kustomize/base from the defaults of the chart.
 
-With --check it writes nothing, and ends with status 1 if the base is out of date; tests/unit/deploy compares the two.
+With --check it writes nothing, and ends with status 1 if a file is out of date; tests/unit/deploy compares the two.
 """
 
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 import helm_python
 import yaml
+
+from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rules
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "commonage"
@@ -36,12 +39,21 @@ def base() -> dict[str, str]:
             _say_kustomize(one)
         if manifests:
             files[name] = NOTE + yaml.safe_dump_all(manifests, sort_keys=False, width=1000)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    files["namespace.yaml"] = NOTE + yaml.safe_dump(namespace, sort_keys=False)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": sorted(files),
     }
     return {**files, "kustomization.yaml": NOTE + yaml.safe_dump(kustomization, sort_keys=False)}
+
+
+def rules_files() -> dict[Path, str]:
+    """The rules of the control plane's roles, for the chart."""
+    made = {"cluster-rules.yaml": cluster_reads(), "workload-rules.yaml": rules(Reach.TENANTS)}
+    note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
+    return {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
 
 
 def _say_kustomize(value: Any) -> None:
@@ -57,6 +69,13 @@ def _say_kustomize(value: Any) -> None:
 
 
 def main() -> int:
+    of_roles = rules_files()
+    if "--check" in sys.argv:
+        if any(not path.exists() or path.read_text() != text for path, text in of_roles.items()):
+            return 1
+    else:
+        for path, text in of_roles.items():
+            path.write_text(text)
     wanted = base()
     there = {path.name: path.read_text() for path in BASE.glob("*.yaml")}
     if "--check" in sys.argv:

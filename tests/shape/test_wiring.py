@@ -13,6 +13,7 @@ RECORDS = {
     "engines/kubernetes/run.py": "engines/kubernetes",
     "engines/process/run.py": "engines/process",
     "testing/fakes/run.py": "testing",  # FakeRun: what the fake engine plays
+    "testing/fakes/kubernetes/containers.py": "testing/fakes/kubernetes",
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }
 """Modules whose classes are plain data that a whole package keeps, and that package."""

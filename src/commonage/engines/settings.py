@@ -206,7 +206,7 @@ class KubernetesPolicySettings:
     `host_folders`: folders of the nodes that pods may mount. `seccomp`: a profile on the nodes; empty: the runtime's.
     `internet`: pods reach addresses outside `closed_networks`. `node_networks`: the nodes' addresses, never reached.
     `open_networks`: networks within `closed_networks` that pods reach, for example a license server. `platform_ports`:
-    ports of hub and control plane. `gpu_resources`: extended resources of which each means a whole GPU.
+    ports of proxy and workload gateway. `gpu_resources`: extended resources of which each means a whole GPU.
     """
 
     installation: str
@@ -230,7 +230,7 @@ class KubernetesPolicySettings:
     )
     node_networks: tuple[str, ...] = ()
     open_networks: tuple[str, ...] = ()
-    platform_ports: tuple[int, ...] = (8000, 8081)
+    platform_ports: tuple[int, ...] = (8000, 8084)
     gpu_resources: tuple[str, ...] = ()
 
     @property

@@ -24,8 +24,8 @@ from tornado import web
 from tornado.log import app_log
 
 from commonage.hub import scopes
-from commonage.hub.proxy_rules import ProxyRules
-from commonage.wire.hub import API_PATH, HUB_RULES_PATH
+from commonage.hub.proxy_rules import ProxyRules, ProxyRulesReady
+from commonage.wire.hub import API_PATH, HUB_READY_PATH, HUB_RULES_PATH
 
 _REFUSAL = (
     f"A token cannot make another one here. Send POST {API_PATH}/tokens, whose tokens last no longer and may do no "
@@ -131,6 +131,7 @@ class CommonageHub(JupyterHub):
         super().init_handlers()
         if self.proxy.serves_rules:
             self.handlers.insert(0, (HUB_RULES_PATH, ProxyRules, {"proxy": self.proxy}))
+            self.handlers.insert(0, (HUB_READY_PATH, ProxyRulesReady, {"proxy": self.proxy}))
 
     async def init_users(self) -> None:
         """Called once, before the first request is served."""

@@ -228,6 +228,8 @@ def _configure_sessions(c: Config, settings: HubSettings, secrets: Path) -> None
     c.JupyterHub.allow_named_servers = True
     c.JupyterHub.concurrent_spawn_limit = 0  # no limit: the queue is the control plane's
     c.CommonageSpawner.api_url = f"{settings.control_url}{API_PATH}"
+    c.CommonageSpawner.sessions_api_url = f"{settings.gateway_url or settings.control_url}{API_PATH}"
+    c.CommonageSpawner.hub_connect_url = settings.gateway_url
     c.CommonageSpawner.api_token_file = str(secrets / "spawner_token")
     c.CommonageSpawner.server_token_scopes = scopes.SESSION_SCOPES
     # Waiting in the queue is no failure: the control plane limits how long a session may wait, so the

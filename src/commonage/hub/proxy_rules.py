@@ -28,3 +28,15 @@ class ProxyRules(RequestHandler):
             return
         self.set_header("Content-Type", "application/json")
         self.write(rules)  # tornado adds the tag, and answers 304
+
+
+class ProxyRulesReady(RequestHandler):
+    """For the readiness probe, which has no token."""
+
+    def initialize(self, proxy: GuardedProxy) -> None:
+        self._proxy = proxy
+
+    def _log(self) -> None: ...
+
+    def get(self) -> None:
+        self.set_status(503 if self._proxy.served_rules() is None else 200)

@@ -37,6 +37,7 @@ _clients: dict[str, AsyncClient] = {}  # one for all spawners of this hub, by th
 
 class CommonageSpawner(Spawner):
     api_url = Unicode(help="Where the control plane's API answers.").tag(config=True)
+    sessions_api_url = Unicode(help="Where sessions reach that API.").tag(config=True)
     api_token_file = Unicode(help="File with the token by which the hub may act for its users.").tag(config=True)
     session_ip = Unicode("127.0.0.1", help="Address that a session listens on, inside where it runs.").tag(config=True)
 
@@ -295,7 +296,7 @@ class CommonageSpawner(Spawner):
             raise _Refused(str(error), reason="invalid-input") from error
         environment = {name: str(value) for name, value in self.get_env().items() if value is not None}
         environment["JUPYTERHUB_SERVICE_URL"] = f"http://{self.session_ip}:{{port}}{self.server.base_url}"
-        environment["COMMONAGE_URL"] = self.api_url
+        environment["COMMONAGE_URL"] = self.sessions_api_url
         fields = {
             "kind": "session",
             "name": self.name,  # "" for the default one; with no command, it runs the environment's own Jupyter server

@@ -24,6 +24,8 @@ OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
 # Where hub and control plane serve their part of the proxy's rules to a proxy that shares no folder with them.
 HUB_RULES_PATH = "/hub/proxy-rules"
 CONTROL_RULES_PATH = "/proxy-rules"
+# For probes: the hub answers 200 there once it serves its rules, 503 before.
+HUB_READY_PATH = f"{HUB_RULES_PATH}/ready"
 # The documentation that the server itself serves.
 DOCS_PATH = f"{PORTAL_PATH}docs/"
 
@@ -45,7 +47,8 @@ class HubSettings(BaseModel):
         "", description="Origin of sessions: https://*.hub.example.org; empty if they share `public_url`."
     )
     hub_url: str = Field(description="URL at which the hub listens, also for sessions.")
-    hub_connect_url: str | None = Field(None, description="URL at which sessions on other nodes reach the hub.")
+    hub_connect_url: str | None = Field(None, description="URL at which proxy and control plane reach the hub.")
+    gateway_url: str | None = Field(None, description="URL at which sessions reach the APIs of hub and control plane.")
     control_url: str = Field(description="URL at which the control plane listens.")
     proxy_api_url: str = Field(description="URL of traefik's API, for the hub only.")
     entry_points: list[str] = Field(["http"], description="Names of traefik's entry points for users.")

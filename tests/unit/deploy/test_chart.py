@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from commonage.engines.kubernetes.doctor import MEASURING, RIGHTS
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
 from commonage.server.secrets import read_given_secrets
@@ -151,6 +152,42 @@ def test_a_missing_database_is_named(kustomize: ModuleType) -> None:
 def test_the_kustomize_base_is_the_chart(kustomize: ModuleType) -> None:
     there = {path.name: path.read_text() for path in kustomize.BASE.glob("*.yaml")}
     assert there == kustomize.base(), "run scripts/kustomize.py"
+
+
+def test_the_rules_of_the_roles_are_those_of_the_table(kustomize: ModuleType) -> None:
+    for path, text in kustomize.rules_files().items():
+        assert path.read_text() == text, "run scripts/kustomize.py"
+
+
+def test_the_control_plane_has_the_rights_that_the_engine_needs(kustomize: ModuleType) -> None:
+    roles = {one["kind"]: one["rules"] for one in kustomize.rendered({})["rbac.yaml"] if "rules" in one}
+
+    def may(verb: str, group: str, resource: str, kind: str) -> bool:
+        return any(
+            verb in rule["verbs"] and group in rule["apiGroups"] and resource in rule["resources"]
+            for rule in roles[kind]
+        )
+
+    missing = [one for one in RIGHTS if not may(one[0], one[1], one[2], "Role" if one[3] else "ClusterRole")]
+    assert missing == []
+    # It changes nothing outside the namespace of its Pods.
+    assert {verb for rule in roles["ClusterRole"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert not may(*MEASURING[:3], "ClusterRole")
+
+
+def test_pods_of_workloads_end_no_others_and_reach_the_gateway(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered({}, "physics")
+    settings = tomllib.loads(rendered["settings.yaml"][0]["data"]["commonage.toml"])
+    [priority] = [one for one in rendered["workloads.yaml"] if one["kind"] == "PriorityClass"]
+    assert priority["preemptionPolicy"] == "Never"
+    assert settings["kubernetes_priority_class"] == priority["metadata"]["name"]
+    [namespace] = [one for one in rendered["workloads.yaml"] if one["kind"] == "Namespace"]
+    assert settings["kubernetes_namespace"] == namespace["metadata"]["name"] == "physics-workloads"
+    [gateway] = [
+        one for one in rendered["control.yaml"] if one["kind"] == "Service" and "gateway" in one["metadata"]["name"]
+    ]
+    host = f"{gateway['metadata']['name']}.{gateway['metadata']['namespace']}.svc.cluster.local"
+    assert settings["gateway_url"] == f"http://{host}"
 
 
 @pytest.mark.parametrize("stage", ["staging", "production"])

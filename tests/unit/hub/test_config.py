@@ -40,6 +40,14 @@ def test_sessions_outlive_the_hub_and_hub_limits_no_starts(settings: HubSettings
     assert c.TraefikFileProviderProxy.should_start is False
     assert c.CommonageSpawner.start_timeout > 30 * 24 * 3600
     assert c.CommonageSpawner.api_url == "http://127.0.0.1:8082/services/commonage/api/v1"
+    assert c.CommonageSpawner.sessions_api_url == c.CommonageSpawner.api_url
+
+
+def test_sessions_elsewhere_reach_hub_and_control_plane_by_the_gateway_alone(settings: HubSettings) -> None:
+    c = configured(settings.model_copy(update={"gateway_url": "http://gateway"}))
+    assert c.CommonageSpawner.hub_connect_url == "http://gateway"
+    assert c.CommonageSpawner.sessions_api_url == "http://gateway/services/commonage/api/v1"
+    assert c.CommonageSpawner.api_url == "http://127.0.0.1:8082/services/commonage/api/v1"
 
 
 def test_shared_passwords_are_the_default(settings: HubSettings) -> None:

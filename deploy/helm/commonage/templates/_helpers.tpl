@@ -32,6 +32,19 @@ app.kubernetes.io/component: {{ .part }}
 {{ include "commonage.name" .root }}-{{ .part }}.{{ .root.Release.Namespace }}.svc.cluster.local
 {{- end -}}
 
+{{- define "commonage.workloads" -}}
+{{- default (printf "%s-workloads" (default "default" .Release.Namespace)) .Values.workloads.namespace -}}
+{{- end -}}
+
+{{- /* Objects of the cluster have no namespace, so their names say whose they are. */ -}}
+{{- define "commonage.clusterName" -}}
+{{ default "default" .Release.Namespace }}-{{ include "commonage.name" . }}
+{{- end -}}
+
+{{- define "commonage.priorityClass" -}}
+{{- default (include "commonage.clusterName" .) .Values.workloads.priorityClassName -}}
+{{- end -}}
+
 {{- define "commonage.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 1000

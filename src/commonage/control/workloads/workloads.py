@@ -195,7 +195,8 @@ class Workloads:
     async def start_session_by_hub(self, spec: Spec) -> Workload:
         """Have the hub start the session, and wait for its spawner to submit it under the same key.
 
-        While the hub has not seen the end of the session before, it refuses, and is asked again. Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
+        While the hub has not seen the end of the session before, it refuses, and is asked again. Raises Conflict,
+        InvalidInput and NotFound from the hub, and Unavailable.
         """
         key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
         request = spec.request

@@ -29,6 +29,7 @@ CONTAINER = "main"
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_NO_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 ENTRY = """\
@@ -270,11 +271,9 @@ def home_source(request: StartRequest, settings: KubernetesSettings) -> Manifest
 
 
 def _places(request: StartRequest) -> list[tuple[str, str]]:
-    """Key and path of each of our files."""
-    return [
-        (place.removeprefix(f"{INJECTED_INSIDE}/").replace("/", "."), place.removeprefix(f"{INJECTED_INSIDE}/"))
-        for _, place, _ in files_of(request)
-    ]
+    """Key and path of each of our files. A key has letters, digits, and a few signs."""
+    paths = [place.removeprefix(f"{INJECTED_INSIDE}/") for _, place, _ in files_of(request)]
+    return [(_NO_KEY.sub("_", path.replace("/", ".")), path) for path in paths]
 
 
 def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None:

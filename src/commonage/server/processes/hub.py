@@ -112,6 +112,7 @@ def hub_child(plan: HubPlan) -> Child:
         session_origin=plan.session_origin,
         hub_url=f"http://{in_url(plan.inner_bind)}:{plan.hub_port}",
         hub_connect_url=plan.hub_url if plan.is_remote else None,
+        gateway_url=settings.gateway_url if plan.is_remote else None,
         control_url=plan.control_url,
         proxy_api_url=plan.proxy_api_url,
         entry_points=list(plan.addresses),

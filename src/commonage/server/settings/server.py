@@ -125,7 +125,7 @@ class ServerSettings(BaseModel):
     )
     hub_url: Url = setting(
         None,
-        "Where control plane, proxy and sessions reach JupyterHub. Only with `children = remote`.",
+        "Where control plane and proxy reach JupyterHub. Only with `children = remote`.",
         "an address like http://commonage-hub:8082",
     )
     proxy_api_url: Url = setting(
@@ -147,6 +147,11 @@ class ServerSettings(BaseModel):
         0,
         "Port at which workloads in other pods reach the APIs of hub and control plane. Only with `children = remote`; "
         "0 opens none.",
+    )
+    gateway_url: Url = setting(
+        None,
+        "Where workloads in other pods reach the port `gateway_port`. Default: they reach neither hub nor API.",
+        "an address like http://commonage-gateway",
     )
     secrets_dir: OptionalPath = setting(
         None,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,9 @@ def test_volume_of_docker_is_refused() -> None:
     docker = replace(JOB, mounts=(Mount("old", VolumeKind.DOCKER, "old", "/old", writable=True),))
     with pytest.raises(EngineFailure, match="declare it as a folder"):
         pod_of(docker, program(docker), context_of(docker, KubernetesSettings()), KubernetesSettings())
+
+
+def test_the_keys_of_a_config_map_are_those_that_a_cluster_accepts() -> None:
+    made = config_map_of(SESSION, PodContext("lab", "commonage", {"emptyDir": {}}))
+    assert made is not None
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in made["data"])

@@ -128,8 +128,7 @@ def _pods(settings: KubernetesPolicySettings) -> Policy:
     add = "c.?securityContext.?capabilities.?add.orValue([])"
     profiles = "['RuntimeDefault', 'Localhost']"
     contexts = (
-        "[dyn(object.spec).?securityContext.orValue({})]"
-        " + variables.containers.map(c, c.?securityContext.orValue({}))"
+        "[dyn(object.spec).?securityContext.orValue({})] + variables.containers.map(c, c.?securityContext.orValue({}))"
     )
     declared = f" Declared are: {', '.join(folders)}." if folders else ""
     return Policy(

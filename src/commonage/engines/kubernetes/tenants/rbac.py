@@ -15,7 +15,8 @@ from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.names import metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
-_API = "rbac.authorization.k8s.io/v1"
+_RBAC = "rbac.authorization.k8s.io"
+_API = f"{_RBAC}/v1"
 BOUND_ROLE = "TENANT"  # stands in the table for the name of the role of the tenants' namespaces
 
 
@@ -63,10 +64,8 @@ GRANTS = (
     Grant(_C, "", "nodes", "get list watch", "Capacity, labels, taints and conditions of nodes."),
     Grant(_C, "", "pods", "list watch", "What pods of others request of a node."),
     Grant(_C, "", "namespaces", "create delete get list patch watch", "A namespace for each tenant."),
-    Grant(_C, _API.partition("/")[0], "rolebindings", "create delete get list patch", "Access to new namespaces."),
-    Grant(
-        _C, _API.partition("/")[0], "clusterroles", "bind", "It gives itself this role, and no other.", (BOUND_ROLE,)
-    ),
+    Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces."),
+    Grant(_C, _RBAC, "clusterroles", "bind", "It gives itself this role, and no other.", (BOUND_ROLE,)),
     Grant(_C, "storage.k8s.io", "storageclasses", "get list watch", "Whether claims of a class can grow."),
     Grant(_C, "resource.k8s.io", "deviceclasses", "get list watch", "The GPUs that drivers offer."),
     Grant(_C, "resource.k8s.io", "resourceslices", "get list watch", "The devices of each node."),
@@ -120,8 +119,24 @@ def _role(name: str, reach: Reach, settings: KubernetesPolicySettings) -> Manife
     }
 
 
+def rules(reach: Reach) -> list[Manifest]:
+    """The rules of a role, for an installation with one namespace for all tenants."""
+    return [_plain_rule(grant) for grant in GRANTS if grant.reach is reach]
+
+
+def cluster_reads() -> list[Manifest]:
+    """The rules for the cluster of an installation that makes no namespaces."""
+    reads = ("get", "list", "watch")
+    found = [rule for rule in rules(Reach.CLUSTER) if rule["apiGroups"] != [_RBAC]]
+    return [{**rule, "verbs": [verb for verb in rule["verbs"] if verb in reads]} for rule in found]
+
+
+def _plain_rule(grant: Grant) -> Manifest:
+    return {"apiGroups": [grant.group], "resources": [grant.resource], "verbs": grant.verbs.split()}
+
+
 def _rule(grant: Grant, settings: KubernetesPolicySettings) -> Manifest:
-    rule: Manifest = {"apiGroups": [grant.group], "resources": [grant.resource], "verbs": grant.verbs.split()}
+    rule = _plain_rule(grant)
     if grant.names:
         rule["resourceNames"] = [tenant_role_name(settings) if name == BOUND_ROLE else name for name in grant.names]
     return rule
