@@ -76,6 +76,7 @@ COMMANDS: dict[str, Row] = {
     "apply": Row("commonage.cli.resources.apply:apply", "Put files of resources in force.", PLATFORM),
     "diff": Row("commonage.cli.resources.apply:diff", "Compare the server with files of resources.", PLATFORM),
     "export": Row("commonage.cli.resources.apply:export", "Print all resources as a file.", PLATFORM),
+    "profiles": Row("commonage.cli.resources.profiles:profiles", "Import launch profiles of KubeSpawner.", PLATFORM),
     "resource": Row("commonage.cli.resources.resource:resource", "List, set and delete resources.", PLATFORM),
     "gitops": Row("commonage.cli.resources.gitops:gitops", "Keep resources as a git branch declares them.", PLATFORM),
     "up": Row("commonage.server.commands.server:up", "Start the server.", SERVER),

@@ -41,6 +41,7 @@ from commonage.domain.images import (
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.offboarding import Offboarding, Wanted
+from commonage.domain.profiles import Profile
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import QuotaUse
 from commonage.domain.requests import Request
@@ -110,6 +111,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     environments.KernelContentsOut: Description((Kernel,), hidden="prefix"),
     environments.PackageOut: Description((Package,)),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
+    environments.ProfileChoice: Description((Profile,), own="cpus on", hidden="cpus_milli labels tenants order"),
     environments.SizeChoice: Description((GpuChoice,)),
     environments.TenantChoice: Description(
         (Tenant,), hidden="weight quota sites environments max_workloads members site_policy idle own_packages"

@@ -72,7 +72,13 @@ def apply(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool,
     Example:
       commonage apply tenants.commonage.yml volumes.commonage.yml
     """
-    documents = read_paths(files)
+    put_in_force(server, read_paths(files), prune=prune, take_over=take_over, yes=yes, as_json=as_json)
+
+
+def put_in_force(
+    server: Server, documents: Sequence[Located], *, prune: bool, take_over: bool, yes: bool, as_json: bool
+) -> None:
+    """Plan the documents, ask for consent where it is needed, and apply them."""
     ask = _ask(documents, prune, take_over)
     with connect(server) as client, _places(documents):
         planned = client.plan(ask)

@@ -47,7 +47,7 @@ def read_paths(paths: Sequence[Path]) -> list[Located]:
             raise Failure(f"{path} contains no file whose name ends in {SUFFIX}", MISUSED)
         for file in files:
             try:
-                found += read_text(_text(file), str(file))
+                found += read_text(text_of(file), str(file))
             except InvalidFile as error:
                 raise Failure(str(error), MISUSED) from None
     if not found:
@@ -56,7 +56,8 @@ def read_paths(paths: Sequence[Path]) -> list[Located]:
     return found
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file. Raises Failure."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise Failure(f"{path} is larger than 1 MiB, which is too large for a file of resources", MISUSED)
