@@ -12,10 +12,11 @@ from commonage.server.processes.children import Child, ChildFailed
 from commonage.server.processes.components import (
     ComponentError,
     ExternalComponent,
-    check_ports,
+    check_places,
     run_component,
     write_components,
 )
+from commonage.server.settings.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -122,4 +123,4 @@ async def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(ComponentError, match="Restart the control plane, which writes it"):
         await run_component("hub", tmp_path, asyncio.Event())
     with pytest.raises(ComponentError, match="Set hub_port, which is 0 now"):
-        check_ports({"port": 8000, "hub_port": 0})
+        check_places(Settings(children="external", control_port=8081, hub_port=0, proxy_api_port=8083))

@@ -139,7 +139,7 @@ async def test_agent_says_why_it_cannot_start(appliance: Appliance) -> None:
     appliance.join()
     (appliance.data / "site" / "network.json").write_text('{"ports": []}')
     for settings, part in (
-        ({"ENGINE": "podman"}, "takes process, docker or swarm"),
+        ({"ENGINE": "podman"}, "takes process, docker, swarm or kubernetes"),
         ({"ENGINE": "docker", "GPUS": "none", "DOCKER_URL": "unix:///nonexistent.sock"}, "unix:///nonexistent.sock"),
         ({"ENGINE": "process", "GPUS": "nvml"}, "install the NVIDIA driver"),
     ):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.agent.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
-from tests.contract.engines.docker.test_firewall import mapping as mapping_of_users
+from tests.contract.engines.docker.conftest import mapping as mapping_of_users
 from tests.contract.harness.agents import AgentProgram, make_config
 from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
