@@ -312,7 +312,7 @@ local task = object({
     CapabilityAdd = list(text(table.unpack(cap_names))), Ulimits = no_core, Init = word("true"), Mounts = list(mount),
   }, {Env = texts, Dir = text(), Hostname = text("[%w-]+"), StopSignal = text("SIGTERM"), StopGracePeriod = count(0),
     Configs = files("Config", "/run/commonage/" .. FILE, "/run/commonage/python/" .. FILE, "/run/commonage/jupyter/" .. FILE,
-      "/run/commonage/jupyter/labconfig/" .. FILE,
+      "/run/commonage/jupyter/labconfig/" .. FILE, "/run/commonage/jupyter/templates/" .. FILE,
       "/run/commonage/jupyter/labextensions/@commonage/session/" .. FILE,
       "/run/commonage/jupyter/labextensions/@commonage/session/static/" .. FILE,
       "/run/commonage/jupyter/labextensions/commonage/" .. FILE, "/run/commonage/jupyter/labextensions/commonage/static/" .. FILE),

@@ -127,12 +127,15 @@ def session(token: str, user: str) -> str:
     """Have the user's session started, if it is not, and look into it through HTTPS; what it says."""
     headers = {"Authorization": f"token {token}"}
     with httpx2.Client(base_url=URL, headers=headers, timeout=30, follow_redirects=True) as browser:
-        browser.post(f"/hub/api/users/{user}/server")
+        started = browser.post(f"/hub/api/users/{user}/server")
         give_up = time.monotonic() + _WITHIN_S
         own_name = {"Host": f"{user}.localhost"}
         # Until the session has its route, the hub answers at its name, and sends browsers to and fro.
         while not (page := browser.get(f"/user/{user}/api", headers=own_name, follow_redirects=False)).is_success:
-            assert time.monotonic() < give_up, f"{page.status_code} {page.text[:500]}"
+            assert time.monotonic() < give_up, (
+                f"{page.status_code} {page.headers.get('Location')} {page.text[:500]} after {started.status_code} "
+                f"{started.text[:500]}; {browser.get(f'/hub/api/users/{user}').text[:1500]}"
+            )
             time.sleep(0.2)
         return page.text
 

@@ -16,6 +16,7 @@ from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
+from commonage.engines.containers.files.prepare import files_of
 from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.settings import DockerSettings, Mount, SwarmSettings
@@ -154,16 +155,13 @@ ENTRY: Json = {
     "ConfigID": OURS,
     "ConfigName": CONFIG,
 }
-INJECTED: Json = {**ENTRY, "File": {**ENTRY["File"], "Name": "/run/commonage/python/sitecustomize.py"}}
-DEFAULTS = [
-    {**ENTRY, "File": {**ENTRY["File"], "Name": f"/run/commonage/jupyter/{name}"}}
-    for name in (
-        "labconfig/default_setting_overrides.json",
-        "jupyter_server_config.py",
-        "labextensions/commonage/package.json",
-        "labextensions/commonage/static/run_as_job.js",
+INJECTED = [
+    {**ENTRY, "File": {**ENTRY["File"], "Name": place}}
+    for _, place, _ in files_of(
+        request(kind=Kind.SESSION, allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0))
     )
 ]
+"""All our files that a session with a share of a GPU reads."""
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,
@@ -173,7 +171,7 @@ PASSWORDS: Json = {
 
 def service_with_files() -> Json:
     """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
-    made = but(but(service(), f"{C}.Configs", [ENTRY, INJECTED, *DEFAULTS]), f"{C}.Secrets", [PASSWORDS])
+    made = but(but(service(), f"{C}.Configs", [ENTRY, *INJECTED]), f"{C}.Secrets", [PASSWORDS])
     mounts = [
         bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "control", "log", "volume-0")
     ]
