@@ -19,7 +19,7 @@ class Kernel:
         self._channel, self._timeout_s = channel, timeout_s
 
     async def run(self, code: str) -> str:
-        """What the cell prints, once the kernel is idle again. Raises BenchmarkError for a cell that fails."""
+        """The output of the cell, once the kernel is idle again. Raises BenchmarkError for a cell that fails."""
         message = uuid.uuid4().hex
         header = {"msg_id": message, "msg_type": "execute_request", "username": "", "session": "", "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}

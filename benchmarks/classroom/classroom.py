@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass
 class Day:
-    """What was measured, and what went wrong."""
+    """The figures and the errors of a day."""
 
     times: Times = field(default_factory=Times)
     first_ready_s: float = 0.0

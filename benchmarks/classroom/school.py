@@ -57,7 +57,7 @@ class School:
     dead: list[str] = field(default_factory=list)
 
     def start_agent(self, name: str) -> None:
-        """What joining leaves on a node."""
+        """The files that joining leaves on a node."""
         node, folder = self.swarm.machines[name], self.folder / "agents" / name
         config = make_config(
             folder,

@@ -43,7 +43,7 @@ BASELINES = {"process": ("local",), "docker": ("dockerspawner", "swarmspawner"),
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is measured: our engine, the baselines' spawners, and for containers their image and daemon.
+    """The systems to measure: our engine, the baselines' spawners, and for containers their image and daemon.
 
     `reach` is this machine's address for containers. `warm`: containers that wait for our sessions.
     """

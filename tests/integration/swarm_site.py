@@ -61,7 +61,7 @@ class SwarmSite:
     # --- its nodes -------------------------------------------------------------------------------------------------
 
     def start_agent(self, folder: Path, name: str) -> None:
-        """What joining leaves on a node."""
+        """The files that joining leaves on a node."""
         node, data = self.swarm.machines[name], self.server.data
         logins, authority = folder / name / "docker.json", CertificateAuthority.open(data / "authority")
         config = make_config(

@@ -146,7 +146,7 @@ def publish(cluster: Cluster, node: str) -> Manifest:
         selectors = [{"cel": {"expression": expression}}]
         cluster.create(f"{RESOURCE_API}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": selectors}})
     memory = {"value": "80Gi", "requestPolicy": {"default": "80Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}}
-    memory["requestPolicy"]["validRange"]["max"] = "80Gi"  # type: ignore[index]
+    memory["requestPolicy"]["validRange"]["max"] = "80Gi"  # type: ignore[index]  # a manifest
     device = {
         "name": "gpu-0",
         "attributes": {"uuid": {"string": GPU}, "type": {"string": "gpu"}, "productName": {"string": "Test GPU"}},

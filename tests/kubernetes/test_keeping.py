@@ -1,4 +1,4 @@
-"""What must survive: a killed control plane, an API that is away, Pods that others delete, logs of any length."""
+"""Attempts survive a killed control plane, an API that is away, Pods that others delete, logs of any length."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def pods_of(namespace: str, attempt: str) -> list[dict[str, object]]:
 
 @pytest.fixture
 async def line(rig: KubernetesRig, tmp_path: Path) -> AsyncIterator[FaultProxy]:
-    """What the rig's engine reaches the API server by."""
+    """The configuration by which the rig's engine reaches the API server."""
     given = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text(encoding="utf-8"))
     proxy = FaultProxy(urlsplit(given["clusters"][0]["cluster"]["server"]).port or 443)
     await proxy.open()

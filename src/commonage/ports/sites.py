@@ -53,7 +53,7 @@ class SiteToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinedSite:
-    """What a machine receives that joins as `site`: its certificate (PEM), its end, and the port of the link."""
+    """The answer to a machine that joins as `site`: its certificate (PEM), its end, and the port of the link."""
 
     site: str
     certificate: str

@@ -84,9 +84,9 @@ class Client:
 
     def open(self) -> None:
         """Read the configuration. Blocks briefly; raises EngineFailure. Nothing is sent yet."""
-        from lightkube.config.client_adapter import AsyncClient, ConnectionParams  # noqa: PLC0415 - see above
-        from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415 - likewise
-        from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - likewise
+        from lightkube.config.client_adapter import AsyncClient, ConnectionParams  # noqa: PLC0415 - Kubernetes sites only
+        from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415 - Kubernetes sites only
+        from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - Kubernetes sites only
 
         try:
             path = self._kubeconfig

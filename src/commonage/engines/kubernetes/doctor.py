@@ -1,4 +1,4 @@
-"""What a cluster lacks for this site, as text for an admin. Called by `commonage doctor`; changes nothing."""
+"""Rights and versions that a cluster lacks for this site, as text for an admin. `commonage doctor` calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kubelet's summary tells about the use of Pods. Pure."""
+"""The use of Pods, from a kubelet's summary. Pure."""
 
 from __future__ import annotations
 

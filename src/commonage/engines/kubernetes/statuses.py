@@ -1,4 +1,4 @@
-"""What a Pod's description means: the step of its start, its running, its end. Pure; used by the engine.
+"""The status of an attempt, from its Pod: the step of its start, its running, its end. Pure; used by the engine.
 
 The cluster's times are whole seconds.
 """

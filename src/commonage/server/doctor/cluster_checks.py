@@ -135,9 +135,9 @@ class ClusterReader:
 @asynccontextmanager
 async def open_cluster(kubeconfig: Path | None, context: str | None) -> AsyncIterator[ClusterReader]:
     """`kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config. Raises EngineFailure."""
-    from lightkube.config.client_adapter import AsyncClient, ConnectionParams  # noqa: PLC0415 - only for clusters
-    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415 - likewise
-    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - likewise
+    from lightkube.config.client_adapter import AsyncClient, ConnectionParams  # noqa: PLC0415 - Kubernetes sites only
+    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415 - Kubernetes sites only
+    from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - Kubernetes sites only
 
     try:
         found = KubeConfig.from_env() if kubeconfig is None else KubeConfig.from_file(kubeconfig.expanduser())

@@ -1,4 +1,4 @@
-"""What Pods' descriptions mean, as clusters write them."""
+"""Statuses from Pods, as clusters write them."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ _INSIDE = "/run/commonage/warm"
 
 @dataclass(frozen=True, slots=True)
 class StartWarm:
-    """What a container needs to become an attempt's: its own folders, and the request to template.py.
+    """The parts that make a container an attempt's: its own folders, and the request to template.py.
 
     `has_started`: the attempt's command runs, or ran. Blocks.
     """

@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What to mount: an open descriptor (also O_PATH) of a folder or a plain file, and its place in the container."""
+    """A mount: an open descriptor (also O_PATH) of a folder or a plain file, and its place in the container."""
 
     descriptor: int
     target: str

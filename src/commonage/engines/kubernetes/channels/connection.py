@@ -57,9 +57,9 @@ class Connections:
 
     def __init__(self, config: SingleConfig) -> None:
         """Read certificates and keys. Blocks briefly; raises EngineFailure."""
-        from lightkube.config.client_adapter import user_auth, verify_cluster  # noqa: PLC0415 - only here needed
-        from lightkube.config.models import User  # noqa: PLC0415 - likewise
-        from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - likewise
+        from lightkube.config.client_adapter import user_auth, verify_cluster  # noqa: PLC0415 - Kubernetes sites only
+        from lightkube.config.models import User  # noqa: PLC0415 - Kubernetes sites only
+        from lightkube.core.exceptions import ConfigError  # noqa: PLC0415 - Kubernetes sites only
 
         user = config.user or User()
         try:
@@ -143,7 +143,7 @@ class Connections:
         return self._http
 
     async def _headers(self, *, is_refused: bool) -> dict[str, str]:
-        """What lightkube sends for this user: at first, or after its credentials were refused."""
+        """The credentials that lightkube sends for this user: at first, or after its credentials were refused."""
         if self._auth is None:
             return {}
         request = httpx.Request("GET", self._server)

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have for our workloads: their allocatable resources less the requests of other pods.
+"""Capacity of the nodes of a cluster for our workloads: their allocatable resources less the requests of other pods.
 
 The engine feeds it each node and pod that changed. A report is made again only for a node that changed, or whose
 foreign pods did, so that 1,000 nodes with 10,000 pods cost nothing between changes.

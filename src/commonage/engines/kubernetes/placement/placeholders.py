@@ -159,7 +159,7 @@ class Release:
 
 
 def release(placeholders: Sequence[Manifest], nodes: Sequence[Manifest], now: float) -> Release:
-    """What becomes of the placeholders of one pool: each node that came ends the wait of one.
+    """Changes of the placeholders of one pool: each node that came ends the wait of one.
 
     If one is bound to the node, it is that one. The others are kept from the node.
     """

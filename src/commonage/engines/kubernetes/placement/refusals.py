@@ -63,7 +63,7 @@ def rejection_of(status: Mapping[str, Any], node: str) -> NotPlaced | None:
 
 
 def reason_of_error(http_status: int, message: str) -> Reason | None:
-    """What the API server's refusal to create a pod means; None if it is none of a quota or a policy."""
+    """The reason for the API server's refusal to create a pod; None if it is none of a quota or a policy."""
     if http_status == 403 and "exceeded quota" in message:
         return ClusterQuotaExceeded(error=message)
     if http_status in (403, 422) or "denied the request" in message or "ValidatingAdmissionPolicy" in message:

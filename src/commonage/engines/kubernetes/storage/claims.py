@@ -29,7 +29,7 @@ def volume_claim_name(source: str) -> str:
 
 
 def home_mib(quota: Quota, settings: KubernetesStorageSettings) -> int:
-    """What each member may store, or the site's default."""
+    """The storage quota of each member, or the site's default."""
     bound = quota.per_user.storage_mib
     return settings.home_mib if bound is None else bound
 
@@ -67,7 +67,7 @@ def _claim(meta: Manifest, access: str, storage_class: str, mib: int) -> Manifes
 
 
 def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest | None) -> Manifest | None:
-    """What to apply to a claim that exists; None: nothing.
+    """The manifest to apply to a claim that exists; None: nothing.
 
     Its size grows where the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
     that of the present claim.

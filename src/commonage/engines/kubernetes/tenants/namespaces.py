@@ -66,7 +66,7 @@ def security_level(tenant: Tenant | None, settings: KubernetesPolicySettings) ->
 
 
 def resource_quota(name: str, tenant: Tenant, settings: KubernetesPolicySettings) -> Manifest | None:
-    """What the tenant may hold at most, borrowed resources included; None without any bound.
+    """The most that the tenant may hold, borrowed resources included; None without any bound.
 
     The scheduler keeps to the quota by itself. This bounds what comes into the namespace by another way.
     """

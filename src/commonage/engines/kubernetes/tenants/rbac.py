@@ -1,4 +1,4 @@
-"""What the control plane may do in the cluster: one table, from which roles and the reference are made.
+"""The rights of the control plane in the cluster: one table, from which roles and the reference are made.
 
 A ClusterRole for the whole cluster, and one that is bound in each tenant's namespace alone. The admin installs both;
 the control plane binds the second to itself in the namespaces that it makes.

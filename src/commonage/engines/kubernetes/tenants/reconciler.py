@@ -48,7 +48,7 @@ class Applier(Protocol):
 
 @dataclass(slots=True)
 class TenantsReport:
-    """What one turn did: names of objects as `KIND NAMESPACE/NAME`. `failed` has the cluster's message of each."""
+    """The changes of one turn: objects as `KIND NAMESPACE/NAME`. `failed` has the cluster's message of each."""
 
     applied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

@@ -159,7 +159,7 @@ class PodRun:
             self._kill_at = loop.call_later(grace_s, self._kill)
 
     def _signal_late(self, container: Container) -> None:
-        """What a container missed that began while its Pod was stopped."""
+        """Deliver the signals to a container that began while its Pod was stopped."""
         if self._kill_at is None:
             return
         container.signal(signal.SIGTERM)

@@ -50,7 +50,7 @@ class Kubelets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """What a list or watch is about."""
+    """The selection of a list or watch."""
 
     kind: Kind
     namespace: str

@@ -1,4 +1,4 @@
-"""What a container's program finds: variables, volumes, and paths of them in its words. Used by the kubelet's double.
+"""The surroundings of a container's program: variables, volumes, and their paths in its words. For the kubelet's double.
 
 Programs see this machine's own files. A mounted path is therefore replaced, wherever it stands in a container's words
 and variables, by the folder of its volume below `root`. Folders of the node are folders below `root` as well.
