@@ -1,4 +1,4 @@
-"""The surroundings of a container's program: variables, volumes, and their paths in its words. For the kubelet's double.
+"""The surroundings of a container's program: variables, volumes and their paths in its words. For the double's kubelet.
 
 Programs see this machine's own files. A mounted path is therefore replaced, wherever it stands in a container's words
 and variables, by the folder of its volume below `root`. Folders of the node are folders below `root` as well.
