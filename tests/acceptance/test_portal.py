@@ -303,17 +303,18 @@ def test_a_proxy_that_does_not_know_the_server_yet_takes_no_page_away(alice: tup
     page, problems = alice
     problems.allowed = ("404",)
     go(page, "")
-    page.evaluate("window.isTheSame = true")
+    page.evaluate("document.body.classList.add('the-same-page')")
     gone = "document.dispatchEvent(new CustomEvent('htmx:sse:error', {detail: {status: 404}}))"
     page.route("**/api/v1/health", lambda route: route.fulfill(status=404, body="404 page not found"))
     with page.expect_response("**/api/v1/health"):
         page.evaluate(gone)
     expect(page.locator(".live")).to_have_text("reconnecting")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    assert page.evaluate("window.isTheSame")
+    expect(page.locator("body.the-same-page")).to_be_visible()
     page.unroute_all()
     page.evaluate(gone)
-    page.wait_for_function("!window.isTheSame")
+    expect(page.locator("body.the-same-page")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert problems.found == []
 
 
