@@ -19,7 +19,7 @@ from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
@@ -113,7 +113,7 @@ class Launcher:
         if program.secrets:
             await self.client.apply(SECRETS, secret_of(request, program.secrets, pod, context))
         if request.gang:
-            await self.client.apply(SERVICES, _owned(gang_service(request, context), pod))
+            await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))
 
     async def _queue_of(self, namespace: str) -> str:
@@ -169,8 +169,3 @@ class Launcher:
         """Delete it if the cluster has not bound it to its node since this description."""
         version = pod["metadata"]["resourceVersion"]
         return await self.client.delete(self.path(run.request), grace_s=0, uid=pod["metadata"]["uid"], version=version)
-
-
-def _owned(manifest: Manifest, pod: Manifest) -> Manifest:
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}

@@ -18,7 +18,7 @@ from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.containers.daemon.descriptions import CAPABILITIES, SHM_PART, host_name
 from commonage.engines.containers.files.prepare import INJECTED_INSIDE, files_of
 from commonage.engines.containers.program import Program
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.settings import KubernetesSettings
 
 PREFIX = "commonage.dev"
@@ -312,16 +312,16 @@ def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None
 
 
 def secret_of(request: StartRequest, secrets: Mapping[str, str], pod: Manifest, context: PodContext) -> Manifest:
-    """The secret variables of an attempt, which go with its Pod."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    return {
+    """The secret variables of an attempt, which are deleted with its Pod."""
+    secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {**metadata_of(request, context), "ownerReferences": [owner]},
+        "metadata": metadata_of(request, context),
         "immutable": True,
         "type": "Opaque",
         "data": {name: base64.b64encode(value.encode()).decode("ascii") for name, value in secrets.items()},
     }
+    return owned(secret, pod)
 
 
 def gang_service(request: StartRequest, context: PodContext) -> Manifest:
