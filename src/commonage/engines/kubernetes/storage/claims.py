@@ -67,9 +67,9 @@ def _claim(meta: Manifest, access: str, storage_class: str, mib: int) -> Manifes
 
 
 def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest | None) -> Manifest | None:
-    """The manifest to apply to a claim that exists; None: nothing.
+    """The manifest to apply to an existing claim; None: change nothing.
 
-    Its size grows where the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
+    Its size grows if the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
     that of the present claim.
     """
     size = _size(wanted)
