@@ -17,7 +17,7 @@ _EVERY_S = 1.0
 
 
 class Platform:
-    """Measures the server with this process id, and its children, from `start` on."""
+    """Measures the server with this process id, and its descendants, from now on."""
 
     def __init__(self, pid: int) -> None:
         self._pids = {CONTROL_PLANE: pid}
@@ -27,7 +27,7 @@ class Platform:
         self._before = self._cpu_s()
         self._began = time.monotonic()
         self.memory_mib = dict.fromkeys(self._pids, 0.0)
-        """The most of each so far."""
+        """The maximum of each so far."""
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -38,7 +38,7 @@ class Platform:
             await asyncio.sleep(_EVERY_S)
 
     def cores(self) -> dict[str, float]:
-        """Mean of cores that each used so far."""
+        """Mean number of cores that each has used so far."""
         elapsed = time.monotonic() - self._began
         return {part: (used - self._before[part]) / elapsed for part, used in self._cpu_s().items()}
 
@@ -52,7 +52,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _part(pid: int) -> str | None:
-    """Of the platform, by the command."""
+    """The part of the platform that this process is, by its command."""
     program, *words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     return _PROGRAMS.get(Path(program).name) or next((_MODULES[word] for word in words if word in _MODULES), None)
 
@@ -67,5 +67,5 @@ def _descendants(parent: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on."""
+    """The fields of /proc/PID/stat from the third (state) on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

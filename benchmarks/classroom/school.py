@@ -44,7 +44,7 @@ _READY_WITHIN_S = 300.0
 
 @dataclass
 class School:
-    """`address` is that of the edge; `trusting` trusts its authority and no other."""
+    """`address` is the edge's; `trusting` trusts only its certificate authority."""
 
     swarm: Swarm
     served: Served
@@ -74,7 +74,7 @@ class School:
         self.agents[name] = AgentProgram(folder, config, before=node.inside())
 
     def cut_power(self, name: str) -> None:
-        """All that runs on a worker ends at once, and nothing of it is heard any more."""
+        """Unplug a worker: everything on it ends at once, without a message."""
         node = self.swarm.machines[name]
         there = [one["Labels"]["commonage.attempt"] for one in node.daemon.containers(label=["commonage.attempt"])]
         node.unplug()
@@ -86,9 +86,9 @@ class School:
                 os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """The agents; and a daemon without power starts again, so that its containers can be removed.
+        """End the agents; start the dead daemons again, so that their containers can be removed.
 
-        It forgets the Swarm first: it would wait for the manager for 20 seconds.
+        They forget the Swarm first: they would wait 20 seconds for the manager.
         """
         for agent in self.agents.values():
             agent.close()
@@ -100,7 +100,7 @@ class School:
 
 @contextmanager
 def school(seats: int) -> Iterator[School]:
-    """All of it, with every worker ready. Two of the workers have room for all seats. Raises BenchmarkError."""
+    """The whole school, with every worker ready. Two of the workers have room for all seats. Raises BenchmarkError."""
     gpu_gib = SHARE_GIB * ceil(seats / (_GPUS * (WORKERS - 1)))
     folder = new_folder()
     with ExitStack() as closing:

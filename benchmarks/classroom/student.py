@@ -47,7 +47,7 @@ with (steps / {step!r}).open("w") as file:
 
 @dataclass
 class Times:
-    """Seconds, of each student or cell. `reloads`: of TensorBoard, which did not start in time."""
+    """Seconds, for each student or cell. `reloads`: of TensorBoard, when it did not start in time."""
 
     sign_in: list[float] = field(default_factory=list)
     to_lab: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Times:
 
 
 class Gate:
-    """Opens when `count` have come."""
+    """Opens when `count` have arrived."""
 
     def __init__(self, count: int) -> None:
         self._missing, self._opened = count, asyncio.Event()
@@ -213,7 +213,7 @@ class Student:
             await self.compute(kernel, "evening", cells)
 
     async def compare(self) -> None:
-        """Note what is not in the home as it was written, as JupyterLab shows it."""
+        """Note each file that JupyterLab does not show as it was written."""
         found = {name: await self._read(f"steps/{name}") for name in await self._names("steps")}
         self.lost += [
             f"{self.name}: {name}: {found.get(name)!r} instead of {text!r}"
@@ -223,7 +223,7 @@ class Student:
 
     @property
     def steps(self) -> int:
-        """Files that were written."""
+        """Number of files that were written."""
         return len(self._written)
 
     # --- the kernel -----------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Student:
         return str(url).startswith(self._session) and "jupyter-config-data" in page
 
     async def _serves(self) -> bool:
-        """Whether the session answers, and not the hub or the proxy in its place."""
+        """True if the session itself answers, not the hub or the proxy in its place."""
         with suppress(*_ERRORS):
             # The proxy may have sent the request into a connection that nobody answers: reload.
             async with self._http.get(f"{self._session}api", allow_redirects=False, timeout=_RELOAD) as answer:
@@ -289,7 +289,7 @@ class Student:
         return False
 
     async def _jupyter(self, method: str, path: str, body: object = None) -> Any:
-        """Raises BenchmarkError for an answer that is no success."""
+        """Raises BenchmarkError unless the status is a success."""
         headers = self._xsrf()
         async with self._http.request(method, f"{self._session}{path}", json=body, headers=headers) as answer:
             if not answer.ok:
@@ -335,7 +335,7 @@ class Student:
         form: dict[str, str] | None = None,
         seen: dict[str, float] | None = None,
     ) -> tuple[URL, str]:
-        """Where a browser comes out, and the page there. `seen` gets the moment of the first request to each host."""
+        """The final URL after redirects, and its page. `seen` gets the time of the first request to each host."""
         at = URL(url)
         for _ in range(30):
             if seen is not None:

@@ -19,9 +19,9 @@ import pytest
 
 from commonage.domain.nodes import Isolation, Share
 from commonage.engines.kubernetes.gpus.dra import Dra
-from commonage.engines.kubernetes.gpus.mode import GpuMode, NodeObjects, owned
+from commonage.engines.kubernetes.gpus.mode import GpuMode, NodeObjects
 from commonage.engines.kubernetes.gpus.plugin import Plugin
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.server.doctor.cluster_checks import examine_cluster
 
 pytestmark = pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="needs a cluster: set KUBECONFIG")

@@ -136,16 +136,6 @@ class ContainerEngine(RunsEngine[Run]):
         node = self._container_client.node_of(request)
         return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
-    def _write(self, run: Run) -> Phase | None:
-        if self._files.is_forgotten(run.id):
-            return None
-        try:
-            self._files.create(run.request, run.port)
-        except OSError as error:
-            self._files.remove(run.id)
-            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
-        return Phase.STARTING
-
     async def _go_on(self, run: Run, begun: int | Phase) -> None:
         self._table.tell(run, self._starting(run.request))
         self._launch(run)

@@ -1,8 +1,8 @@
 """A copy of some objects of the cluster, kept by list and watch. Generic over the kind of object.
 
-The first list is followed by watches. A watch that ends or breaks goes on from the last version that it told. A version
-that the server no longer knows (410) leads to a new list; what differs from the copy is reported then, also what was
-deleted in the gap.
+The first list is followed by watches. A watch that ends or breaks is resumed from the last resourceVersion seen. If the
+server no longer has that version (410), everything is listed again, and the differences from the copy are reported,
+including deletions in the gap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Expired(EngineFailure):
-    """The server no longer knows the version that was asked for: list again."""
+    """The server no longer has the resourceVersion that was asked for: list again."""
 
     retryable = True
 

@@ -1,4 +1,4 @@
-"""The Kubernetes API: objects as manifests, and its failures as EngineFailure. Used by the engine.
+"""The Kubernetes API: objects as manifests, and its errors as EngineFailure. Used by the engine.
 
 lightkube reads the kubeconfig or the service account, and authenticates. Objects go in and out as the API's own JSON,
 so that no field is lost that a typed model does not know. lightkube is imported when a client is opened: no other site
@@ -131,7 +131,7 @@ class Client:
             raise
 
     async def apply(self, resource: Resource, manifest: Manifest) -> Manifest:
-        """Create the object, or change our fields of it (server-side apply)."""
+        """Create the object, or change our fields of it (server-side apply, forced)."""
         metadata = manifest["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
         return await self._ask(
@@ -144,7 +144,7 @@ class Client:
         )
 
     async def create(self, path: str, manifest: Manifest) -> Manifest:
-        """Create an object that only asks something."""
+        """Create an object that is not stored, such as a SelfSubjectAccessReview; return the answer."""
         return await self._ask("POST", path, f"answer {path}", json=manifest)
 
     async def merge(self, path: str, patch: Manifest) -> Manifest:
@@ -161,7 +161,7 @@ class Client:
     async def delete(
         self, path: str, *, grace_s: int | None = None, uid: str | None = None, version: str | None = None
     ) -> bool:
-        """Delete the object; False if it does not exist, or is not that uid, or not of that version any more."""
+        """Delete the object; False if it does not exist, or its uid or resourceVersion is another one."""
         conditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         body: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if grace_s is not None:
@@ -210,7 +210,7 @@ class Client:
                 return Listed(items, str(page["metadata"]["resourceVersion"]))
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncGenerator[Event]:
-        """Changes after `version`. Ends after a while, to be asked again. Raises Expired for a version too old."""
+        """Changes after `version`. Ends after `_WATCH_S`; then watch again. Raises Expired if `version` is too old."""
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",

@@ -39,6 +39,7 @@ from commonage.engines.containers.daemon.networks import Relays
 from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
+from commonage.engines.containers.status_reader import write_end
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
 from commonage.engines.kubernetes.channels.archives import send_files
 from commonage.engines.kubernetes.channels.connection import Connections, Container
@@ -164,7 +165,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations)
-        # All Pods of the cluster: others' requests are not ours to give.
+        # All Pods of the cluster: what others request is not free.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
         for request, port in requests:
@@ -252,7 +253,7 @@ class KubernetesEngine(RunsEngine[Run]):
         return PoolCloud(pool, pools)
 
     def _release_placeholders(self) -> None:
-        """Delete the placeholders whose nodes have come, before work is placed there."""
+        """Delete the placeholders whose nodes have joined, before work is placed there."""
         if self._elastic is None or not self._elastic.has_any or not self._nodes.is_synced:
             return
         if self._releasing is None or self._releasing.done():
@@ -281,13 +282,12 @@ class KubernetesEngine(RunsEngine[Run]):
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)
         run = Run(request, folder, self._starting(request), port)
-        path = self._launcher_path(request)
-        fetch = partial(_fetch, self._client, path)
+        fetch = partial(_fetch, self._client, self._log_path(request))
         self._copies[run.id] = LogCopy(folder, fetch, self._in_thread)
         self._table.runs[run.id] = run
         return run
 
-    def _launcher_path(self, request: StartRequest) -> str:
+    def _log_path(self, request: StartRequest) -> str:
         return PODS.path(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), "log")
 
     def _drop(self, run: Run) -> None:
@@ -297,16 +297,6 @@ class KubernetesEngine(RunsEngine[Run]):
     def _starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
         node = request.allocation.node
         return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
-
-    def _write(self, run: Run) -> Phase | None:
-        if self._files.is_forgotten(run.id):
-            return None
-        try:
-            self._files.create(run.request, run.port)
-        except OSError as error:
-            self._files.remove(run.id)
-            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
-        return Phase.STARTING
 
     async def _go_on(self, run: Run, begun: int | Phase) -> None:
         self._table.tell(run, self._starting(run.request))
@@ -358,7 +348,7 @@ class KubernetesEngine(RunsEngine[Run]):
     # --- changes of one attempt -------------------------------------------------------------------------------------
 
     async def _settle(self, run: Run) -> None:
-        """Look at its Pod and report its status; start it if it was not started."""
+        """Report the status of its Pod; start it if it was not started."""
         async with run.lock:
             if run.status.phase is Phase.ENDED:
                 return
@@ -401,7 +391,7 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._judge(run, pod)
 
     async def _pod_of(self, run: Run) -> Manifest | None:
-        """Its Pod: of the cache, or as the cluster answers where the cache has none yet, or none any more."""
+        """Its Pod from the cache, or from the API server if the cache does not have it. None: it does not exist."""
         key = f"{namespace_of(run.request.tenant, self._settings)}/{pod_name(run.id)}"
         pod = self._pods.find(key)
         if pod is None and run.uid:
@@ -417,7 +407,7 @@ class KubernetesEngine(RunsEngine[Run]):
         return Surroundings(request.allocation.node, request.environment.name, time.time(), stopping)
 
     async def _vanished(self, run: Run) -> Exit:
-        """The end of an attempt whose Pod is gone: as the cluster told it last."""
+        """The end of an attempt whose Pod is gone, from its last known state."""
         last = run.last_pod
         if last is not None and last["metadata"]["uid"] == run.uid:
             found = state_of(last, self._around(run))
@@ -474,7 +464,7 @@ class KubernetesEngine(RunsEngine[Run]):
             run.refused_since = run.refused_since or now
             if found.is_final or now - run.refused_since > self._settings.room_timeout_s:
                 if found.is_bound:
-                    # Its program may start at any moment, so its end is what the cluster tells of it.
+                    # Its program may start at any moment, so its end is what the cluster reports.
                     await self._withdraw_bound(run, found.refusal)
                     return
                 if await self._launcher.delete_unbound(run, pod):
@@ -607,7 +597,7 @@ class KubernetesEngine(RunsEngine[Run]):
         ]
 
     async def measure(self) -> Sequence[Measurement]:
-        """Use of the running attempts, as the kubelets of their nodes count it: of ten seconds ago, without pids."""
+        """Usage of the running attempts as their kubelets report it: up to ten seconds old, without pids."""
         running = {run.uid: run for run in self._table if run.is_running}
         nodes = sorted({run.request.allocation.node for run in running.values()})
 
@@ -627,7 +617,7 @@ class KubernetesEngine(RunsEngine[Run]):
         return found
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """None: processes of Pods are not looked at on this node."""
+        """None: the processes of Pods run on other nodes."""
         return []
 
     # --- the port: environments --------------------------------------------------------------------------------------
@@ -674,12 +664,6 @@ def _from_outside(node: str) -> Reason:
 
 
 def _write_end(run: Run, end: Exit) -> None:
-    """Write how it ended; on a full disk into the space reserved for that. Raises OSError."""
-    if run.folder.exit() is not None:
-        return
-    try:
-        run.folder.write_exit(end)
-    except OSError:
-        run.folder.release_reserve()
-        run.folder.write_exit(end)
-    run.folder.tidy()
+    """Write how it ended, unless an end was written before. Raises OSError."""
+    if run.folder.exit() is None:
+        write_end(run.folder, end)

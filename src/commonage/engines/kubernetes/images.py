@@ -25,7 +25,7 @@ _PULLS_S = 1800.0
 
 
 class PodImages:
-    """`schedulable`: the nodes that take work now."""
+    """Pulls images by Pods. `schedulable`: the nodes that take work now."""
 
     def __init__(
         self,

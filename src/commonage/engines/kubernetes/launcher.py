@@ -1,7 +1,7 @@
 """Creates the Pod of an attempt, at most once, and removes it. Used by the engine.
 
 The Pod is created behind a scheduling gate. Its uid is written into the run folder (`pod`), then its Secret is created,
-then the gate is taken away. Each step may be repeated after a crash. An attempt whose Pod was written down and is gone
+then the gate is removed. Each step may be repeated after a crash. If the uid was written down and the Pod is gone, it
 is never created again.
 """
 
@@ -19,7 +19,7 @@ from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
@@ -93,7 +93,7 @@ class Launcher:
         check_bundle_exists(request.bundle_path)
 
     async def launch(self, run: Run) -> Manifest:
-        """Create its Pod, or go on with the one that there is; return it, without its gate."""
+        """Create its Pod, or continue with the existing one; return it without its gate."""
         request, context = run.request, self.context(run.request)
         program = self.program(request)
         pod = await self.client.find(self.path(request))
@@ -113,7 +113,7 @@ class Launcher:
         if program.secrets:
             await self.client.apply(SECRETS, secret_of(request, program.secrets, pod, context))
         if request.gang:
-            await self.client.apply(SERVICES, _owned(gang_service(request, context), pod))
+            await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))
 
     async def _queue_of(self, namespace: str) -> str:
@@ -123,7 +123,7 @@ class Launcher:
         if now - at >= QUEUES_S:
             try:
                 found = await self.client.find(NAMESPACES.path(None, namespace))
-            except Refused as error:  # without the right to read namespaces, the setting alone counts
+            except Refused as error:  # without the right to read namespaces, only the setting counts
                 if error.http_status != 403:
                     raise
                 found = None
@@ -162,15 +162,10 @@ class Launcher:
             self._config_maps.add(key)
 
     async def delete(self, run: Run, grace_s: int) -> bool:
-        """Ask the cluster to end it within this time; its uid makes sure that it is no other."""
+        """Ask the cluster to end it within this time. The uid is a precondition, so that no other Pod is deleted."""
         return await self.client.delete(self.path(run.request), grace_s=grace_s, uid=run.uid or None)
 
     async def delete_unbound(self, run: Run, pod: Manifest) -> bool:
-        """Delete it if the cluster has not bound it to its node since this description."""
+        """Delete it unless the cluster has changed it since `pod` was read, for example bound it."""
         version = pod["metadata"]["resourceVersion"]
         return await self.client.delete(self.path(run.request), grace_s=0, uid=pod["metadata"]["uid"], version=version)
-
-
-def _owned(manifest: Manifest, pod: Manifest) -> Manifest:
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}

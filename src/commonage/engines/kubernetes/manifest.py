@@ -1,7 +1,13 @@
-"""The JSON form of a Kubernetes object."""
+"""The JSON form of a Kubernetes object, and its owner."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
 Manifest: TypeAlias = dict[str, Any]
+
+
+def owned(manifest: Manifest, pod: Manifest) -> Manifest:
+    """The object with the Pod as its owner, so that it is deleted with the Pod. `pod` is what the API returned."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}

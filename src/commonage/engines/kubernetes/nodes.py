@@ -15,6 +15,6 @@ def not_answering_since(node: Manifest) -> float | None:
 
 
 def is_given_up(node: Manifest, lost_after_s: float, now: float) -> bool:
-    """Without an answer for longer than that. What runs there may still run: only an admin can say it does not."""
+    """True if it has not answered for longer than that. Its Pods may still run; only an admin can rule that out."""
     since = not_answering_since(node)
     return since is not None and now - since > lost_after_s

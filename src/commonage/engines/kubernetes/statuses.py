@@ -1,4 +1,4 @@
-"""The status of an attempt, from its Pod: the step of its start, its running, its end. Pure; used by the engine.
+"""The status of an attempt, from its Pod: waiting, running or ended, and why. Pure; used by the engine.
 
 The cluster's times are whole seconds.
 """
@@ -45,7 +45,7 @@ _SIGNALLED = frozenset({137, 143})
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """It has not begun. `refusal`: why it cannot; the engine decides how long that may last.
+    """It has not started. `refusal`: why it cannot; the engine decides how long that may last.
 
     `is_bound`: the cluster gave it to its node, so that its program may start at any time.
     """
@@ -73,7 +73,7 @@ PodState: TypeAlias = Waiting | Running | Ended
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Facts that decide what a Pod's description means. `stopping`: we asked for its end."""
+    """Context in which a Pod is judged. `now`: unix seconds. `stopping`: we requested its end."""
 
     node: str
     environment: str
@@ -115,7 +115,7 @@ def main_status(pod: Manifest) -> Mapping[str, Any]:
 
 
 def _exit_of(pod: Manifest, ended: Mapping[str, Any], around: Surroundings) -> Exit:
-    """The end of its program. Within the second that the cluster tells, the moment it was seen is nearer."""
+    """The end of its program. The cluster's time is truncated to seconds, so the time of observation may be closer."""
     code, reason = int(ended["exitCode"]), str(ended.get("reason", ""))
     second = instant(ended.get("finishedAt"))
     at = around.now if second is None else min(around.now, second + 1.0)
@@ -154,7 +154,7 @@ def _evicted(status: Mapping[str, Any], around: Surroundings) -> Reason | None:
 
 
 def taken_by_kueue(pod: Manifest, node: str) -> Reason | None:
-    """Why Kueue took a Pod away that is gone; None if it did not. A bound one may have run, whatever was seen of it."""
+    """Why Kueue stopped a Pod that is gone; None if it did not. A bound Pod may have run, even if nobody saw it run."""
     stopped = kueue.stop_reason(pod.get("status") or {})
     if stopped is None or not pod["spec"].get("nodeName"):
         return stopped
@@ -195,7 +195,7 @@ def _waiting(pod: Manifest, status: Mapping[str, Any], waiting: Mapping[str, Any
 
 
 def why_lost(node: str, description: Manifest | None) -> Reason | None:
-    """Why nothing of the node runs any more, as the cluster tells; None if that is not certain.
+    """Why nothing runs on the node any more, according to the cluster; None if that is not certain.
 
     A node that only does not answer may still run its Pods.
     """

@@ -1,7 +1,7 @@
 """Maps a start request to a Pod and what it needs. Pure; used by the launcher.
 
-A Pod is made with a scheduling gate, which the launcher takes away once it has written down the Pod's uid: no program
-runs of which the control plane would know nothing after a crash.
+A Pod is made with a scheduling gate, which the launcher removes once it has written down the Pod's uid. So no program
+runs that the control plane would not know of after a crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.containers.daemon.descriptions import CAPABILITIES, SHM_PART, host_name
 from commonage.engines.containers.files.prepare import INJECTED_INSIDE, files_of
 from commonage.engines.containers.program import Program
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.settings import KubernetesSettings
 
 PREFIX = "commonage.dev"
@@ -27,7 +27,7 @@ GATE = f"{PREFIX}/recorded"
 """A Pod waits behind this gate until its uid is written down."""
 CONTAINER = "main"
 FILES = "files"
-"""The first container of a job whose files are sent along: it waits until they are there."""
+"""The init container of a job whose files are sent along: it waits until they are there."""
 _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -92,7 +92,7 @@ def _digest(text: str) -> str:
 
 
 def attempt_of(manifest: Manifest) -> str:
-    """The attempt's id; empty for an object that is of none."""
+    """The attempt's id; empty for an object that belongs to no attempt."""
     return str((manifest["metadata"].get("annotations") or {}).get(ATTEMPT, ""))
 
 
@@ -132,7 +132,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
             # is its own. The container's other processes end with it.
             "shareProcessNamespace": True,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(request)}},
-            # A node that is cut off keeps its Pods: only its return, or an admin, decides what became of them.
+            # A node that is cut off keeps its Pods: only its return, or an admin, tells whether they still run.
             "tolerations": [
                 *(
                     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
@@ -151,7 +151,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
 
 
 def _priority(settings: KubernetesSettings) -> Manifest:
-    """A Pod gets a preemption policy only by its class, of which the cluster checks that both say the same."""
+    """A Pod gets a preemption policy only from its class: the cluster refuses a Pod whose policy differs."""
     return (
         {"priorityClassName": settings.priority_class, "preemptionPolicy": "Never"} if settings.priority_class else {}
     )
@@ -287,7 +287,7 @@ def home_source(request: StartRequest, settings: KubernetesSettings) -> Manifest
 
 
 def _places(request: StartRequest) -> list[tuple[str, str]]:
-    """Key and path of each of our files. A key has letters, digits, and a few signs."""
+    """Key and path of each of our files. A ConfigMap's key has only letters, digits, `-`, `_` and `.`."""
     paths = [place.removeprefix(f"{INJECTED_INSIDE}/") for _, place, _ in files_of(request)]
     return [(_NO_KEY.sub("_", path.replace("/", ".")), path) for path in paths]
 
@@ -312,20 +312,20 @@ def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None
 
 
 def secret_of(request: StartRequest, secrets: Mapping[str, str], pod: Manifest, context: PodContext) -> Manifest:
-    """The secret variables of an attempt, which go with its Pod."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    return {
+    """The secret variables of an attempt, which are deleted with its Pod."""
+    secret: Manifest = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {**metadata_of(request, context), "ownerReferences": [owner]},
+        "metadata": metadata_of(request, context),
         "immutable": True,
         "type": "Opaque",
         "data": {name: base64.b64encode(value.encode()).decode("ascii") for name, value in secrets.items()},
     }
+    return owned(secret, pod)
 
 
 def gang_service(request: StartRequest, context: PodContext) -> Manifest:
-    """The name by which the others of its gang find this member, before it runs too."""
+    """The DNS name by which other members of the gang find this one, even before it runs."""
     metadata = metadata_of(request, context)
     return {
         "apiVersion": "v1",
@@ -340,7 +340,7 @@ def gang_service(request: StartRequest, context: PodContext) -> Manifest:
 
 
 def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSettings, number: str) -> Manifest:
-    """A Pod that does nothing, on a node that shall have the image. Only whether it gets it is looked at."""
+    """A Pod that does nothing, on a node that should pull the image."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     term = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {

@@ -80,13 +80,20 @@ class RunsEngine(Engine, ABC, Generic[R]):
     def _accept(self, request: StartRequest) -> R:
         """Check the request, choose its port, and put it into the table. Raises EngineFailure."""
 
-    @abstractmethod
     def _write(self, run: R) -> int | Phase | None:
         """Write the request to disk, in a thread. Raises EngineFailure.
 
-        Returns its phase, or the pid of its process if that was started. None if it ran under an earlier server
-        process, and was forgotten.
+        Returns its phase, or the pid of its process if an engine starts that here. None if it ran under an earlier
+        server process, and was forgotten.
         """
+        if self._files.is_forgotten(run.id):
+            return None
+        try:
+            self._files.create(run.request, run.port)
+        except OSError as error:
+            self._files.remove(run.id)
+            raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
+        return Phase.STARTING
 
     @abstractmethod
     async def _go_on(self, run: R, begun: int | Phase) -> None:

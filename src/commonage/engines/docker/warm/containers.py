@@ -1,8 +1,8 @@
 """Keeps warm containers, and hands one to a session. Created by the engine; called by the launcher.
 
-Only speed depends on this: whatever fails here, the session gets a container of its own. Each is used once, by one
+Only speed depends on this: if anything fails here, the session gets a container of its own. Each is used once, by one
 attempt, and is removed with it. They are made one at a time, while no session is starting, for the kinds of session
-that were started last. A container that waits is paused: no program of its image runs while nobody is charged for it.
+that were started last. A container that waits is paused, so that no program of its image runs unaccounted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StartWarm:
 
 @dataclass(eq=False, slots=True)
 class _Container:
-    """One that waits: `namespace` is a descriptor of its mounts, the streams are the link to it."""
+    """One that waits. `namespace`: open descriptor of its mount namespace. The streams are the link to it."""
 
     id: str
     name: str
@@ -73,7 +73,7 @@ class _KindOfSession:
 
 
 class WarmContainers:
-    """At most `most` wait at once. `folder` has their sockets, for containers of `owner`.
+    """At most `most` wait at once. `folder` is for their sockets, which belong to `owner`.
 
     `is_busy`: sessions are starting now.
     """
@@ -155,7 +155,7 @@ class WarmContainers:
                 _log.warning("a warm container failed (%s): %s", rest, str(error) or type(error).__name__)
 
     async def _next_kind(self) -> _KindOfSession | None:
-        """The kind that was used last, if it lacks a container; another kind that was used earlier gives one up."""
+        """The kind used last if it needs a container, else None. At the limit, the kind used longest ago loses one."""
         kinds = [kind for kind in self._kinds.values() if kind.failures < _FAILURES_MAX]
         if not kinds or len(kinds[-1].waiting) >= self._most:
             return None
@@ -229,7 +229,7 @@ class WarmContainers:
 
 
 async def _to_the_end(work: Awaitable[None]) -> None:
-    """Wait for work in a thread also if cancelled: its descriptors must stay open, or it would mount other folders."""
+    """Wait for work in a thread even if cancelled. Its descriptors must stay open: reused, they are other folders."""
     doing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(doing)

@@ -1,7 +1,7 @@
 """Which sessions may start in a warm container, and how one is described to the daemon. Pure; used by the launcher.
 
-A warm container is a session's own description without all that names its user, workload or attempt. A session gets one
-only if what remains is the same: the image, the tenant's network, the limits, the injected files, volumes and mounts.
+A warm container has a session's description without all that names its user, workload or attempt. A session gets one
+only if the rest is the same: the image, the tenant's network, the limits, the injected files, volumes and mounts.
 """
 
 from __future__ import annotations

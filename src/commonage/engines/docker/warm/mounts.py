@@ -43,7 +43,7 @@ class _Attributes(ctypes.Structure):
 
 def namespace_of(pid: int, container: str) -> int:
     """Open the mount namespace of a process of this container. Raises OSError if `pid` is no process of it any more."""
-    process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)  # names this process for ever, not a later one
+    process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)  # never a later process of this pid
     try:
         groups = os.open("cgroup", os.O_RDONLY, dir_fd=process)
         with os.fdopen(groups, "rb") as file:
@@ -65,7 +65,7 @@ def mount_in(namespace: int, folders: Sequence[Folder]) -> None:
             _call(_MOUNT_SETATTR, clone, b"", _EMPTY_PATH | _RECURSIVE, ctypes.byref(private), ctypes.sizeof(private))
             clones.append((clone, folder))
         failures: list[OSError] = []
-        # A thread of its own, which ends there: a namespace is entered by one thread, and this one's stays.
+        # A thread of its own, which ends there: setns changes one thread, and the caller's must keep its namespace.
         thread = threading.Thread(target=_mount_all, args=(namespace, clones, failures))
         thread.start()
         thread.join()
@@ -90,7 +90,7 @@ def _make_place(target: bytes, is_file: bool) -> None:
     for end in range(2, len(parts) + (not is_file)):
         _libc.mkdir(b"/".join(parts[:end]), 0o755)
     if is_file:
-        # Only a new file is opened: to open a pipe that an image has there would wait for ever.
+        # O_EXCL: opening a pipe that the image has there would block forever.
         made = _libc.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if made >= 0:
             os.close(made)

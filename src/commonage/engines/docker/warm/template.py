@@ -82,7 +82,7 @@ def _difference(preloading: dict[str, Any], before: dict[str, str], variables: d
 
 
 def _claim(cwd: str) -> None:
-    """As entry.sh does. Ends the process if a stop came first."""
+    """Claim the attempt as entry.sh does. Ends the process if a stop came first."""
     os.chdir(cwd)
     log = os.open(LOG, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)

@@ -1,4 +1,4 @@
-"""Sends the files of a job into a container: as they are packed, unpacked there by its `tar`, or by its Python."""
+"""Sends the packed files of a job into a container, where its `tar` or its Python unpacks them."""
 
 from __future__ import annotations
 

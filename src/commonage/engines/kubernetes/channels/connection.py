@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _ANSWERS_WITHIN_S = 30.0
 _ENDS_WITHIN_S = 5.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-"""A lost API server is noticed after a minute. Pings would take a reader that pauses for a lost server."""
+"""A lost API server is noticed after a minute. WebSocket pings would mistake a reader that pauses for a lost server."""
 
 Socket = aiohttp.ClientWebSocketResponse
 

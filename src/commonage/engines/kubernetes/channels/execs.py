@@ -49,7 +49,7 @@ _END: Final = f"""
 trap "exit $2" EXIT
 {END_MARKED}
 """
-"""Ends processes that the command left: the node keeps the stream open while one holds the output.
+"""Ends processes that the command left behind: the kubelet keeps the stream open while one holds the output.
 
 It needs a shell of its own, because after a signal `read` in busybox's shell may never return.
 """
@@ -170,7 +170,7 @@ class PodExec:
             await asyncio.gather(sending, return_exceptions=True)  # `read` reports a lost connection
 
     async def _take(self) -> None:
-        """Receive its output, no faster than it is read."""
+        """Receive its output, no faster than the reader takes it."""
         status: bytes | None = None
         try:
             async for message in self._socket:
@@ -244,7 +244,7 @@ class PodExec:
 
 
 def exit_code_in(status: bytes | None) -> tuple[int | None, str]:
-    """The exit code that a message of the status channel tells, or None, and the cluster's text."""
+    """The exit code in a message of the status channel (None: it has none), and the cluster's text."""
     if status is None:
         return None, "the stream ended without a status"
     try:

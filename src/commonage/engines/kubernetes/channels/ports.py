@@ -1,4 +1,4 @@
-"""Ports of Pods for a control plane outside the cluster: a loopback port here leads to a port there.
+"""Ports of Pods for a control plane outside the cluster: forwards a loopback port to a port of a Pod. Not used yet.
 
 The API server of 1.36 knows two protocols for this over WebSocket: `v4.channel.k8s.io`, used here, one connection for
 each stream, and SPDY inside of WebSocket (`SPDY/3.1+portforward.k8s.io`), as kubectl uses. Neither can close one

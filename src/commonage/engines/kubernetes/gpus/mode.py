@@ -69,7 +69,10 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A Pod with its GPUs, and the objects that it needs besides. The Pod owns them (`owned`)."""
+    """A Pod with its GPUs, and the other objects that it needs, which it owns (`manifest.owned`).
+
+    The Pod is created first: it waits, unbound, until the objects that it names exist.
+    """
 
     pod: Manifest
     extras: tuple[Manifest, ...] = ()
@@ -139,15 +142,6 @@ def annotate(pod: Manifest, annotations: Mapping[str, str]) -> None:
 
 def annotation(pod: Manifest, name: str) -> str:
     return str(pod["metadata"].get("annotations", {}).get(name, ""))
-
-
-def owned(extra: Manifest, pod: Manifest) -> Manifest:
-    """The object as the Pod owns it, so that it is deleted with the Pod. `pod` is the Pod that the API returned.
-
-    The Pod is made first: it waits, unbound, until the objects that it names exist.
-    """
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    return extra | {"metadata": extra["metadata"] | {"ownerReferences": [owner]}}
 
 
 def uuids_in(text: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ DevicesOf = Callable[[Manifest, Mapping[str, int]], Sequence[Device]]
 _MIB_MILLI = 1024 * 1024 * 1000
 _POD_LEVEL = re.compile(r"cpu|memory|hugepages-.*", re.ASCII)
 _ENDED = ("Succeeded", "Failed")
-# A condition or `unschedulable` says the same, with a message.
+# These repeat a condition or `unschedulable`, which is reported instead.
 _SAID_OTHERWISE = frozenset(
     {
         "node.kubernetes.io/not-ready",
@@ -86,7 +86,7 @@ def _amounts(quantities: Mapping[str, Any] | None) -> Amounts:
 
 
 def node_of(pod: Manifest) -> str:
-    """The node whose resources it holds, or that the cluster keeps free for it; empty without one."""
+    """The node that it is bound to or nominated for; empty without one."""
     return str((pod.get("spec") or {}).get("nodeName") or (pod.get("status") or {}).get("nominatedNodeName") or "")
 
 
@@ -179,7 +179,7 @@ class Capacity:
         self._reports.pop(before[0], None)
 
     def replace(self, nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> None:
-        """Everything there is, after a fresh list."""
+        """Replace all nodes and pods, after a fresh list."""
         nodes, pods = list(nodes), list(pods)
         for name in self._nodes.keys() - {str(one["metadata"]["name"]) for one in nodes}:
             self.remove_node(name)

@@ -1,6 +1,6 @@
 """Node pools that the autoscaler of a cluster grows: creates placeholders, and deletes those that have served.
 
-Used by the engine, which says what changed. Nothing is stored outside the cluster.
+Used by the engine, which reports changes of Pods. Nothing is stored outside the cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commonage.engines.settings import KubernetesSettings
 from commonage.ports.clouds import Cloud
 
 LATE_S = 300.0
-"""A placeholder that no node pool looks after any more goes this long after its time."""
+"""A placeholder whose node pool is gone is deleted this long after its deadline."""
 
 
 class ElasticPools:
@@ -35,7 +35,7 @@ class ElasticPools:
 
     @property
     def has_any(self) -> bool:
-        """Whether there are placeholders, as the changes of Pods tell."""
+        """True if there are placeholders, according to the reported changes of Pods."""
         return bool(self._known)
 
     def pod_changed(self, pod: Manifest, deleted: bool) -> None:
@@ -61,7 +61,7 @@ class ElasticPools:
             for pool in sorted({pure.pool_of(one) for one in there}):
                 mine = [one for one in there if pure.pool_of(one) == pool]
                 found = pure.release(mine, nodes, time.time())
-                for pod, taken in found.renewed:  # first, so that no node ends the wait of two
+                for pod, taken in found.renewed:  # first, so that no node serves two
                     await self._delete(pod)
                     await self._client.apply(PODS, pure.without(pod, taken))
                 for pod in found.gone:

@@ -1,7 +1,7 @@
-"""Placeholders: Pods for which the autoscaler of a cluster makes a node of a pool. Pure.
+"""Placeholders: Pods for which the autoscaler of a cluster adds a node to a pool. Pure.
 
-A placeholder requests what a new node has. Nodes that are there before it, or that have come for another one, are
-excluded by name, so that it fits on none of them. So the objects of the cluster alone say which placeholders go.
+A placeholder requests what a new node has. Nodes that existed before it, or that joined for another one, are excluded
+by name, so that it fits on none of them. So the objects of the cluster alone tell which placeholders to delete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from commonage.engines.settings import KubernetesSettings
 
 POOL, _UNTIL = f"{PREFIX}/node-pool", f"{PREFIX}/until"
 IMAGE = "registry.k8s.io/pause:3.10"
-"""Hardly ever pulled: a placeholder goes when it is bound."""
+"""Rarely pulled: a placeholder is deleted when it is bound."""
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
@@ -135,7 +135,7 @@ _OF_CONTAINER = ("name", "image", "imagePullPolicy", "resources", "securityConte
 
 
 def without(pod: Manifest, nodes: Collection[str]) -> Manifest:
-    """The same placeholder, for which these nodes are excluded too. A Pod's affinity is fixed, so it is made anew."""
+    """The same placeholder, for which these nodes are excluded too. A Pod's affinity cannot change: recreate it."""
     meta, spec = pod["metadata"], pod["spec"]
     (container,) = spec["containers"]
     return {
@@ -152,16 +152,16 @@ def without(pod: Manifest, nodes: Collection[str]) -> Manifest:
 
 @dataclass(slots=True)
 class Release:
-    """Placeholders that go, and those that are made anew, with the nodes that are excluded then."""
+    """`gone`: placeholders to delete. `renewed`: those to recreate, each with the nodes to exclude in addition."""
 
     gone: list[Manifest] = field(default_factory=list)
     renewed: list[tuple[Manifest, set[str]]] = field(default_factory=list)
 
 
 def release(placeholders: Sequence[Manifest], nodes: Sequence[Manifest], now: float) -> Release:
-    """Changes of the placeholders of one pool: each node that came ends the wait of one.
+    """Changes of the placeholders of one pool: each node that has joined serves one of them.
 
-    If one is bound to the node, it is that one. The others are kept from the node.
+    That is the one bound to the node, else the oldest. The others exclude the node from then on.
     """
     waiting = _in_order(placeholders)
     gone = [one for one in waiting if now > float(one["metadata"]["annotations"].get(_UNTIL, "inf"))]

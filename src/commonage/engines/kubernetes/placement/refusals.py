@@ -55,7 +55,7 @@ def _clauses(said: str) -> list[str]:
 
 
 def rejection_of(status: Mapping[str, Any], node: str) -> NotPlaced | None:
-    """Why the kubelet rejected a failed pod. None if the pod may have run: an evicted one need not tell."""
+    """Why the kubelet rejected a failed pod. None if the pod may have run, as an evicted one may."""
     why, said = str(status.get("reason") or ""), str(status.get("message") or "")
     if not (_REJECTED.fullmatch(why) or said.startswith("Pod was rejected")):
         return None
@@ -63,7 +63,7 @@ def rejection_of(status: Mapping[str, Any], node: str) -> NotPlaced | None:
 
 
 def reason_of_error(http_status: int, message: str) -> Reason | None:
-    """The reason for the API server's refusal to create a pod; None if it is none of a quota or a policy."""
+    """The reason for the API server's refusal to create a pod; None if neither a quota nor a policy refused it."""
     if http_status == 403 and "exceeded quota" in message:
         return ClusterQuotaExceeded(error=message)
     if http_status in (403, 422) or "denied the request" in message or "ValidatingAdmissionPolicy" in message:

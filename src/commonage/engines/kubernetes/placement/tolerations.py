@@ -44,7 +44,7 @@ def read_toleration(text: str) -> Toleration:
 
 
 def tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
-    """Whether the toleration matches the taint, for ever: one with `tolerationSeconds` does not."""
+    """True if the toleration matches the taint without a time limit (`tolerationSeconds`)."""
     if toleration.get("tolerationSeconds") is not None:
         return False
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):

@@ -6,11 +6,11 @@ A claim is the tenant's data: the engine makes and grows it, and only offboardin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
 
 from commonage.domain.tenants import Quota
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.engines.kubernetes.tenants.names import DOMAIN, OWNER, TENANT, metadata, object_name
 from commonage.engines.settings import KubernetesStorageSettings
 
@@ -67,9 +67,9 @@ def _claim(meta: Manifest, access: str, storage_class: str, mib: int) -> Manifes
 
 
 def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest | None) -> Manifest | None:
-    """The manifest to apply to a claim that exists; None: nothing.
+    """The manifest to apply to an existing claim; None: change nothing.
 
-    Its size grows where the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
+    Its size grows if the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
     that of the present claim.
     """
     size = _size(wanted)
@@ -113,14 +113,6 @@ def restored_claim(claim: Manifest, taken: Manifest, name: str) -> Manifest:
     }
 
 
-_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-
-
 def quantity_mib(text: str) -> int:
     """A quantity of Kubernetes in MiB, rounded down."""
-    if text[-2:] in _BINARY:
-        return int(Decimal(text[:-2]) * 1024 ** _BINARY[text[-2:]]) >> 20
-    if text[-1:] in _DECIMAL:
-        return int(Decimal(text[:-1]) * 1000 ** _DECIMAL[text[-1:]]) >> 20
-    return int(Decimal(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)) >> 20
+    return (milli(text) // 1000) >> 20

@@ -56,7 +56,7 @@ def own_volumes(memory_mib: int) -> PodVolumes:
 
 
 def requested_volumes(mounts: Sequence[Mount], settings: KubernetesStorageSettings) -> PodVolumes:
-    """Raises EngineFailure for a folder that neither a claim nor a declared folder of the nodes has."""
+    """Raises EngineFailure for a folder that is in neither a declared claim nor a declared folder of the nodes."""
     made = PodVolumes((), ())
     for number, mount in enumerate(mounts):
         volume, below = _volume(mount, f"volume-{number}", settings)

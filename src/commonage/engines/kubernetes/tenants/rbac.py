@@ -65,7 +65,7 @@ GRANTS = (
     Grant(_C, "", "pods", "list watch", "What pods of others request of a node."),
     Grant(_C, "", "namespaces", "create delete get list patch watch", "A namespace for each tenant."),
     Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces."),
-    Grant(_C, _RBAC, "clusterroles", "bind", "It gives itself this role, and no other.", (BOUND_ROLE,)),
+    Grant(_C, _RBAC, "clusterroles", "bind", "It binds this role to itself.", (BOUND_ROLE,)),
     Grant(_C, "storage.k8s.io", "storageclasses", "get list watch", "Whether claims of a class can grow."),
     Grant(_C, "resource.k8s.io", "deviceclasses", "get list watch", "The GPUs that drivers offer."),
     Grant(_C, "resource.k8s.io", "resourceslices", "get list watch", "The devices of each node."),
@@ -79,7 +79,7 @@ def tenant_role_name(settings: KubernetesPolicySettings) -> str:
 
 
 def roles(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
-    """The ServiceAccount's two ClusterRoles and the binding of that for the cluster."""
+    """The ServiceAccount's two ClusterRoles, and the ClusterRoleBinding of the first."""
     cluster = f"{settings.prefix}-cluster"
     return (
         _role(cluster, Reach.CLUSTER, settings),
@@ -120,7 +120,7 @@ def _role(name: str, reach: Reach, settings: KubernetesPolicySettings) -> Manife
 
 
 def rules(reach: Reach) -> list[Manifest]:
-    """The rules of a role, for an installation with one namespace for all tenants."""
+    """The rules of a role without `names`, for an installation with one namespace for all tenants."""
     return [_plain_rule(grant) for grant in GRANTS if grant.reach is reach]
 
 
@@ -156,8 +156,8 @@ def reference() -> str:
 def _lines() -> Iterator[str]:
     yield "# Access in a Kubernetes cluster\n"
     yield (
-        "The control plane uses one ServiceAccount with these rights and no others. The admission policy `own` bounds\n"
-        "its changes of namespaces and role bindings to its tenants' namespaces "
+        "The control plane uses one ServiceAccount with these rights, and `get nodes/proxy` if it measures usage.\n"
+        "The admission policy `own` bounds its changes of namespaces and role bindings to its tenants' namespaces\n"
         "([policies](../operate/kubernetes-policies.md))."
     )
     for reach, grants in groupby(GRANTS, lambda grant: grant.reach):
@@ -166,6 +166,6 @@ def _lines() -> Iterator[str]:
         yield "|---|---|---|---|"
         for grant in grants:
             verbs = ", ".join(f"`{verb}`" for verb in grant.verbs.split())
-            only = " Only the role of the tenants' namespaces." if grant.names else ""
+            only = " No other role than that of the tenants' namespaces." if grant.names else ""
             group = f"`{grant.group}`" if grant.group else "core"
             yield f"| {group} | `{grant.resource}` | {verbs} | {grant.why}{only} |"

@@ -22,7 +22,7 @@ from commonage.testing.fakes.kubernetes.store import (
 )
 
 Admission = Callable[[Kind, Manifest], str]
-"""Why an object may not be created; empty if it may."""
+"""Returns why an object may not be created; empty if it may."""
 _ENDED = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
 _IMMUTABLE = (
@@ -79,7 +79,7 @@ class Api:
                 )
 
     def apply(self, kind: Kind, key: Key, wanted: Manifest, manager: str, *, force: bool) -> tuple[Manifest, bool]:
-        """The object, and whether it was made."""
+        """The object, and whether it was created."""
         found = self._store.find(kind, key)
         if found is None:
             made = self.create(kind, wanted)
@@ -113,7 +113,7 @@ class Api:
         return self._update(kind, found, changed)
 
     def _update(self, kind: Kind, found: Manifest, changed: Manifest) -> Manifest:
-        """Of an object's own part: its status is another's, and some fields never change."""
+        """Update all but the status, which has another writer. Raises ApiError for immutable fields."""
         if "status" in found:
             changed = changed | {"status": found["status"]}
         name = found["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""The whole double: API server, scheduler and kubelets, and what goes wrong on demand. Used by tests.
+"""The whole double: API server, scheduler and kubelets, and failures on demand. Used by tests.
 
 async with FakeCluster(folder, nodes=["node-1"], images=["shell:1"]) as cluster:
     settings = KubernetesSettings(kubeconfig=cluster.kubeconfig)
@@ -74,11 +74,11 @@ class FakeCluster:
     # --- on demand ------------------------------------------------------------------------------------------------
 
     def admit_by(self, admission: Admission) -> None:
-        """Ask it before each object is created."""
+        """Add an admission check, called before each object is created."""
         self._api.admissions.append(admission)
 
     def lose_node(self, name: str) -> None:
-        """Its kubelet answers nobody, and its Pods run on."""
+        """Its kubelet stops answering; its Pods continue to run."""
         self._kubelets[name].set_lost(True)
         self._tell_node(name, is_ready=False)
 

@@ -21,7 +21,7 @@ from commonage.testing.fakes.kubernetes.store import now
 MARK = "COMMONAGE_DOUBLE_CONTAINER"
 _LINE_MAX = 16 * 1024
 _GUARD = 2 << 30
-"""Address space that a program gets above its memory limit, should nobody notice in time that it is over it."""
+"""Address space above the memory limit: stops a program that exceeds the limit faster than it is checked."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -157,12 +157,12 @@ class Container:
             self.log.add(line[at : at + _LINE_MAX])
 
     def signal(self, number: int) -> None:
-        """Of its first process alone, as runtimes do."""
+        """Signal its first process only, as runtimes do."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
     async def ended(self) -> None:
-        """Return after its end, when nothing of it is left."""
+        """Return when it has ended and none of its processes is left."""
         if self._process is None:
             return
         code = await self._process.wait()

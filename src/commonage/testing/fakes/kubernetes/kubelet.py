@@ -1,4 +1,4 @@
-"""A kubelet: runs the Pods that are bound to its node, and tells what became of them. Used by `FakeCluster`.
+"""A kubelet: runs the Pods that are bound to its node, and reports their status. Used by `FakeCluster`.
 
 Containers run once: whatever a Pod's restart policy says, none is started again. There are no probes.
 """
@@ -159,7 +159,7 @@ class PodRun:
             self._kill_at = loop.call_later(grace_s, self._kill)
 
     def _signal_late(self, container: Container) -> None:
-        """Deliver the signals to a container that began while its Pod was stopped."""
+        """Deliver the signals to a container that started while its Pod was being stopped."""
         if self._kill_at is None:
             return
         container.signal(signal.SIGTERM)
@@ -244,7 +244,7 @@ class Kubelet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def set_lost(self, is_lost: bool) -> None:
-        """A lost node runs what it runs, and neither hears nor tells anything."""
+        """A lost node keeps its Pods running, sees no changes, and reports nothing."""
         self.is_lost = is_lost
         if is_lost:
             return
@@ -288,7 +288,7 @@ class Kubelet:
             run.stop(metadata["deletionGracePeriodSeconds"])
 
     def _remove(self, uid: str) -> None:
-        """Its object is gone: what still runs is killed."""
+        """Its object is gone: kill what still runs."""
         if (run := self._runs.pop(uid, None)) is not None:
             run.stop(0)
 
@@ -299,7 +299,7 @@ class Kubelet:
         return task
 
     def tell(self, pod: Manifest, status: Manifest, *, is_over: bool) -> None:
-        """Write the status of a Pod that is still there; remove one that was to be deleted and is over."""
+        """Write the status of a Pod that still exists; remove one that is being deleted and has ended."""
         key: Key = key_of(pod)
         found = self.store.find(PODS, key)
         if found is None or found["metadata"]["uid"] != pod["metadata"]["uid"]:

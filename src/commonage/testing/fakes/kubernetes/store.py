@@ -1,6 +1,6 @@
 """The objects of the cluster, their versions, and the history that watches read. Used by the API server's double.
 
-Each write gets the next resourceVersion. Who waits for changes is called at once, in the order of the writes.
+Each write gets the next resourceVersion. Listeners are called at once, in the order of the writes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def key_of(manifest: Manifest) -> Key:
 
 
 class Store:
-    """Manifests given out are never changed, by nobody: a write puts another in their place."""
+    """Manifests that it returns are never changed: a write replaces them."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, Manifest]] = {kind.plural: {} for kind in KINDS}
@@ -93,7 +93,7 @@ class Store:
         return lambda: self._listeners.remove(on_change)
 
     def forget_history(self) -> None:
-        """Watches from before now are answered with 410."""
+        """Watches from earlier versions are answered with 410."""
         self.history.clear()
         self.oldest = self.version
 

@@ -39,13 +39,12 @@ from commonage.engines.kubernetes.gpus.mode import (
     NodeObjects,
     hide_gpus,
     mib_of,
-    owned,
     uuids_in,
 )
 from commonage.engines.kubernetes.gpus.modes import MODES, best_mode, detect_all
 from commonage.engines.kubernetes.gpus.plugin import Plugin
 from commonage.engines.kubernetes.gpus.reservations import reservation
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 
 GOLDEN = Path(__file__).with_name("golden")
 VERSIONS = ("1.34", "1.36", "1.37")
