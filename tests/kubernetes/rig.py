@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.contract.harness.processes import processes_of
 from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.kubernetes.engine import KubernetesEngine
+from commonage.engines.kubernetes.gpus.mode import GpuMode
+from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.engines.settings import KubernetesSettings
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import StartRequestFactory
@@ -31,8 +34,16 @@ class KubernetesRig(RealRig[KubernetesEngine]):
     on_this_node = False
     tells_pids = False
 
-    def __init__(self, data: Path, namespace: str, node: str, **settings: object) -> None:
-        self.data = data
+    def __init__(
+        self,
+        data: Path,
+        namespace: str,
+        node: str,
+        *,
+        gpu_modes: Sequence[GpuMode] = MODES_IN_USE,
+        **settings: object,
+    ) -> None:
+        self.data, self.gpu_modes = data, gpu_modes
         fields = {"namespace": namespace, "room_timeout_s": 20.0, **settings}
         self.settings = KubernetesSettings(**fields)  # type: ignore[arg-type]  # its fields
         environment = Environment("here", "Of the cluster", image=IMAGE)
@@ -40,7 +51,7 @@ class KubernetesRig(RealRig[KubernetesEngine]):
         self.broken_environment = BROKEN_IMAGE
 
     def make(self) -> KubernetesEngine:
-        return KubernetesEngine("local", self.data, settings=self.settings)
+        return KubernetesEngine("local", self.data, settings=self.settings, gpu_modes=self.gpu_modes)
 
     async def processes(self, attempt: str) -> int:
         """Those of this machine, if the cluster's nodes are on it; else whether its container runs."""

@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.images import Environment, EnvironmentStatus
+from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import (
@@ -45,6 +46,9 @@ from commonage.engines.kubernetes.channels.archives import send_files
 from commonage.engines.kubernetes.channels.connection import Connections, Container
 from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
+from commonage.engines.kubernetes.gpus.mode import GRANTED, VISIBLE, GpuMode, annotation
+from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
+from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
@@ -86,11 +90,12 @@ from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clouds import Cloud
-from commonage.ports.execs import ExecStream, Terminal
+from commonage.ports.execs import OUT, ExecStream, Terminal
 
 RETRY_S = 2.0
 _TERMINATED, _KILLED = 143, 137
 _STATS_S = 10.0
+_GPUS_PAUSE_S, _GPUS_READ_S = 60.0, 45.0
 _PART_BYTES = 64 * 1024
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -107,9 +112,18 @@ class KubernetesEngine(RunsEngine[Run]):
     _pods: Cache
     _nodes: Cache
     _capacity: Capacity
+    _gpus: SiteGpus
 
-    def __init__(self, site: str, data: Path, *, settings: KubernetesSettings | None = None) -> None:
+    def __init__(
+        self,
+        site: str,
+        data: Path,
+        *,
+        settings: KubernetesSettings | None = None,
+        gpu_modes: Sequence[GpuMode] = MODES_IN_USE,
+    ) -> None:
         self._settings = settings or KubernetesSettings()
+        self._gpu_modes = gpu_modes
         self._data = data.absolute()
         self._folder = self._data / "kubernetes"
         super().__init__(site, "kubernetes", self._folder / "runs", self._settings)
@@ -161,10 +175,11 @@ class KubernetesEngine(RunsEngine[Run]):
         ends = (HomesEndWithPods(),) if settings.homes == "empty" else ()
         self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
         shared = shared_variables(os.environ)
-        self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread)
+        self._gpus = SiteGpus(self._client, label_value(self._installation), self._gpu_modes)
+        self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread, self._gpus)
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
-        self._capacity = Capacity(label_value(self._installation), settings.tolerations)
+        self._capacity = Capacity(label_value(self._installation), settings.tolerations, self._gpus.devices_of)
         # All Pods of the cluster: what others request is not free.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
@@ -174,11 +189,13 @@ class KubernetesEngine(RunsEngine[Run]):
             run.begun.set_result(None)
         await self._nodes.sync()
         await self._pods.sync()
+        await self._gpus.read(self._nodes.objects)
         if settings.address:
             await self._relays.open_at(settings.address, self._admits)
         await asyncio.gather(*(self._settle(run) for run in self._table))
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
+        self._keep("read GPUs", self._keep_gpus)
         self._keep_house()
 
     def _admits(self, peer: str) -> bool:
@@ -217,8 +234,11 @@ class KubernetesEngine(RunsEngine[Run]):
     def _pod_changed(self, pod: Manifest, deleted: bool) -> None:
         if deleted:
             self._capacity.remove_pod(pod["metadata"]["uid"])
+            self._gpus.remove_pod(pod["metadata"]["uid"])
         else:
             self._capacity.put_pod(pod)
+            if not self._is_ours(pod):
+                self._gpus.put_pod(pod)
         if self._elastic is not None and self._is_ours(pod):
             self._elastic.pod_changed(pod, deleted)
             if pool_of(pod) and pod["spec"].get("nodeName"):
@@ -239,6 +259,41 @@ class KubernetesEngine(RunsEngine[Run]):
         for run in self._table.live():
             if run.request.allocation.node == name and run.is_running:
                 self._spawn(self._settle(run))
+
+    # --- GPUs -------------------------------------------------------------------------------------------------------
+
+    async def _keep_gpus(self, iterations: Iterations) -> None:
+        while True:
+            with iterations.rest():
+                await asyncio.sleep(_GPUS_PAUSE_S)
+            try:
+                async with asyncio.timeout(_GPUS_READ_S):
+                    await self._gpus.read(self._nodes.objects)
+            except (EngineFailure, TimeoutError) as error:
+                _log.warning("cannot read the GPUs of the cluster, will try again: %s", str(error) or "no answer")
+            else:
+                self._capacity.forget_reports()
+
+    async def _note_gpus(self, run: Run, pod: Manifest) -> None:
+        """Write the uuids of its GPUs to its Pod, where its mode tells them."""
+
+        async def variable() -> str:
+            command = ("/bin/sh", "-c", f'echo "${VISIBLE}"')
+            stream = await self._execs.begin(self._container(run.request), run.id, command, None)
+            said = b""
+            try:
+                while (one := await stream.read()) is not None and len(said) < _PART_BYTES:
+                    said += one[1] if one[0] == OUT else b""
+            finally:
+                await stream.close()
+            return said.decode(errors="replace")
+
+        try:
+            if uuids := await self._gpus.granted(pod, variable):
+                noted = {"uid": run.uid, "annotations": {GRANTED: ",".join(uuids)}}
+                await self._client.merge(self._launcher.path(run.request), {"metadata": noted})
+        except CommonageError as error:
+            _log.info("it is not known which GPUs %s has: %s", run.id, error)
 
     # --- node pools of the cluster ----------------------------------------------------------------------------------
 
@@ -436,11 +491,11 @@ class KubernetesEngine(RunsEngine[Run]):
         elif lost is not None and pod["spec"].get("nodeName"):
             await self._end_with(run, Exit(None, lost, time.time()), run.status.started_at)
         elif isinstance(found, Running):
-            self._running(run, found)
+            self._running(run, pod, found)
         else:
             await self._waiting(run, pod, found)
 
-    def _running(self, run: Run, found: Running) -> None:
+    def _running(self, run: Run, pod: Manifest, found: Running) -> None:
         request = run.request
         if request.wants_port and not found.address:
             self._settle_soon_again(run)
@@ -453,6 +508,8 @@ class KubernetesEngine(RunsEngine[Run]):
         before = run.status
         if (before.phase, before.url) != (status.phase, status.url):
             self._table.tell(run, status)
+            if request.allocation.shares and not annotation(pod, GRANTED):
+                self._spawn(self._note_gpus(run, pod))
         if run.following is None or run.following.done():
             run.following = self._spawn(self._copies[run.id].follow())
 

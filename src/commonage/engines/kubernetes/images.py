@@ -13,6 +13,7 @@ from commonage.domain.images import Environment, EnvironmentState, EnvironmentSt
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.kubernetes.client import PODS, Client
+from commonage.engines.kubernetes.gpus.mode import hide_gpus
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.statuses import Running, Surroundings, Waiting, main_status, state_of
 from commonage.engines.kubernetes.translate import PREFIX, PodContext, pull_pod
@@ -75,7 +76,7 @@ class PodImages:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
     async def _pull(self, image: str, node: str, on_progress: OnProgress) -> None:
-        pod = pull_pod(image, node, self._context, self._settings, secrets.token_hex(3))
+        pod = hide_gpus(pull_pod(image, node, self._context, self._settings, secrets.token_hex(3)))
         name = pod["metadata"]["name"]
         path = PODS.path(self._settings.namespace, name)
         self._at_work.add(name)

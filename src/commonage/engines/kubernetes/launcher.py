@@ -1,8 +1,14 @@
 """Creates the Pod of an attempt, at most once, and removes it. Used by the engine.
 
+<<<<<<< HEAD
 The Pod is created behind a scheduling gate. Its uid is written into the run folder (`pod`), then its Secret is created,
 then the gate is removed. Each step may be repeated after a crash. If the uid was written down and the Pod is gone, it
 is never created again.
+=======
+The Pod is created behind a scheduling gate. Its uid is written into the run folder (`pod`), then its Secret and its
+claims of devices are created, then the gate is taken away. Each step may be repeated after a crash. An attempt whose
+Pod was written down and is gone is never created again.
+>>>>>>> w-kcore
 """
 
 from __future__ import annotations
@@ -19,7 +25,12 @@ from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
+<<<<<<< HEAD
 from commonage.engines.kubernetes.manifest import Manifest, owned
+=======
+from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
+from commonage.engines.kubernetes.manifest import Manifest
+>>>>>>> w-kcore
 from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
@@ -71,6 +82,7 @@ class Launcher:
     settings: KubernetesSettings
     shared: Mapping[str, str]
     in_thread: InThread
+    gpus: SiteGpus
     _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
 
@@ -101,7 +113,8 @@ class Launcher:
             if run.uid:
                 raise EngineFailure(f"the Pod of {run.id} is gone, and is not made twice")
             await self._make_config_map(request, context)
-            made = pod_of(request, program, context, self.settings)
+            plain = pod_of(request, program, context, self.settings)
+            made = self.gpus.apply(plain, request.allocation.shares)
             queue = self.settings.queue or await self._queue_of(context.namespace)
             pod = await self._create(queued(made, queue) if queue else made)
         self._check_ours(pod, request)
@@ -112,6 +125,7 @@ class Launcher:
             return pod
         if program.secrets:
             await self.client.apply(SECRETS, secret_of(request, program.secrets, pod, context))
+        await self.gpus.make_extras(pod, request.allocation.shares)
         if request.gang:
             await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))

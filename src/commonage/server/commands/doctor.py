@@ -14,6 +14,7 @@ import click
 from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
 from commonage.engines.kubernetes.gpus.mode import Detection
+from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.gpu.nvml.record import record as record_devices
 from commonage.messages import text
 from commonage.server.commands.common import Failure, as_json, reads_settings
@@ -215,8 +216,8 @@ def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_js
 def site(kubeconfig: Path | None, context: str | None, namespace: str, as_json: bool) -> None:
     """Check a Kubernetes cluster: its GPU modes, missing rights, and feature gates. Nothing is changed.
 
-    Commonage uses the first GPU mode that is present. Exit code 1 if a right is missing that a present mode needs, or
-    if the cluster does not answer.
+    Commonage uses the first of the modes dra, hami and plugin that is present. Exit code 1 if a right is missing that a
+    present mode needs, or if the cluster does not answer.
 
     \b
     Examples:
@@ -276,7 +277,8 @@ def _cluster_table(report: ClusterReport) -> str:
 
 
 def _used(report: ClusterReport) -> Detection | None:
-    return next((one for one in report.modes if one.is_present), None)
+    names = {mode.name for mode in MODES_IN_USE}
+    return next((one for one in report.modes if one.is_present and one.mode in names), None)
 
 
 doctor.add_command(gpu)

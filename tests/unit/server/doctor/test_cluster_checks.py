@@ -52,12 +52,12 @@ def report(lists: Mapping[str, Sequence[Manifest]], refused: Sequence[str] = (),
     return asyncio.run(ask())
 
 
-def test_shows_the_best_mode_as_used_and_reasons_for_the_others() -> None:
+def test_shows_the_best_mode_that_the_engine_can_use_and_reasons_for_the_others() -> None:
     found = report({NODES: [NODE, NODE], RUNTIMES: [RUNTIME]})
     assert found.nodes == 2
     lines = _cluster_table(found).splitlines()
-    assert any(line.split() == ["env", "cooperative", "present,", "used"] for line in lines)
-    assert any(line.split() == ["plugin", "whole", "present"] for line in lines)
+    assert any(line.split() == ["env", "cooperative", "present"] for line in lines)
+    assert any(line.split() == ["plugin", "whole", "present,", "used"] for line in lines)
     assert any(line.startswith("dra ") and "resource.k8s.io/v1" in line for line in lines)
     assert "Missing rights: none" in lines
     assert "Feature gates: DynamicResourceAllocation on (stable), DRAConsumableCapacity off (beta)" in lines

@@ -25,7 +25,6 @@ from commonage.engines.kubernetes.gpus.mode import (
     Detection,
     NodeObjects,
     hide_gpus,
-    is_foreign,
     mib_of,
     uuids_of,
 )
@@ -61,7 +60,7 @@ class Dra:
         return None if slices else ClusterObjectMissing(kind="ResourceSlice", name=self._driver)
 
     def devices(self, objects: NodeObjects) -> tuple[Device, ...]:
-        held = set(self._held_by_others(objects.claims))
+        held = set(self._held_by_others(objects))
         found: list[Device] = []
         places: dict[str, int] = {}
         for pool, device in self._published(objects):
@@ -169,9 +168,9 @@ class Dra:
                 for device in one["spec"].get("devices", ()):
                     yield str(pool["name"]), device
 
-    def _held_by_others(self, claims: Sequence[Manifest]) -> Iterator[tuple[str, str]]:
-        for claim in claims:
-            if is_foreign(claim):
+    def _held_by_others(self, objects: NodeObjects) -> Iterator[tuple[str, str]]:
+        for claim in objects.claims:
+            if objects.is_foreign(claim):
                 for one in (claim.get("status", {}).get("allocation") or {}).get("devices", {}).get("results", ()):
                     if one["driver"] == self._driver and not one.get("adminAccess"):
                         yield str(one["pool"]), str(one["device"])

@@ -29,7 +29,6 @@ from commonage.engines.kubernetes.gpus.mode import (
     equal_share,
     hide_gpus,
     holds_devices,
-    is_foreign,
     uuids_of,
 )
 from commonage.engines.kubernetes.manifest import Manifest
@@ -63,7 +62,7 @@ class Hami:
         held = {
             uuid
             for pod in objects.pods
-            if is_foreign(pod) and holds_devices(pod)
+            if objects.is_foreign(pod) and holds_devices(pod)
             for uuid in _given(annotation(pod, ALLOCATED))
         }
         found = []

@@ -13,7 +13,7 @@ from commonage.domain.nodes import Device, Isolation, Share
 from commonage.domain.reasons import Reason
 from commonage.engines.kubernetes.manifest import Manifest
 
-ATTEMPT_LABEL = "commonage.dev/attempt"
+ATTEMPT_LABEL, INSTALLATION_LABEL = "commonage.dev/attempt", "commonage.dev/installation"
 GRANTED = "commonage.dev/gpu-uuids"
 """Annotation of a Pod: uuids that a device plugin gave its first container, as that container's variable names them."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -38,16 +38,25 @@ class ClusterObjects:
 
 @dataclass(frozen=True, slots=True)
 class NodeObjects:
-    """A node, its ResourceSlices, the Pods on it, and the ResourceClaims of all Pods."""
+    """A node, its ResourceSlices, the Pods on it, and the ResourceClaims of all Pods.
+
+    `installation`: the value of the label of ours; empty: all attempts are ours.
+    """
 
     node: Manifest
     slices: Sequence[Manifest] = ()
     pods: Sequence[Manifest] = ()
     claims: Sequence[Manifest] = ()
+    installation: str = ""
 
     @property
     def name(self) -> str:
         return str(self.node["metadata"]["name"])
+
+    def is_foreign(self, manifest: Manifest) -> bool:
+        labels = manifest["metadata"].get("labels", {})
+        is_other = bool(self.installation) and labels.get(INSTALLATION_LABEL) != self.installation
+        return ATTEMPT_LABEL not in labels or is_other
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +161,6 @@ def uuids_in(text: str) -> tuple[str, ...]:
 
 def granted_by_plugin(pod: Manifest) -> tuple[str, ...]:
     return uuids_in(annotation(pod, GRANTED))
-
-
-def is_foreign(manifest: Manifest) -> bool:
-    return ATTEMPT_LABEL not in manifest["metadata"].get("labels", {})
 
 
 def holds_devices(pod: Manifest) -> bool:

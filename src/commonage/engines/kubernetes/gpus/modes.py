@@ -1,4 +1,4 @@
-"""All GPU modes, best first. The engine takes the best that a site has; `commonage doctor site` shows all."""
+"""All GPU modes, best first. `commonage doctor site` shows all; the engine takes the best of those that it can use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from commonage.engines.kubernetes.gpus.mode import ClusterObjects, Detection, Gp
 from commonage.engines.kubernetes.gpus.plugin import Plugin
 
 MODES: tuple[GpuMode, ...] = (Fractioning(), Dra(), Hami(), Env(), Plugin())
+MODES_IN_USE: tuple[GpuMode, ...] = (Dra(), Hami(), Plugin())
+"""Those of the engine: the others need GPUs that reservation Pods hold, which it does not make."""
 
 
 def detect_all(cluster: ClusterObjects, modes: Sequence[GpuMode] = MODES) -> tuple[Detection, ...]:

@@ -14,16 +14,17 @@ from commonage.domain.nodes import INSTANCE_INDEX, Device, Isolation, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import ClusterObjectMissing, GpuHeldByOthers, GpuMemoryUnknown, GpuTimeSliced
 from commonage.engines.kubernetes.gpus.feature_labels import gpu_labels, mig_memory_mib, mig_profile
+from commonage.engines.kubernetes.gpus.hami import REGISTER as HAMI_REGISTER
 from commonage.engines.kubernetes.gpus.mode import (
     Applied,
     ClusterObjects,
     Detection,
     NodeObjects,
     add_resources,
+    annotation,
     granted_by_plugin,
     hide_gpus,
     holds_devices,
-    is_foreign,
     requested,
 )
 from commonage.engines.kubernetes.manifest import Manifest
@@ -47,7 +48,7 @@ class Plugin:
 
     def devices(self, objects: NodeObjects) -> tuple[Device, ...]:
         """One for each unit of a resource. As many as foreign Pods hold have a fault, whichever they are."""
-        foreign = [pod for pod in objects.pods if is_foreign(pod) and holds_devices(pod)]
+        foreign = [pod for pod in objects.pods if objects.is_foreign(pod) and holds_devices(pod)]
         found: list[Device] = []
         for resource, count in _offered(objects.node):
             taken = sum(requested(pod, resource) for pod in foreign)
@@ -68,6 +69,8 @@ class Plugin:
 
 
 def _offered(node: Manifest) -> Iterator[tuple[str, int]]:
+    if annotation(node, HAMI_REGISTER):
+        return  # its units are parts of GPUs, which only HAMi can tell apart
     allocatable = node.get("status", {}).get("allocatable", {})
     for resource in sorted(allocatable):
         if resource in (GPU, SHARED) or mig_profile(resource):

@@ -191,6 +191,10 @@ class Capacity:
         for pod in pods:
             self.put_pod(pod)
 
+    def forget_reports(self) -> None:
+        """What `devices_of` tells has changed."""
+        self._reports.clear()
+
     def reports(self) -> Sequence[NodeReport]:
         for name in self._nodes.keys() - self._reports.keys():
             foreign: Amounts = Counter()

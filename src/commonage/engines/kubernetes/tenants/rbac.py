@@ -69,6 +69,14 @@ GRANTS = (
     Grant(_C, "storage.k8s.io", "storageclasses", "get list watch", "Whether claims of a class can grow."),
     Grant(_C, "resource.k8s.io", "deviceclasses", "get list watch", "The GPUs that drivers offer."),
     Grant(_C, "resource.k8s.io", "resourceslices", "get list watch", "The devices of each node."),
+    Grant(_C, "resource.k8s.io", "resourceclaims", "get list watch", "The devices that pods of others hold."),
+    Grant(
+        _C,
+        "admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations",
+        "get list watch",
+        "Whether HAMi shares the GPUs.",
+    ),
     Grant(_C, "kueue.x-k8s.io", "clusterqueues", "get list watch", "Flavors of the tenants' queues."),
     Grant(_C, "kueue.x-k8s.io", "resourceflavors", "get list watch", "Node labels of a flavor."),
 )

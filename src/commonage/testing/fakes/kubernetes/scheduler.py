@@ -1,13 +1,18 @@
-"""Binds Pods to nodes by affinity to a node's name, taints, CPU and memory; refusals are kube-scheduler's own texts."""
+"""Binds Pods to nodes by affinity to a node's name, taints, resources and claims of devices.
+
+Refusals are kube-scheduler's own texts.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
-from commonage.testing.fakes.kubernetes.store import NODES, PODS, Change, Store, key_of, now
+from commonage.testing.fakes.kubernetes.claims import allocation_of
+from commonage.testing.fakes.kubernetes.store import CLAIMS, NODES, PODS, SLICES, Change, Key, Store, key_of, now
 
 _AFFINITY = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
@@ -24,6 +29,8 @@ class Scheduler:
             pods = list(self._store.all(PODS))
         elif change.kind is PODS and change.after is not None:
             ended = change.after["status"]["phase"] in ("Succeeded", "Failed")
+            if ended:
+                self._release(change.after)
             pods = list(self._store.all(PODS)) if ended else [change.after]
         else:
             return
@@ -38,11 +45,20 @@ class Scheduler:
         if current["spec"].get("schedulingGates"):
             self._refuse(current, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
             return
+        claims = _claims_of(current)
+        if missing := next((key for key in claims if self._store.find(CLAIMS, key) is None), None):
+            self._refuse(current, "Unschedulable", f'resourceclaim "{missing[1]}" not found')
+            return
         why: Counter[str] = Counter()
         nodes = list(self._store.all(NODES))
         for node in nodes:
             refusals = self._refusals(node, current)
-            if not refusals:
+            given = {} if refusals else self._allocated(claims, node["metadata"]["name"])
+            if given is None:
+                refusals = ["cannot allocate all claims"]
+            elif not refusals:
+                for claim, allocation in given.items():
+                    self._store.change(CLAIMS, claim, status={"allocation": allocation})
                 self._bind(current, node["metadata"]["name"])
                 return
             why.update(refusals)
@@ -79,6 +95,22 @@ class Scheduler:
             if wanted and used[name] + wanted > milli(has.get(name, 0))
         ]
 
+    def _allocated(self, claims: Sequence[Key], node: str) -> dict[Key, Manifest] | None:
+        """What each claim gets on the node; None if one gets nothing."""
+        found: dict[Key, Manifest] = {}
+        for key in claims:
+            held = [one for one in self._store.all(CLAIMS) if key_of(one) not in claims]
+            held += [{"status": {"allocation": one}} for one in found.values()]
+            allocation = allocation_of(self._store.get(CLAIMS, key), node, self._store.all(SLICES), held)
+            if allocation is None:
+                return None
+            found[key] = allocation
+        return found
+
+    def _release(self, pod: Manifest) -> None:
+        for key in _claims_of(pod):
+            self._store.change(CLAIMS, key, status={})
+
     def _bind(self, pod: Manifest, node: str) -> None:
         conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}]
         status = pod["status"] | {"conditions": conditions}
@@ -91,6 +123,11 @@ class Scheduler:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
         conditions = [condition | {"lastTransitionTime": now()}]
         self._store.change(PODS, key_of(pod), status=pod["status"] | {"conditions": conditions})
+
+
+def _claims_of(pod: Manifest) -> list[Key]:
+    namespace = pod["metadata"]["namespace"]
+    return [(namespace, one["resourceClaimName"]) for one in pod["spec"].get("resourceClaims") or ()]
 
 
 def _is_wanted(pod: Manifest, node: str) -> bool:

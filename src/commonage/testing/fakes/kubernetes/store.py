@@ -45,6 +45,9 @@ KINDS = (
     CONFIG_MAPS := Kind("/api/v1", "configmaps", "ConfigMap"),
     Kind("/api/v1", "services", "Service"),
     QUOTAS := Kind("/api/v1", "resourcequotas", "ResourceQuota"),
+    CLAIMS := Kind("/apis/resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
+    SLICES := Kind("/apis/resource.k8s.io/v1", "resourceslices", "ResourceSlice", is_namespaced=False),
+    CLASSES := Kind("/apis/resource.k8s.io/v1", "deviceclasses", "DeviceClass", is_namespaced=False),
 )
 
 Key = tuple[str, str]
