@@ -31,6 +31,13 @@ RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("patch", "", "services", True),
 )
 """Verb, group, resource, and whether it is needed in the namespaces of Pods only. The engine works with no others."""
+CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("get", "", "persistentvolumeclaims", True),
+    ("create", "", "persistentvolumeclaims", True),
+    ("patch", "", "persistentvolumeclaims", True),
+    ("get", "storage.k8s.io", "storageclasses", False),
+)
+"""Those that it needs besides, where homes or volumes are claims that it makes."""
 MEASURING = ("get", "", "nodes/proxy", False)
 """Without it nothing is measured."""
 
@@ -47,9 +54,10 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
     client.open()
     try:
         version = await client.version()
+        claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
         advice = [
             f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
-            for verb, group, resource, is_local in (*RIGHTS, MEASURING)
+            for verb, group, resource, is_local in (*RIGHTS, *claims, MEASURING)
             if not await _may(client, settings, verb, group, resource, is_local)
         ]
         namespace = None

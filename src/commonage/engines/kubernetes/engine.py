@@ -45,6 +45,7 @@ from commonage.engines.kubernetes.channels.connection import Connections, Contai
 from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.images import PodImages
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
@@ -71,7 +72,6 @@ from commonage.engines.kubernetes.translate import (
     attempt_of,
     is_gated,
     is_restricted,
-    label_value,
     namespace_of,
     pod_name,
 )
