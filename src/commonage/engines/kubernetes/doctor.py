@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.engines.kubernetes.client import NAMESPACES, NODES, Client
@@ -71,11 +71,28 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
         down = sorted(one["metadata"]["name"] for one in nodes if not_answering_since(one) is not None)
         said = f"Kubernetes {version}, {len(nodes)} nodes{', not ready: ' + ', '.join(down) if down else ''}"
         advice += [*_of_security(namespace, settings)]
+        if settings.user == 0 and (names := nodes_without_user_namespaces(nodes)):
+            advice.append(
+                f"Pods of root do not start on {', '.join(names)}, whose container runtime has no user namespaces: "
+                "set kubernetes_user to another number than 0"
+            )
         if settings.homes == "empty":
             advice.append("homes are gone when their Pod ends (kubernetes_homes)")
         return ClusterSummary(said, "; ".join(advice))
     finally:
         await client.close()
+
+
+def nodes_without_user_namespaces(nodes: Sequence[Manifest]) -> list[str]:
+    """Those whose default runtime says that it has none."""
+    found = []
+    for node in nodes:
+        handlers = {
+            one.get("name", ""): one.get("features") or {} for one in node["status"].get("runtimeHandlers") or ()
+        }
+        if handlers.get("", {}).get("userNamespaces") is False:
+            found.append(node["metadata"]["name"])
+    return sorted(found)
 
 
 def _of_security(namespace: Manifest | None, settings: KubernetesSettings) -> Iterator[str]:
