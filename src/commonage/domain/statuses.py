@@ -20,7 +20,7 @@ class StartRequest:
     when `wants_port`; `port` is the one that its program insists on. `bundle_path` is an archive (tar.gz) on the
     control plane's disk to unpack into the working directory. `mounts` are its volumes. `cron_job`: it is a run of
     this cron job. `gang`: the attempts of its gang by rank, itself among them; the engine tells them how to reach each
-    other.
+    other. `home_mib`: what its owner may store in the home, where the tenant's quota bounds it.
     """
 
     attempt_id: str
@@ -40,6 +40,7 @@ class StartRequest:
     cron_job: str = ""
     port: int | None = None
     gang: tuple[str, ...] = ()
+    home_mib: int | None = None
 
     @property
     def rank(self) -> int:

@@ -136,12 +136,32 @@ class RemoteSettings:
 
 
 @dataclass(frozen=True)
+class KubernetesStorageSettings:
+    """Settings of the claims of a Kubernetes site.
+
+    `homes_claim`: the claim with all homes, for `shared-claim`. `home_mib`: size of a home without a quota of its own.
+    `storage_class`, `volume_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
+    homes. `volume_mib`: size of a volume that names none. `folders`: (path, claim); the path of a folder volume, and
+    what is below, is in this claim of the tenant's namespace.
+    """
+
+    homes_claim: str = "commonage-homes"
+    home_mib: int = 10 * 1024
+    storage_class: str = ""
+    volume_class: str = ""
+    access: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteMany"
+    volume_mib: int = 10 * 1024
+    folders: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class KubernetesSettings(EngineSettings):
     """Settings of one Kubernetes engine.
 
     `kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config; `context`: of the kubeconfig.
     `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT). `homes`: `empty` (gone
-    with the Pod), or `host-path`, folders in `homes_path`, which every node sees. `user`: the number of the user that
+    with the Pod), `host-path`, folders in `homes_path`, which every node sees, `claim`, a claim for each user in the
+    namespace, or `shared-claim`, folders in one claim of the namespace. `user`: the number of the user that
     programs run as; 0 is root, which the Pod Security level `restricted` refuses. `address`: by which Pods reach the
     ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
     `lost_after_s`: how long a node may not answer before it is given up.
@@ -155,7 +175,7 @@ class KubernetesSettings(EngineSettings):
     context: str = ""
     namespace: str = "commonage"
     namespaces: Literal["single", "tenant"] = "single"
-    homes: Literal["empty", "host-path"] = "empty"
+    homes: Literal["empty", "host-path", "claim", "shared-claim"] = "empty"
     homes_path: str = ""
     user: int = 1000
     pull: Literal["missing", "never"] = "missing"
@@ -172,6 +192,7 @@ class KubernetesSettings(EngineSettings):
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str = ""
     placeholder_class: str = ""
+    storage: KubernetesStorageSettings = KubernetesStorageSettings()
 
 
 @dataclass(frozen=True)
@@ -237,25 +258,3 @@ class KubernetesPolicySettings:
     def user(self) -> str:
         """The control plane's name in the cluster."""
         return f"system:serviceaccount:{self.namespace}:{self.service_account}"
-
-
-@dataclass(frozen=True)
-class KubernetesStorageSettings:
-    """Settings of homes and volumes of a Kubernetes site.
-
-    `homes`: each user has a claim in the tenant's namespace (`claim`), or a folder in the claim `homes_claim` of each
-    namespace (`folder`), which the admin binds to one share. `home_mib`: size of a home without a quota of its own.
-    `storage_class`, `shared_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
-    homes. `volume_mib`: size of a volume that names none. `folders`: (path, claim); the path of a folder volume, and
-    what is below, is in this claim of the tenant's namespace. `host_folders`: those that pods mount from the node.
-    """
-
-    homes: Literal["claim", "folder"] = "claim"
-    homes_claim: str = "commonage-homes"
-    home_mib: int = 10 * 1024
-    storage_class: str = ""
-    shared_class: str = ""
-    access: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteMany"
-    volume_mib: int = 10 * 1024
-    folders: tuple[tuple[str, str], ...] = ()
-    host_folders: tuple[str, ...] = ()

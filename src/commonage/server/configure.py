@@ -14,7 +14,14 @@ from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.kubernetes.engine import KubernetesEngine
 from commonage.engines.kubernetes.placement.tolerations import read_toleration
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.settings import DockerSettings, KubernetesSettings, ProcessSettings, SwarmSettings, parse_mount
+from commonage.engines.settings import (
+    DockerSettings,
+    KubernetesSettings,
+    KubernetesStorageSettings,
+    ProcessSettings,
+    SwarmSettings,
+    parse_mount,
+)
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
@@ -130,7 +137,20 @@ def kubernetes_settings(
         reaches=access.ports if access else (),
         gateway_port=access.gateway_port if access else 0,
         lost_after_s=settings.kubernetes_lost_after,
+        storage=KubernetesStorageSettings(
+            homes_claim=settings.kubernetes_homes_claim,
+            home_mib=settings.kubernetes_home_size,
+            storage_class=settings.kubernetes_storage_class,
+            volume_class=settings.kubernetes_volume_class,
+            access=settings.kubernetes_access_mode,
+            folders=tuple(_folder_claim(one) for one in settings.kubernetes_folder_claims),
+        ),
     )
+
+
+def _folder_claim(text: str) -> tuple[str, str]:
+    folder, _, claim = text.partition("=")
+    return folder, claim
 
 
 def shared_dir(settings: Settings, data: Path) -> Path:

@@ -15,6 +15,7 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import StartRequest
+from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, RetryPolicy, State, StopCause
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -415,6 +416,15 @@ async def test_what_runs_without_a_allocation_is_ended(site: Site) -> None:
         await site.clock.advance(12)
     run = site.world.runs[f"{unattributed_process.id}-1"]
     assert run.forgotten
+
+
+async def test_engine_is_told_what_the_owner_may_store() -> None:
+    site = Site(rules=Rules((Tenant("lab", quota=Quota(per_user=Bounds(storage_mib=3072))),)))
+    async with site.open() as control:
+        allocation = factories.allocation("x-1", node="cpu-1")
+        attempt = factories.attempt("x", state=State.STARTING, allocation=allocation)
+        starting = factories.workload(State.STARTING, id="x", environment="base", attempt=attempt)
+        assert control._start_requests.of(starting).home_mib == 3072
 
 
 async def test_repeated_statuses_change_nothing(site: Site) -> None:

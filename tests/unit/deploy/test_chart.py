@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from commonage.engines.kubernetes.doctor import MEASURING, RIGHTS
+from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
 from commonage.server.secrets import read_given_secrets
@@ -187,6 +187,38 @@ def test_the_control_plane_has_the_rights_that_the_engine_needs(kustomize: Modul
     # It changes nothing outside the namespace of its Pods.
     assert {verb for rule in roles["ClusterRole"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not may(*MEASURING[:3], "ClusterRole")
+
+
+def test_control_plane_may_make_claims(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered({})["rbac.yaml"]
+    for verb, group, resource, is_local in CLAIM_RIGHTS:
+        kind = "Role" if is_local else "ClusterRole"
+        rules = [rule for one in rendered if one["kind"] == kind for rule in one["rules"]]
+        assert any(
+            verb in rule["verbs"] and group in rule["apiGroups"] and resource in rule["resources"] for rule in rules
+        ), (verb, resource)
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        ({}, {"homes": "empty"}),
+        ({"dynamic": {"storageClass": "fast"}}, {"homes": "claim", "storage_class": "fast", "home_size": 10240}),
+        ({"type": "dynamic", "capacity": "512Mi"}, {"homes": "claim", "storage_class": "", "home_size": 512}),
+        (
+            {"type": "dynamic", "dynamic": {"storageAccessModes": ["ReadWriteOnce"]}},
+            {"homes": "claim", "access_mode": "ReadWriteOnce"},
+        ),
+        ({"type": "static", "static": {"pvcName": "nfs"}}, {"homes": "shared-claim", "homes_claim": "nfs"}),
+        ({"type": "none", "dynamic": {"storageClass": "fast"}}, {"homes": "empty"}),
+    ],
+)
+def test_homes_are_as_the_values_of_zero_to_jupyterhub_say(
+    kustomize: ModuleType, storage: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    rendered = kustomize.rendered({"singleuser": {"storage": storage}})["settings.yaml"]
+    settings = Settings.model_validate(tomllib.loads(rendered[0]["data"]["commonage.toml"]))
+    assert {name: getattr(settings, f"kubernetes_{name}") for name in expected} == expected
 
 
 def test_pods_of_workloads_end_no_others_and_reach_the_gateway(kustomize: ModuleType) -> None:

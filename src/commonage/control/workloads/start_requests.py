@@ -85,6 +85,7 @@ class StartRequests:
             cron_job=spec.cron_job or "",
             port=spec.port,
             gang=tuple(one.id for one in gang),
+            home_mib=self.settings.rules.tenant(spec.tenant).quota.per_user.storage_mib,
         )
 
     def _own_packages(self, spec: Spec) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.engines.kubernetes.client import NAMESPACES, NODES, Client
@@ -31,6 +31,13 @@ RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("patch", "", "services", True),
 )
 """Verb, group, resource, and whether it is needed in the namespaces of Pods only. The engine works with no others."""
+CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("get", "", "persistentvolumeclaims", True),
+    ("create", "", "persistentvolumeclaims", True),
+    ("patch", "", "persistentvolumeclaims", True),
+    ("get", "storage.k8s.io", "storageclasses", False),
+)
+"""Those that it needs besides, where homes or volumes are claims that it makes."""
 MEASURING = ("get", "", "nodes/proxy", False)
 """Without it nothing is measured."""
 
@@ -47,9 +54,10 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
     client.open()
     try:
         version = await client.version()
+        claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
         advice = [
             f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
-            for verb, group, resource, is_local in (*RIGHTS, MEASURING)
+            for verb, group, resource, is_local in (*RIGHTS, *claims, MEASURING)
             if not await _may(client, settings, verb, group, resource, is_local)
         ]
         namespace = None
@@ -63,11 +71,28 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
         down = sorted(one["metadata"]["name"] for one in nodes if not_answering_since(one) is not None)
         said = f"Kubernetes {version}, {len(nodes)} nodes{', not ready: ' + ', '.join(down) if down else ''}"
         advice += [*_of_security(namespace, settings)]
+        if settings.user == 0 and (names := nodes_without_user_namespaces(nodes)):
+            advice.append(
+                f"Pods of root do not start on {', '.join(names)}, whose container runtime has no user namespaces: "
+                "set kubernetes_user to another number than 0"
+            )
         if settings.homes == "empty":
             advice.append("homes are gone when their Pod ends (kubernetes_homes)")
         return ClusterSummary(said, "; ".join(advice))
     finally:
         await client.close()
+
+
+def nodes_without_user_namespaces(nodes: Sequence[Manifest]) -> list[str]:
+    """Those whose default runtime says that it has none."""
+    found = []
+    for node in nodes:
+        handlers = {
+            one.get("name", ""): one.get("features") or {} for one in node["status"].get("runtimeHandlers") or ()
+        }
+        if handlers.get("", {}).get("userNamespaces") is False:
+            found.append(node["metadata"]["name"])
+    return sorted(found)
 
 
 def _of_security(namespace: Manifest | None, settings: KubernetesSettings) -> Iterator[str]:

@@ -50,6 +50,7 @@ from commonage.engines.kubernetes.gpus.mode import GRANTED, VISIBLE, GpuMode, an
 from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.images import PodImages
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.launcher import Launcher, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
@@ -76,7 +77,6 @@ from commonage.engines.kubernetes.translate import (
     attempt_of,
     is_gated,
     is_restricted,
-    label_value,
     namespace_of,
     pod_name,
 )

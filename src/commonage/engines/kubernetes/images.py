@@ -40,7 +40,7 @@ class PodImages:
         self._site = site
         self._settings = settings
         self._schedulable = schedulable
-        self._context = PodContext(installation, settings.namespace, {})
+        self._context = PodContext(installation, settings.namespace)
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._pulls = SingleFlight[None]()
         self._at_work: set[str] = set()

@@ -1,19 +1,14 @@
 """Creates the Pod of an attempt, at most once, and removes it. Used by the engine.
 
-<<<<<<< HEAD
-The Pod is created behind a scheduling gate. Its uid is written into the run folder (`pod`), then its Secret is created,
-then the gate is removed. Each step may be repeated after a crash. If the uid was written down and the Pod is gone, it
-is never created again.
-=======
 The Pod is created behind a scheduling gate. Its uid is written into the run folder (`pod`), then its Secret and its
-claims of devices are created, then the gate is taken away. Each step may be repeated after a crash. An attempt whose
-Pod was written down and is gone is never created again.
->>>>>>> w-kcore
+claims of devices are created, then the gate is removed. Each step may be repeated after a crash. If the uid was written
+down and the Pod is gone, it is never created again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,24 +20,21 @@ from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
-<<<<<<< HEAD
-from commonage.engines.kubernetes.manifest import Manifest, owned
-=======
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
-from commonage.engines.kubernetes.manifest import Manifest
->>>>>>> w-kcore
+from commonage.engines.kubernetes.labels import label_value
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
+from commonage.engines.kubernetes.storage.claims import is_smaller, updated_claim
 from commonage.engines.kubernetes.translate import (
-    ATTEMPT,
     INSTALLATION,
     PodContext,
+    attempt_of,
+    claims_of,
     config_map_of,
     gang_service,
-    home_source,
     is_gated,
-    label_value,
     namespace_of,
     pod_name,
     pod_of,
@@ -56,6 +48,9 @@ from commonage.engines.settings import KubernetesSettings
 
 QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
+CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
+STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", is_namespaced=False)
+_log = logging.getLogger(__name__)
 
 
 def write_uid(folder: RunFolder, uid: str) -> None:
@@ -85,10 +80,11 @@ class Launcher:
     gpus: SiteGpus
     _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
+    _claims: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def context(self, request: StartRequest) -> PodContext:
         namespace = namespace_of(request.tenant, self.settings)
-        return PodContext(self.installation, namespace, home_source(request, self.settings))
+        return PodContext(self.installation, namespace)
 
     def path(self, request: StartRequest) -> str:
         return PODS.path(namespace_of(request.tenant, self.settings), pod_name(request.attempt_id))
@@ -112,11 +108,12 @@ class Launcher:
         if pod is None:
             if run.uid:
                 raise EngineFailure(f"the Pod of {run.id} is gone, and is not made twice")
+            await self._make_claims(request, context)
             await self._make_config_map(request, context)
             plain = pod_of(request, program, context, self.settings)
             made = self.gpus.apply(plain, request.allocation.shares)
             queue = self.settings.queue or await self._queue_of(context.namespace)
-            pod = await self._create(queued(made, queue) if queue else made)
+            pod = await self._create(PODS, queued(made, queue) if queue else made)
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))
@@ -145,12 +142,12 @@ class Launcher:
             self._queues[namespace] = now, name
         return name
 
-    async def _create(self, pod: Manifest) -> Manifest:
+    async def _create(self, resource: Resource, manifest: Manifest) -> Manifest:
         try:
-            return await self.client.apply(PODS, pod)
+            return await self.client.apply(resource, manifest)
         except Refused as error:
             if error.http_status == 404:  # the namespace
-                namespace = pod["metadata"]["namespace"]
+                namespace = manifest["metadata"]["namespace"]
                 raise EngineFailure(
                     f"the cluster has no namespace {namespace}: create it, or set kubernetes_namespace",
                     native=error.text,
@@ -160,11 +157,32 @@ class Launcher:
             raise
 
     def _check_ours(self, pod: Manifest, request: StartRequest) -> None:
-        metadata = pod["metadata"]
-        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        ours = labels.get(INSTALLATION) == label_value(self.installation)
-        if not ours or annotations.get(ATTEMPT) != request.attempt_id:
-            raise EngineFailure(f"there is a Pod {metadata['name']} already, and it is not ours: remove it")
+        if not self._is_ours(pod) or attempt_of(pod) != request.attempt_id:
+            raise EngineFailure(f"there is a Pod {pod['metadata']['name']} already, and it is not ours: remove it")
+
+    async def _make_claims(self, request: StartRequest, context: PodContext) -> None:
+        """Make the claims that are not there, and let those grow that may. Claims of an admin are taken as they are."""
+        async with self._claims:  # two attempts of one owner need the same claim
+            for wanted in claims_of(request, context, self.settings):
+                present = await self.client.find(CLAIMS.path(context.namespace, wanted["metadata"]["name"]))
+                if present is None:
+                    await self._create(CLAIMS, wanted)
+                elif self._is_ours(present) and is_smaller(present, wanted):
+                    await self._grow(wanted, present)
+
+    async def _grow(self, wanted: Manifest, present: Manifest) -> None:
+        """An attempt does not wait for more room, nor fail without it."""
+        name = present["spec"].get("storageClassName")
+        try:
+            found = await self.client.find(STORAGE_CLASSES.path(None, name)) if name else None
+            if grown := updated_claim(wanted, present, found):
+                await self.client.apply(CLAIMS, grown)
+        except Refused as error:
+            _log.warning("the claim %s does not grow: %s", wanted["metadata"]["name"], error)
+
+    def _is_ours(self, manifest: Manifest) -> bool:
+        labels = manifest["metadata"].get("labels") or {}
+        return bool(labels.get(INSTALLATION) == label_value(self.installation))
 
     async def _make_config_map(self, request: StartRequest, context: PodContext) -> None:
         made = config_map_of(request, context)

@@ -7,18 +7,20 @@ runs that the control plane would not know of after a crash.
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
-from commonage.domain.volumes import Mount, VolumeKind, folder_name
+from commonage.domain.volumes import folder_name
 from commonage.engines.containers.daemon.descriptions import CAPABILITIES, SHM_PART, host_name
 from commonage.engines.containers.files.prepare import INJECTED_INSIDE, files_of
 from commonage.engines.containers.program import Program
+from commonage.engines.kubernetes.labels import digest, label_value
 from commonage.engines.kubernetes.manifest import Manifest, owned
+from commonage.engines.kubernetes.storage.claims import home_claim, volume_claims
+from commonage.engines.kubernetes.storage.mounts import RUNTIME, RUNTIME_VARIABLES, home_volume, requested_volumes
+from commonage.engines.kubernetes.tenants.network import PORT_NAME
 from commonage.engines.settings import KubernetesSettings
 
 PREFIX = "commonage.dev"
@@ -32,7 +34,6 @@ _NAME_MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NO_KEY = re.compile(r"[^-._a-zA-Z0-9]")
-_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 ENTRY = """\
 [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
@@ -46,26 +47,32 @@ if [ -n "${COMMONAGE_GANG_HOSTS-}" ]; then
     done
   ) >"$COMMONAGE_HOST_FILE"
 fi
+if ! (printf '%65536s' '' >"$HOME/.commonage-room") 2>/dev/null; then
+  FULL
+fi
+rm -f "$HOME/.commonage-room"
 exec 2>&1
 exec "$@"
+""".replace("FULL", "\n  ".join(f'export {name}="${{{name}:-{place}}}"' for name, place in RUNTIME_VARIABLES.items()))
+"""First program of a Pod: adds our files to the search paths, as the entry of other engines (entry.sh).
+
+In a home without 64 KiB of room, files that a session writes at its start go to space of the Pod.
 """
-"""First program of a Pod: adds our files to the search paths, as the entry of other engines (entry.sh)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """Inputs of a Pod besides the request. `home`: the volume source of the owner's home."""
+    """Inputs of a Pod besides the request."""
 
     installation: str
     namespace: str
-    home: Manifest
 
 
 def pod_name(attempt_id: str) -> str:
     """The name of an attempt's Pod, of its Secret, and of the Service by which its gang finds it."""
     name = f"cm-{attempt_id.lower()}"
     fits = _PLAIN.fullmatch(name) and len(name) <= _NAME_MAX and attempt_id == attempt_id.lower()
-    return name if fits else f"cm-{_digest(attempt_id)}"
+    return name if fits else f"cm-{digest(attempt_id)}"
 
 
 def namespace_of(tenant: str, settings: KubernetesSettings) -> str:
@@ -74,21 +81,12 @@ def namespace_of(tenant: str, settings: KubernetesSettings) -> str:
         return settings.namespace
     fits = _PLAIN.fullmatch(tenant) and len(settings.namespace) + len(tenant) < _NAME_MAX
     # A name that looks like a digest could be that of another tenant.
-    plain = tenant if fits and not _DIGEST.fullmatch(tenant) else _digest(tenant)
+    plain = tenant if fits and not _DIGEST.fullmatch(tenant) else digest(tenant)
     return f"{settings.namespace}-{plain}"
-
-
-def label_value(value: str) -> str:
-    """The value if a label may have it, else a hash of it."""
-    return value if _VALUE.fullmatch(value) else _digest(value)
 
 
 def selector_of(installation: str) -> str:
     return f"{INSTALLATION}={label_value(installation)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def attempt_of(manifest: Manifest) -> str:
@@ -141,6 +139,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
                 *(dict(one) for one in settings.tolerations),
             ],
             "securityContext": pod_security(settings),
+            **host_users(settings, volumes),
             **pull_secrets(settings),
             **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
             **({"initContainers": [_files_container(request, program, settings)]} if request.bundle_path else {}),
@@ -168,7 +167,7 @@ def _container(
 ) -> Manifest:
     env = [{"name": name, "value": literal(value)} for name, value in program.variables.items()]
     secret = {"envFrom": [{"secretRef": {"name": pod_name(request.attempt_id)}}]} if program.secrets else {}
-    ports = [{"containerPort": int(program.variables["COMMONAGE_PORT"])}] if request.wants_port else []
+    port = {"name": PORT_NAME, "containerPort": int(program.variables["COMMONAGE_PORT"])} if request.wants_port else {}
     return {
         "name": CONTAINER,
         "image": request.environment.image,
@@ -179,7 +178,7 @@ def _container(
         "env": env,
         **secret,
         "resources": resources_of(request, settings),
-        **({"ports": ports} if ports else {}),
+        **({"ports": [port]} if port else {}),
         "volumeMounts": list(mounts),
         "securityContext": container_security(settings),
         "terminationMessagePolicy": "File",
@@ -194,7 +193,7 @@ def _files_container(request: StartRequest, program: Program, settings: Kubernet
         "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
         "command": ["/bin/sh", "-c", literal(wait), "commonage", literal(program.cwd)],
         "resources": resources_of(request, settings),
-        "volumeMounts": [{"name": "home", "mountPath": program.home}],
+        "volumeMounts": list(home_volume(request, settings).mounts),
         "securityContext": container_security(settings),
     }
 
@@ -224,6 +223,11 @@ def pod_security(settings: KubernetesSettings) -> Manifest:
     return made
 
 
+def host_users(settings: KubernetesSettings, volumes: Sequence[Manifest] = ()) -> Manifest:
+    """Root runs in a user namespace, where it is nobody on the node. Folders of the node would not be its own there."""
+    return {} if settings.user or any("hostPath" in one for one in volumes) else {"hostUsers": False}
+
+
 def pull_secrets(settings: KubernetesSettings) -> Manifest:
     return {"imagePullSecrets": [{"name": one} for one in settings.pull_secrets]} if settings.pull_secrets else {}
 
@@ -241,14 +245,17 @@ def container_security(settings: KubernetesSettings) -> Manifest:
 def _volumes(
     request: StartRequest, program: Program, context: PodContext, settings: KubernetesSettings
 ) -> tuple[list[Manifest], list[Manifest]]:
+    home = home_volume(request, settings)
     shm = {"medium": "Memory", "sizeLimit": f"{max(1, request.allocation.memory_mib // SHM_PART)}Mi"}
     volumes: list[Manifest] = [
-        {"name": "home", **context.home},
+        *home.volumes,
         {"name": "shm", "emptyDir": shm},
+        {"name": "runtime", "emptyDir": {}},
     ]
     mounts: list[Manifest] = [
-        {"name": "home", "mountPath": program.home},
+        *home.mounts,
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of the container, not a file of ours
+        {"name": "runtime", "mountPath": RUNTIME},
     ]
     if files := config_map_of(request, context):
         items = [{"key": key, "path": path} for key, path in _places(request)]
@@ -260,30 +267,17 @@ def _volumes(
         )
         volumes.append({"name": f"admin-{number}", "hostPath": {"path": path, "type": "Directory"}})
         mounts.append({"name": f"admin-{number}", "mountPath": mount.target, "readOnly": not mount.writable})
-    for number, one in enumerate(sorted(request.mounts, key=lambda one: one.target)):
-        volumes.append({"name": f"volume-{number}", **_source(one)})
-        mounts.append({"name": f"volume-{number}", "mountPath": one.target, "readOnly": not one.writable})
-    return volumes, mounts
+    asked = requested_volumes(sorted(request.mounts, key=lambda one: one.target), settings.storage)
+    return [*volumes, *asked.volumes], [*mounts, *asked.mounts]
 
 
-def _source(mount: Mount) -> Manifest:
-    if mount.kind is VolumeKind.FOLDER:
-        return {"hostPath": {"path": mount.source, "type": "Directory"}}
-    if mount.kind is VolumeKind.DOCKER:
-        raise EngineFailure(
-            f"the volume {mount.name} is one of Docker's, which no Pod can have: declare it as a folder that every "
-            "node sees"
-        )
-    space: Manifest = {"sizeLimit": f"{mount.size_mib}Mi"} if mount.size_mib is not None else {}
-    return {"emptyDir": space | ({"medium": "Memory"} if mount.memory else {})}
-
-
-def home_source(request: StartRequest, settings: KubernetesSettings) -> Manifest:
-    """The home of its owner: a folder that every node sees, or space that is gone with the Pod."""
-    if settings.homes == "host-path":
-        folder = folder_name(request.owner)
-        return {"hostPath": {"path": f"{settings.homes_path}/{folder}", "type": "DirectoryOrCreate"}}
-    return {"emptyDir": {}}
+def claims_of(request: StartRequest, context: PodContext, settings: KubernetesSettings) -> tuple[Manifest, ...]:
+    """The claims that its Pod mounts and the platform makes."""
+    place, storage = (context.namespace, context.installation), settings.storage
+    claims = volume_claims(request.mounts, request.tenant, *place, storage)
+    if settings.homes != "claim":
+        return claims
+    return (home_claim(request.owner, request.tenant, request.home_mib, *place, storage), *claims)
 
 
 def _places(request: StartRequest) -> list[tuple[str, str]]:
@@ -297,12 +291,12 @@ def config_map_of(request: StartRequest, context: PodContext) -> Manifest | None
     texts = {key: text for (key, _), (_, _, text) in zip(_places(request), files_of(request), strict=True)}
     if not texts:
         return None
-    digest = _digest("\0".join(f"{key}\0{text}" for key, text in sorted(texts.items())))
+    named = digest("\0".join(f"{key}\0{text}" for key, text in sorted(texts.items())))
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": f"cm-files-{digest[:16]}",
+            "name": f"cm-files-{named[:16]}",
             "namespace": context.namespace,
             "labels": {INSTALLATION: label_value(context.installation)},
         },
@@ -347,7 +341,7 @@ def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSet
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"cm-pull-{_digest(f'{image} {node}')[:16]}-{number}",
+            "name": f"cm-pull-{digest(f'{image} {node}')[:16]}-{number}",
             "namespace": context.namespace,
             "labels": {INSTALLATION: label_value(context.installation), f"{PREFIX}/pull": "true"},
             "annotations": {f"{PREFIX}/image": image},
@@ -359,6 +353,7 @@ def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSet
             "terminationGracePeriodSeconds": 0,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},
             "securityContext": pod_security(settings),
+            **host_users(settings),
             **pull_secrets(settings),
             "containers": [
                 {

@@ -12,10 +12,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from commonage.clouds import Rental, driver_of
 from commonage.domain.resources import NodePool
 from commonage.engines.kubernetes.placement.tolerations import read_toleration
+from commonage.engines.kubernetes.storage.claims import CLAIM_NAME
 from commonage.gpu.detect import check_wanted
 from commonage.gpu.slots import parse_slots
 from commonage.resources.fields import (
     UNIQUE_NAMES,
+    DiskMib,
     Labels,
     Mib,
     Milli,
@@ -181,6 +183,14 @@ def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _folder_claims(value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        folder, _, claim = one.partition("=")
+        if not (folder.startswith("/") and ".." not in folder.split("/") and CLAIM_NAME.fullmatch(claim)):
+            raise ValueError(f"{one} is not like /data=datasets: an absolute folder and the name of a claim")
+    return value
+
+
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
@@ -197,13 +207,44 @@ class KubernetesSettings(BaseModel):
     kubernetes_namespaces: Literal["single", "tenant"] = setting(
         "single", "Whether all Pods are in one namespace, or those of each tenant in NAMESPACE-TENANT."
     )
-    kubernetes_homes: Literal["empty", "host-path"] = setting(
+    kubernetes_homes: Literal["empty", "host-path", "claim", "shared-claim"] = setting(
         "empty",
-        "Homes are space of each Pod, gone when it ends, or folders in `kubernetes_homes_path`, which every node has "
-        "under this path.",
+        "Homes are space of each Pod, gone when it ends; or folders in `kubernetes_homes_path`, which every node has "
+        "under this path; or a PersistentVolumeClaim for each user, which the engine makes and never deletes; or "
+        f"folders in the claim `kubernetes_homes_claim` of each namespace ({docs_page('operate/kubernetes-storage')}).",
     )
     kubernetes_homes_path: OptionalText = setting(
         None, "Folder of the homes on every node, for `kubernetes_homes = host-path`.", "a folder"
+    )
+    kubernetes_homes_claim: str = setting(
+        "commonage-homes",
+        "Claim with all homes, in each namespace of Pods, for `kubernetes_homes = shared-claim`.",
+        "the name of a claim",
+    )
+    kubernetes_home_size: DiskMib = setting(
+        10 * 1024,
+        "Size of the claim of a home, for tenants without a quota for each user's storage.",
+        "an amount of disk space like 10GiB",
+    )
+    kubernetes_storage_class: str = setting(
+        "", "StorageClass of homes that are claims. Default: the cluster's.", "the name of a StorageClass"
+    )
+    kubernetes_access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = setting(
+        "ReadWriteMany",
+        "Access mode of homes that are claims. With ReadWriteOnce all Pods of a user must be on one node.",
+    )
+    kubernetes_volume_class: str = setting(
+        "", "StorageClass of volumes that are claims. Default: the cluster's.", "the name of a StorageClass"
+    )
+    kubernetes_folder_claims: Annotated[
+        tuple[str, ...],
+        BeforeValidator(split_list),
+        AfterValidator(_folder_claims),
+        Takes("/folder=CLAIM, separated by commas"),
+    ] = setting(
+        (),
+        "Claims of each namespace of Pods that have these folders. Volumes of these folders, and of what is below, are "
+        "mounted from the claim, not from the node.",
     )
     kubernetes_user: Annotated[int, Field(ge=0, le=65534)] = setting(
         1000,

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.unit.engines.kubernetes.manifests import assert_golden
 
-from commonage.domain.errors import EngineFailure
-from commonage.domain.tenants import Bounds, Quota
-from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import (
     home_claim,
@@ -15,48 +12,21 @@ from commonage.engines.kubernetes.storage.claims import (
     restored_claim,
     snapshot,
     updated_claim,
-    volume_claims,
 )
 from commonage.engines.kubernetes.storage.file_pod import file_pod
-from commonage.engines.kubernetes.storage.mounts import home_volume, own_volumes, requested_volumes
 from commonage.engines.settings import KubernetesPolicySettings, KubernetesStorageSettings
 
-SETTINGS = KubernetesStorageSettings(
-    storage_class="fast", shared_class="cephfs", folders=(("/data", "datasets"),), host_folders=("/srv/local",)
-)
+SETTINGS = KubernetesStorageSettings(storage_class="fast")
 NAMESPACE = "commonage-physics"
-QUOTA = Quota(per_user=Bounds(storage_mib=2048))
-MOUNTS = (
-    Mount("results", VolumeKind.DOCKER, "results.physics.0123456789abcdef", "/results", writable=True, size_mib=500),
-    Mount("datasets", VolumeKind.FOLDER, "/data/sets/x~1", "/volumes/datasets", writable=False),
-    Mount("all", VolumeKind.FOLDER, "/data", "/volumes/all", writable=False),
-    Mount("local", VolumeKind.FOLDER, "/srv/local/ada", "/local", writable=True, made=True),
-    Mount("scratch", VolumeKind.SCRATCH, "", "/scratch", writable=True, size_mib=100, memory=True),
-)
 
 
 def claim(mib: int = 2048) -> Manifest:
-    return home_claim("Ada Lovelace", "physics", Quota(per_user=Bounds(storage_mib=mib)), NAMESPACE, "campus", SETTINGS)
+    return home_claim("Ada Lovelace", "physics", mib, NAMESPACE, "campus", SETTINGS)
 
 
 def bound(mib: int) -> Manifest:
     made = claim(mib)
     return {**made, "spec": {**made["spec"], "volumeName": "pv-1"}, "status": {"phase": "Bound"}}
-
-
-def test_claims_and_the_pod_that_mounts_them() -> None:
-    volumes = home_volume("Ada Lovelace", SETTINGS).plus(own_volumes(4096)).plus(requested_volumes(MOUNTS, SETTINGS))
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "pod"},
-        "spec": {
-            "containers": [{"name": "main", "image": "x", "volumeMounts": list(volumes.mounts)}],
-            "volumes": list(volumes.volumes),
-        },
-    }
-
-    assert_golden("storage", [claim(), *volume_claims(MOUNTS, "physics", NAMESPACE, "campus", SETTINGS), pod])
 
 
 def test_file_pod_is_bounded_like_any_other_pod() -> None:
@@ -69,13 +39,6 @@ def test_snapshot_and_the_claim_restored_from_it() -> None:
     taken = snapshot(claim(), "2026-11-24", "csi")
 
     assert_golden("snapshot", [taken, restored_claim(claim(), taken, "home-ada-restored")])
-
-
-def test_homes_in_one_share_are_folders_of_its_claim() -> None:
-    made = home_volume("Ada Lovelace", KubernetesStorageSettings(homes="folder"))
-
-    assert made.volumes[0]["persistentVolumeClaim"]["claimName"] == "commonage-homes"
-    assert made.mounts[0]["mountPath"] == f"/home/{made.mounts[0]['subPath']}"
 
 
 def test_a_claim_grows_where_its_class_allows_it() -> None:
@@ -99,13 +62,6 @@ def test_a_claim_grows_where_its_class_allows_it() -> None:
 )
 def test_a_claim_stays_otherwise(wanted: int, present: Manifest, storage_class: Manifest | None) -> None:
     assert updated_claim(claim(wanted), present, storage_class) is None
-
-
-def test_refuses_a_folder_that_the_cluster_does_not_have() -> None:
-    mount = Mount("music", VolumeKind.FOLDER, "/srv/music", "/music", writable=False)
-
-    with pytest.raises(EngineFailure, match="the volume music is the folder /srv/music, and no claim"):
-        requested_volumes([mount], SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,20 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
+from commonage.engines.kubernetes.labels import label_value
+from commonage.engines.kubernetes.tenants.network import gang_policy, network_policies
 from commonage.engines.kubernetes.translate import (
+    ENTRY,
     PodContext,
+    claims_of,
     config_map_of,
     gang_service,
-    home_source,
     is_restricted,
-    label_value,
     literal,
     namespace_of,
     pod_name,
@@ -30,7 +32,7 @@ from commonage.engines.kubernetes.translate import (
     pull_pod,
     secret_of,
 )
-from commonage.engines.settings import KubernetesSettings
+from commonage.engines.settings import KubernetesPolicySettings, KubernetesSettings, KubernetesStorageSettings
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import StartRequestFactory
 
@@ -56,17 +58,28 @@ ROOT = KubernetesSettings(
     user=0, homes="host-path", homes_path="/srv/homes", cpu_hold="quota", pull="never", pull_secrets=("registry",),
     runtime_class="gvisor", priority_class="commonage",
 )  # fmt: skip
+CLAIMED = (
+    Mount("results", VolumeKind.DOCKER, "results.physics.0123456789abcdef", "/results", writable=True, size_mib=500),
+    Mount("datasets", VolumeKind.FOLDER, "/data/sets/x~1", "/volumes/datasets", writable=False),
+    Mount("all", VolumeKind.FOLDER, "/data", "/volumes/all", writable=False),
+)
+CLAIMS = KubernetesSettings(
+    homes="claim",
+    storage=KubernetesStorageSettings(storage_class="fast", volume_class="cephfs", folders=(("/data", "datasets"),)),
+)
 CASES = {
     "job": (JOB, KubernetesSettings()),
     "session": (SESSION, KubernetesSettings(namespaces="tenant")),
     "gang": (GANG, KubernetesSettings()),
     "root": (JOB, ROOT),
+    "claims": (replace(SESSION, home_mib=2048, mounts=CLAIMED), CLAIMS),
+    "root-in-user-namespace": (JOB, KubernetesSettings(user=0)),
     "files": (replace(JOB, bundle_path="/data/1k.tar.gz"), KubernetesSettings()),
 }
 
 
 def context_of(request: StartRequest, settings: KubernetesSettings) -> PodContext:
-    return PodContext("0123abcd", namespace_of(request.tenant, settings), home_source(request, settings))
+    return PodContext("0123abcd", namespace_of(request.tenant, settings))
 
 
 def program(request: StartRequest) -> Program:
@@ -84,7 +97,7 @@ def manifests(request: StartRequest, settings: KubernetesSettings) -> list[dict[
     if request.gang:
         made.append(gang_service(request, context))
     files = config_map_of(request, context)
-    return [*made, *([files] if files else [])]
+    return [*made, *claims_of(request, context, settings), *([files] if files else [])]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,13 +162,47 @@ def test_no_tenant_has_the_namespace_of_another_whatever_its_name() -> None:
     assert namespace_of(other.removeprefix("commonage-"), settings) != other
 
 
-def test_volume_of_docker_is_refused() -> None:
-    docker = replace(JOB, mounts=(Mount("old", VolumeKind.DOCKER, "old", "/old", writable=True),))
-    with pytest.raises(EngineFailure, match="declare it as a folder"):
-        pod_of(docker, program(docker), context_of(docker, KubernetesSettings()), KubernetesSettings())
+def test_homes_in_one_share_are_folders_of_its_claim() -> None:
+    shared = KubernetesSettings(homes="shared-claim")
+    pod, *others = manifests(replace(JOB, secrets=(), bundle_path="/data/1k.tar.gz"), shared)
+    [home] = [one for one in pod["spec"]["volumes"] if one["name"] == "home"]
+    assert home["persistentVolumeClaim"]["claimName"] == "commonage-homes"
+    for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
+        [mount] = [one for one in container["volumeMounts"] if one["name"] == "home"]
+        assert mount["mountPath"] == f"/home/{mount['subPath']}"
+    assert not [one for one in others if one["kind"] == "PersistentVolumeClaim"]
 
 
 def test_the_keys_of_a_config_map_are_those_that_a_cluster_accepts() -> None:
-    made = config_map_of(SESSION, PodContext("lab", "commonage", {"emptyDir": {}}))
+    made = config_map_of(SESSION, PodContext("lab", "commonage"))
     assert made is not None
     assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in made["data"])
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_program_writes_its_own_files_elsewhere_only_in_a_full_home(tmp_path: Path, has_room: bool) -> None:
+    home = tmp_path if has_room else tmp_path / "missing"
+    words = ["/bin/sh", "-c", ENTRY, "commonage", "/bin/sh", "-c", 'echo "$IPYTHONDIR $XDG_CACHE_HOME"']
+    env = {"HOME": str(home), "XDG_CACHE_HOME": "/mine"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["/mine"] if has_room else ["/run/attempt/ipython", "/mine"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_root_is_nobody_on_the_node_unless_its_folders_are_mounted() -> None:
+    root = KubernetesSettings(user=0)
+    assert pod_of(JOB, program(JOB), context_of(JOB, root), root)["spec"]["hostUsers"] is False
+    assert "hostUsers" not in pod_of(JOB, program(JOB), context_of(JOB, ROOT), ROOT)["spec"]
+
+
+def test_port_and_labels_are_those_that_the_network_policies_select() -> None:
+    settings = KubernetesPolicySettings("0123abcd", single="commonage")
+    policies = {one["metadata"]["name"]: one["spec"] for one in network_policies("commonage", {}, settings)}
+    [proxy] = policies["commonage-proxy"]["ingress"]
+    pod = pod_of(SESSION, program(SESSION), context_of(SESSION, KubernetesSettings()), KubernetesSettings())
+    labels = pod["metadata"]["labels"]
+    [kinds] = policies["commonage-proxy"]["podSelector"]["matchExpressions"]
+    assert labels[kinds["key"]] in kinds["values"]
+    assert [one["name"] for one in pod["spec"]["containers"][0]["ports"]] == [one["port"] for one in proxy["ports"]]
+    gang = gang_policy("commonage", SESSION.workload_id, {}, "0123abcd")
+    assert gang["spec"]["podSelector"]["matchLabels"].items() <= labels.items()

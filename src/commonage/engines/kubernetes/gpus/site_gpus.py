@@ -14,12 +14,11 @@ from commonage.engines.kubernetes.gpus.mode import (
     annotate,
     annotation,
     hide_gpus,
-    owned,
     uuids_in,
 )
 from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE, best_mode
 from commonage.engines.kubernetes.gpus.plugin import Plugin
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.capacity import node_of
 
 MODE = "commonage.dev/gpu-mode"

@@ -29,7 +29,7 @@ class ElasticPools:
 
     def __init__(self, client: Client, installation: str, settings: KubernetesSettings) -> None:
         self._client, self._settings = client, settings
-        self._context = PodContext(installation, settings.namespace, {})
+        self._context = PodContext(installation, settings.namespace)
         self._lock = asyncio.Lock()
         self._known: set[str] = set()
 

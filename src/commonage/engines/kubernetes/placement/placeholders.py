@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from commonage.domain.nodes import Machine
 from commonage.domain.resources import NodePool
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import not_answering_since
 from commonage.engines.kubernetes.placement.quantities import milli
@@ -21,7 +22,7 @@ from commonage.engines.kubernetes.translate import (
     PREFIX,
     PodContext,
     container_security,
-    label_value,
+    host_users,
     pod_security,
     pull_secrets,
 )
@@ -66,6 +67,7 @@ def placeholder(name: str, pool: NodePool, place: Place, settings: KubernetesSet
             **_elsewhere(place.nodes),
             "tolerations": [dict(one) for one in settings.tolerations],
             "securityContext": pod_security(settings),
+            **host_users(settings),
             **pull_secrets(settings),
             "containers": [
                 {

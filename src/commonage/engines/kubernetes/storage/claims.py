@@ -5,15 +5,16 @@ A claim is the tenant's data: the engine makes and grows it, and only offboardin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from commonage.domain.tenants import Quota
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.engines.kubernetes.tenants.names import DOMAIN, OWNER, TENANT, metadata, object_name
 from commonage.engines.settings import KubernetesStorageSettings
 
+CLAIM_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 VOLUME = f"{DOMAIN}/volume"
 _PART = "data"
 _SHARED = "ReadWriteMany"
@@ -28,18 +29,13 @@ def volume_claim_name(source: str) -> str:
     return object_name("volume", source)
 
 
-def home_mib(quota: Quota, settings: KubernetesStorageSettings) -> int:
-    """The storage quota of each member, or the site's default."""
-    bound = quota.per_user.storage_mib
-    return settings.home_mib if bound is None else bound
-
-
 def home_claim(
-    user: str, tenant: str, quota: Quota, namespace: str, installation: str, settings: KubernetesStorageSettings
+    user: str, tenant: str, mib: int | None, namespace: str, installation: str, settings: KubernetesStorageSettings
 ) -> Manifest:
+    """`mib`: what each member of the tenant may store; None: the site's default."""
     labels = {TENANT: tenant, OWNER: user}
     meta = metadata(home_claim_name(user), installation, labels, namespace=namespace, part=_PART)
-    return _claim(meta, settings.access, settings.storage_class, home_mib(quota, settings))
+    return _claim(meta, settings.access, settings.storage_class, settings.home_mib if mib is None else mib)
 
 
 def volume_claim(
@@ -48,7 +44,7 @@ def volume_claim(
     """The claim of a volume that the cluster keeps (`docker` elsewhere). Several pods write to it on any node."""
     labels = {TENANT: tenant, VOLUME: mount.name}
     meta = metadata(volume_claim_name(mount.source), installation, labels, namespace=namespace, part=_PART)
-    return _claim(meta, _SHARED, settings.shared_class, mount.size_mib or settings.volume_mib)
+    return _claim(meta, _SHARED, settings.volume_class, mount.size_mib or settings.volume_mib)
 
 
 def volume_claims(
@@ -73,7 +69,7 @@ def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest |
     that of the present claim.
     """
     size = _size(wanted)
-    if size <= _size(present) or not (storage_class or {}).get("allowVolumeExpansion"):
+    if not is_smaller(present, wanted) or not (storage_class or {}).get("allowVolumeExpansion"):
         return None
     if (present.get("status") or {}).get("phase") != "Bound":  # the cluster refuses to grow a claim without a volume
         return None
@@ -81,6 +77,10 @@ def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest |
     spec: Mapping[str, object] = present["spec"]
     kept = {key: spec[key] for key in ("accessModes", "storageClassName", "volumeMode", "volumeName") if key in spec}
     return {**wanted, "spec": {**kept, "resources": {"requests": {"storage": f"{size}Mi"}}}}
+
+
+def is_smaller(present: Manifest, wanted: Manifest) -> bool:
+    return _size(present) < _size(wanted)
 
 
 def _size(claim: Manifest) -> int:

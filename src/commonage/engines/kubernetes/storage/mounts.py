@@ -1,7 +1,4 @@
-"""The volumes of a pod: the home at the same path as on other engines, the volumes of its request, and its own files.
-
-What a session writes while it starts is in `emptyDir`s, so that it starts when the home is full.
-"""
+"""The volumes of a Pod: the home at the same path as on other engines, and the volumes of its request."""
 
 from __future__ import annotations
 
@@ -9,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from commonage.domain.errors import EngineFailure
+from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import home_claim_name, volume_claim_name
-from commonage.engines.settings import KubernetesStorageSettings
+from commonage.engines.settings import KubernetesSettings, KubernetesStorageSettings
 
-RUN = "/run/commonage"
+RUNTIME = "/run/attempt"
+"""Space of the Pod for files of a running program."""
 RUNTIME_VARIABLES = {
-    "JUPYTER_RUNTIME_DIR": f"{RUN}/jupyter",
-    "IPYTHONDIR": f"{RUN}/ipython",
-    "XDG_CACHE_HOME": f"{RUN}/cache",
+    "JUPYTER_RUNTIME_DIR": f"{RUNTIME}/jupyter",
+    "IPYTHONDIR": f"{RUNTIME}/ipython",
+    "XDG_CACHE_HOME": f"{RUNTIME}/cache",
 }
 """Variables for a session whose home is full: Jupyter and IPython write at their start. Then history, settings of
 IPython and caches last as long as the session."""
@@ -33,30 +31,30 @@ class PodVolumes:
     mounts: tuple[Manifest, ...]
 
     def plus(self, other: PodVolumes) -> PodVolumes:
-        """Both. Of several volumes with one name, which are equal, the first."""
-        named = {one["name"]: one for one in (*other.volumes, *self.volumes)}
+        """Both. Of several volumes with one name, which are equal, one."""
+        named = {one["name"]: one for one in (*self.volumes, *other.volumes)}
         return PodVolumes(tuple(named.values()), (*self.mounts, *other.mounts))
 
 
-def home_volume(user: str, settings: KubernetesStorageSettings) -> PodVolumes:
-    inside = {"name": "home", "mountPath": f"/home/{folder_name(user)}"}
-    if settings.homes == "folder":
-        return PodVolumes((_claimed("home", settings.homes_claim),), ({**inside, "subPath": folder_name(user)},))
-    return PodVolumes((_claimed("home", home_claim_name(user)),), (inside,))
-
-
-def own_volumes(memory_mib: int) -> PodVolumes:
-    """Runtime files, temporary files and shared memory of one attempt. `memory_mib`: of its allocation."""
-    shared = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{max(64, memory_mib // 2)}Mi"}}
-    places = (("run", RUN), ("tmp", "/tmp"), ("shm", "/dev/shm"))  # noqa: S108 - of the container
-    return PodVolumes(
-        ({"name": "run", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}, shared),
-        tuple({"name": name, "mountPath": path} for name, path in places),
-    )
+def home_volume(request: StartRequest, settings: KubernetesSettings) -> PodVolumes:
+    """The home of its owner: a claim, a folder that every node sees, or space that is gone with the Pod."""
+    folder = folder_name(request.owner)
+    inside: Manifest = {"name": "home", "mountPath": f"/home/{folder}"}
+    match settings.homes:
+        case "claim":
+            volume = _claimed("home", home_claim_name(request.owner))
+        case "shared-claim":
+            volume = _claimed("home", settings.storage.homes_claim)
+            inside["subPath"] = folder
+        case "host-path":
+            place = {"path": f"{settings.homes_path}/{folder}", "type": "DirectoryOrCreate"}
+            volume = {"name": "home", "hostPath": place}
+        case "empty":
+            volume = {"name": "home", "emptyDir": {}}
+    return PodVolumes((volume,), (inside,))
 
 
 def requested_volumes(mounts: Sequence[Mount], settings: KubernetesStorageSettings) -> PodVolumes:
-    """Raises EngineFailure for a folder that is in neither a declared claim nor a declared folder of the nodes."""
     made = PodVolumes((), ())
     for number, mount in enumerate(mounts):
         volume, below = _volume(mount, f"volume-{number}", settings)
@@ -79,14 +77,7 @@ def _volume(mount: Mount, name: str, settings: KubernetesStorageSettings) -> tup
         if source.is_relative_to(folder):
             below = str(source.relative_to(folder))
             return _claimed(f"folder-{number}", claim), "" if below == "." else below
-    if any(source.is_relative_to(folder) for folder in settings.host_folders):
-        kind = "DirectoryOrCreate" if mount.made else "Directory"
-        return {"name": name, "hostPath": {"path": str(source), "type": kind}}, ""
-    raise EngineFailure(
-        f"the volume {mount.name} is the folder {source}, and no claim of the cluster has it; add it to the site's "
-        "folders with a claim, or declare it as a folder of its nodes",
-        retryable=False,
-    )
+    return {"name": name, "hostPath": {"path": mount.source, "type": "Directory"}}, ""
 
 
 def _claimed(name: str, claim: str) -> Manifest:

@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.names import INSTALLATION, metadata
 from commonage.engines.kubernetes.tenants.pods import BASELINE_CAPABILITIES
 from commonage.engines.kubernetes.tenants.rbac import tenant_role_name
-from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 _VOLUMES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected")

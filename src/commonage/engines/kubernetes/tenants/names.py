@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.translate import label_value
 
 DOMAIN = "commonage.dev"
 INSTALLATION, TENANT, OWNER, KIND, WORKLOAD, PART = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, metadata, object_name
-from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"

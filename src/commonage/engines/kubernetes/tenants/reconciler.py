@@ -13,10 +13,10 @@ from typing import Protocol
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.tenants import Tenant
+from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.names import INSTALLATION, PART
 from commonage.engines.kubernetes.tenants.namespaces import POLICY, manifests_of, namespace_of
-from commonage.engines.kubernetes.translate import label_value
 from commonage.engines.settings import KubernetesPolicySettings
 
 KEPT = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.testing.fakes.kubernetes.store import CONFIG_MAPS, SECRETS, Kind, Store
+from commonage.testing.fakes.kubernetes.store import CLAIMS, CONFIG_MAPS, SECRETS, Kind, Store
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]+)\))")
 
@@ -102,9 +102,7 @@ class Surroundings:
         makers: Mapping[str, Callable[[Manifest, Path], Path]] = {
             "emptyDir": lambda _, folder: folder,
             "hostPath": self._host_folder,
-            "persistentVolumeClaim": lambda claim, _: (
-                self.root / "claims" / pod["metadata"]["namespace"] / claim["claimName"]
-            ),
+            "persistentVolumeClaim": lambda source, _: self._claimed(pod, source),
             "configMap": lambda source, folder: self._filled(pod, CONFIG_MAPS, source, folder),
             "secret": lambda source, folder: self._filled(pod, SECRETS, source, folder),
         }
@@ -114,6 +112,12 @@ class Surroundings:
         folder = makers[kind](volume[kind] or {}, own)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _claimed(self, pod: Manifest, source: Manifest) -> Path:
+        namespace, name = str(pod["metadata"]["namespace"]), str(source["claimName"])
+        if self.store.find(CLAIMS, (namespace, name)) is None:
+            raise NotReady(f'persistentvolumeclaim "{name}" not found')
+        return self.root / "claims" / namespace / name
 
     def _host_folder(self, source: Manifest, _own: Path) -> Path:
         folder = self.root / "host" / str(source["path"]).lstrip("/")

@@ -17,7 +17,7 @@ from commonage.engines.settings import KubernetesSettings
 LABELS = (("cloud.example/pool", "l4"),)
 KIND = MachineKind(7500, 28_000, 1, "NVIDIA L4", 24_576, labels=LABELS)
 POOL = NodePool(NodePoolPolicy("burst", KIND, engine="kubernetes", most=4), "kubernetes", "", "")
-CONTEXT = PodContext("lab", "commonage", {})
+CONTEXT = PodContext("lab", "commonage")
 NOW = 1_800_000_000.0
 
 

@@ -1,0 +1,107 @@
+"""Homes and volumes that are claims, on the double of a cluster."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.rig import IMAGE, KubernetesRig
+
+from commonage.domain.reasons.attempts import ClusterAdmissionDenied
+from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import Mount, VolumeKind
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.storage.claims import volume_claim_name
+from commonage.engines.settings import KubernetesStorageSettings
+from commonage.testing.behaviour import Behaviour
+from commonage.testing.fakes.kubernetes.cluster import FakeCluster
+from commonage.testing.fakes.kubernetes.store import CLAIMS, PODS, Kind
+
+pytestmark = pytest.mark.anyio
+RESULTS = Mount("results", VolumeKind.DOCKER, "results.physics", "/volumes/results", writable=True)
+
+
+@dataclass
+class Site:
+    cluster: FakeCluster
+    rig: KubernetesRig
+
+    def request(self, script: str, **changes: object) -> StartRequest:
+        return self.rig.start_request(Behaviour(), command=("sh", "-c", script), **changes)
+
+    def claim(self, name: str) -> Manifest | None:
+        return self.cluster.store.find(CLAIMS, ("commonage", name))
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with FakeCluster(tmp_path / "cluster", nodes=["node-1"], images=[IMAGE]) as cluster:
+        storage = KubernetesStorageSettings(home_mib=100, storage_class="fast", access="ReadWriteOnce")
+        rig = KubernetesRig(
+            tmp_path / "data", "commonage", "node-1", kubeconfig=cluster.kubeconfig, homes="claim", storage=storage
+        )
+        yield Site(cluster, rig)
+        await rig.end_all(forget=True)
+
+
+async def test_next_attempt_finds_what_the_one_before_wrote(site: Site) -> None:
+    first = await site.rig.ended(site.request('echo kept >"$HOME/note"; echo more >results', mounts=(RESULTS,)))
+    assert first.exit_code == 0
+    await (await site.rig.engine()).forget(first.attempt_id)
+    second = site.request('cat "$HOME/note"', mounts=(RESULTS,))
+    assert (await site.rig.ended(second)).exit_code == 0
+    assert await site.rig.lines(second.attempt_id) == ["kept"]
+
+
+async def test_claim_of_a_home_is_as_the_settings_say_and_outlives_the_pod(site: Site) -> None:
+    ended = await site.rig.ended(site.request("true"))
+    await (await site.rig.engine()).forget(ended.attempt_id)
+    claim = site.claim("home-ada")
+    assert claim is not None
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "100Mi"
+
+
+async def test_quota_of_the_tenant_is_the_size_of_a_new_home(site: Site) -> None:
+    await site.rig.ended(replace(site.request("true"), home_mib=300))
+    claim = site.claim("home-ada")
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"]["storage"] == "300Mi"
+
+
+async def test_claim_that_cannot_grow_stays_and_the_attempt_runs(site: Site) -> None:
+    await site.rig.ended(site.request("true"))
+    assert (await site.rig.ended(replace(site.request("true"), home_mib=300))).exit_code == 0
+    claim = site.claim("home-ada")
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"]["storage"] == "100Mi"
+
+
+async def test_volume_that_the_cluster_keeps_is_a_claim(site: Site) -> None:
+    assert (await site.rig.ended(site.request("true", mounts=(RESULTS,)))).exit_code == 0
+    claim = site.claim(volume_claim_name("results.physics"))
+    assert claim is not None
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["metadata"]["labels"]["commonage.dev/volume"] == "results"
+
+
+async def test_refusal_of_the_claim_becomes_the_reason_and_no_pod_is_made(site: Site) -> None:
+    def refuse(kind: Kind, _manifest: Manifest) -> str:
+        return "no claims today" if kind is CLAIMS else ""
+
+    site.cluster.admit_by(refuse)
+    end = await site.rig.ended(site.request("true"))
+    assert isinstance(end.reason, ClusterAdmissionDenied)
+    assert "no claims today" in end.reason.error
+    assert not list(site.cluster.store.all(PODS))
+
+
+async def test_claim_that_an_admin_made_is_taken_as_it_is(site: Site) -> None:
+    made = {"metadata": {"name": "home-ada", "namespace": "commonage"}, "spec": {"volumeName": "old"}}
+    site.cluster.store.create(CLAIMS, made)
+    assert (await site.rig.ended(replace(site.request("true"), home_mib=300))).exit_code == 0
+    claim = site.claim("home-ada")
+    assert claim is not None
+    assert claim["spec"] == {"volumeName": "old"}
+    assert not claim["metadata"].get("labels")
