@@ -70,6 +70,10 @@ def read_uid(folder: RunFolder) -> str:
     return ""
 
 
+class NotPlacedError(EngineFailure):
+    """The cluster has no room for the Pod now. The attempt is not tried again: its workload queues instead."""
+
+
 @dataclass(eq=False)
 class Launcher:
     client: Client
@@ -153,7 +157,9 @@ class Launcher:
                     native=error.text,
                 ) from error
             if reason := reason_of_error(error.http_status, error.text):
-                raise EngineFailure(reason, retryable=isinstance(reason, NotPlaced)) from error
+                if isinstance(reason, NotPlaced):
+                    raise NotPlacedError(reason, retryable=True) from error
+                raise EngineFailure(reason) from error
             raise
 
     def _check_ours(self, pod: Manifest, request: StartRequest) -> None:

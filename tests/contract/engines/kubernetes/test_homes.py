@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
-from commonage.domain.reasons.attempts import ClusterAdmissionDenied
+from commonage.domain.reasons.attempts import ClusterAdmissionDenied, ClusterQuotaExceeded
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
@@ -95,6 +95,22 @@ async def test_refusal_of_the_claim_becomes_the_reason_and_no_pod_is_made(site: 
     assert isinstance(end.reason, ClusterAdmissionDenied)
     assert "no claims today" in end.reason.error
     assert not list(site.cluster.store.all(PODS))
+
+
+async def test_refusal_by_a_quota_returns_the_attempt_at_once(site: Site) -> None:
+    told = "exceeded quota: small, requested: requests.cpu=10, used: requests.cpu=0, limited: requests.cpu=1"
+    asked = []
+
+    def refuse(kind: Kind, _manifest: Manifest) -> str:
+        asked.append(kind)
+        return told if kind is PODS else ""
+
+    site.cluster.admit_by(refuse)
+    end = await site.rig.ended(site.request("true"))
+    assert end.exit_code is None
+    assert isinstance(end.reason, ClusterQuotaExceeded)
+    assert end.reason.error.endswith(told)
+    assert asked.count(PODS) == 1
 
 
 async def test_claim_that_an_admin_made_is_taken_as_it_is(site: Site) -> None:
