@@ -188,16 +188,17 @@ def _queued_work(snapshot: Snapshot, target: QueuedRequest, now: float) -> Float
     order, queue = snapshot.order(now), snapshot.queue
     slot = queue.slot(target.workload_id)
     ahead = order.place(slot) if slot >= 0 else len(order)
-    classes, limits = order.request_classes[:ahead], order.limits_at(np.arange(ahead))
-    groups = queue.groups_of(order.slots[:ahead])
+    slots, classes = order.slots[:ahead], order.request_classes[:ahead]
+    groups = queue.groups_of(slots)
     present = np.flatnonzero(np.bincount(groups))
     usual = np.zeros(int(groups.max(initial=0)) + 1)
     usual[present] = snapshot.durations.remaining_s(queue.groups, present, np.zeros(len(present)), USUAL)
-    amounts = np.zeros((len(snapshot.fits.shapes), 3), np.int64)
-    for request_class in np.flatnonzero(np.bincount(classes)).tolist():
-        one = amounts_of(snapshot.fits.shape(request_class))
-        amounts[request_class] = one.cpus_milli, one.memory_mib, one.gpu_milli
-    return _work(amounts[classes], np.minimum(limits, usual[groups]))
+    # Summed for each class first: a queue has few of them.
+    seconds = np.bincount(classes, np.minimum(order.limit_of[slots], usual[groups]))
+    present = np.flatnonzero(seconds)
+    some = (amounts_of(snapshot.fits.shape(request_class)) for request_class in present.tolist())
+    amounts = np.array([(one.cpus_milli, one.memory_mib, one.gpu_milli) for one in some], np.int64)
+    return _work(amounts.reshape(-1, 3), seconds[present])
 
 
 def _work(amounts: Ints, seconds: Floats) -> Floats:

@@ -230,15 +230,14 @@ def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> 
     priority, submitted, keys = snapshot.ranks(order.now)
     mine = order.slots[place]
     by_age = snapshot.rules.age_credit * (submitted[mine] - submitted[slots])
-    by_share = keys[mine] - keys[slots] - by_age
-    reasons = np.where(by_share > by_age, 1, 2)
-    reasons[priority[slots] > priority[mine]] = 0
-    reasons[order.accounts[:place] == order.accounts[place]] = 3
+    own = order.account_of[slots] == order.account_of[mine]
+    higher = (priority[slots] > priority[mine]) & ~own
+    fair = (keys[mine] - keys[slots] > 2 * by_age) & ~own & ~higher
     groups = []
-    for number, precedence in enumerate(_REASONS):
-        some = slots[reasons == number]
+    for precedence, which in zip(_REASONS, (higher, fair, ~(own | higher | fair), own), strict=True):
+        some = np.flatnonzero(which)
         if len(some):
-            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MAX_NAMED - 1 : -1].tolist()]
+            nearest = [snapshot.queue.queued_requests[slot] for slot in slots[some[: -MAX_NAMED - 1 : -1]].tolist()]
             named = tuple(Ahead(one.kind, one.owner, one.tenant) for one in nearest if one is not None)
             groups.append(JobsAhead(precedence, len(some), named))
     return tuple(groups)
