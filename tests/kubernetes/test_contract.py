@@ -11,6 +11,7 @@ class TestKubernetes(EngineContract, ExecContract):
         assert names == [
             "kubernetes: watch pods",
             "kubernetes: watch nodes",
+            "kubernetes: read GPUs",
             "kubernetes: limit logs",
             "kubernetes: clean up",
         ]

@@ -270,7 +270,7 @@ def _check(status: int, content: bytes, what: str) -> None:
         raise Expired(text)
     if status in _AWAY:
         raise Unreachable(f"the cluster cannot {what} now: {text}")
-    if status in (401, 403):
+    if status == 401 or (status == 403 and " cannot " in text):  # by RBAC, not by a quota or a policy
         text += " (docs: operate/kubernetes, the rights of the service account)"
     raise Refused(status, text, what)
 
@@ -283,4 +283,4 @@ def _errors() -> Iterator[None]:
         words = str(error) or type(error).__name__
         raise Unreachable(f"the API server of the cluster does not answer: {words}") from error
     except json.JSONDecodeError as error:
-        raise Unreachable(f"the API server of the cluster answers nonsense: {error}") from error
+        raise Unreachable(f"the API server of the cluster sent an answer that is not JSON: {error}") from error

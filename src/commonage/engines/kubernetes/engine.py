@@ -51,7 +51,7 @@ from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.labels import label_value
-from commonage.engines.kubernetes.launcher import Launcher, read_uid
+from commonage.engines.kubernetes.launcher import Launcher, NotPlacedError, read_uid
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
@@ -371,7 +371,7 @@ class KubernetesEngine(RunsEngine[Run]):
                     run.last_pod = await self._launcher.launch(run)
 
         try:
-            await retry_start(launch, PAUSES_S, on_progress, not_for=Unreachable)
+            await retry_start(launch, PAUSES_S, on_progress, not_for=(Unreachable, NotPlacedError))
         except Unreachable as error:
             on_progress(error.waiting, None)
             self._settle_soon_again(run)

@@ -48,7 +48,7 @@ from commonage.engines.settings import KubernetesSettings
 
 QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
-CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
+VOLUME_CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
 STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", is_namespaced=False)
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,10 @@ def read_uid(folder: RunFolder) -> str:
     with suppress(FileNotFoundError):
         return (folder.path / "pod").read_text(encoding="ascii").strip()
     return ""
+
+
+class NotPlacedError(EngineFailure):
+    """The cluster has no room for the Pod now. The attempt is not tried again: its workload queues instead."""
 
 
 @dataclass(eq=False)
@@ -153,7 +157,9 @@ class Launcher:
                     native=error.text,
                 ) from error
             if reason := reason_of_error(error.http_status, error.text):
-                raise EngineFailure(reason, retryable=isinstance(reason, NotPlaced)) from error
+                if isinstance(reason, NotPlaced):
+                    raise NotPlacedError(reason, retryable=True) from error
+                raise EngineFailure(reason) from error
             raise
 
     def _check_ours(self, pod: Manifest, request: StartRequest) -> None:
@@ -164,9 +170,9 @@ class Launcher:
         """Make the claims that are not there, and let those grow that may. Claims of an admin are taken as they are."""
         async with self._claims:  # two attempts of one owner need the same claim
             for wanted in claims_of(request, context, self.settings):
-                present = await self.client.find(CLAIMS.path(context.namespace, wanted["metadata"]["name"]))
+                present = await self.client.find(VOLUME_CLAIMS.path(context.namespace, wanted["metadata"]["name"]))
                 if present is None:
-                    await self._create(CLAIMS, wanted)
+                    await self._create(VOLUME_CLAIMS, wanted)
                 elif self._is_ours(present) and is_smaller(present, wanted):
                     await self._grow(wanted, present)
 
@@ -176,7 +182,7 @@ class Launcher:
         try:
             found = await self.client.find(STORAGE_CLASSES.path(None, name)) if name else None
             if grown := updated_claim(wanted, present, found):
-                await self.client.apply(CLAIMS, grown)
+                await self.client.apply(VOLUME_CLAIMS, grown)
         except Refused as error:
             _log.warning("the claim %s does not grow: %s", wanted["metadata"]["name"], error)
 

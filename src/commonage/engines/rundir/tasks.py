@@ -165,7 +165,7 @@ async def retry_start(
     work: Callable[[], Awaitable[None]],
     pauses_s: Iterable[float],
     on_progress: OnProgress,
-    not_for: type[EngineFailure] | tuple[()] = (),
+    not_for: type[EngineFailure] | tuple[type[EngineFailure], ...] = (),
 ) -> None:
     """Do the work, again after each pause. Raises permanent errors and `not_for` at once, others after the last try."""
     for pause_s in pauses_s:

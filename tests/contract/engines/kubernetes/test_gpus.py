@@ -16,7 +16,7 @@ from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.translate import is_gated, pod_name
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
-from commonage.testing.fakes.kubernetes.store import CLAIMS, CLASSES, NODES, PODS, SLICES, ApiError, Kind
+from commonage.testing.fakes.kubernetes.store import CLASSES, DEVICE_CLAIMS, NODES, PODS, SLICES, ApiError, Kind
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ class Site:
         return self.cluster.store.get(PODS, ("commonage", pod_name(request.attempt_id)))
 
     def claim(self, request: StartRequest) -> Manifest | None:
-        return self.cluster.store.find(CLAIMS, ("commonage", pod_name(request.attempt_id)))
+        return self.cluster.store.find(DEVICE_CLAIMS, ("commonage", pod_name(request.attempt_id)))
 
     async def devices(self) -> tuple[Device, ...]:
         (node,) = await (await self.rig.engine()).nodes()
@@ -118,7 +118,7 @@ async def test_restart_between_pod_and_claim_makes_the_claim(site: Site, *, is_s
     is_away = True
 
     def refuse(kind: Kind, _manifest: Manifest) -> str:
-        if kind is CLAIMS and is_away:
+        if kind is DEVICE_CLAIMS and is_away:
             raise ApiError(503, "ServiceUnavailable", "no claims now")
         return ""
 
@@ -148,7 +148,7 @@ async def test_restart_between_claim_and_gate_makes_nothing_twice(site: Site) ->
     site.publish()
 
     def cut(kind: Kind, _manifest: Manifest) -> str:
-        if kind is CLAIMS:
+        if kind is DEVICE_CLAIMS:
             site.cluster.server.set_outage(True)
         return ""
 
@@ -166,7 +166,7 @@ async def test_restart_between_claim_and_gate_makes_nothing_twice(site: Site) ->
     site.cluster.server.set_outage(False)
     await site.rig.restart()
     await site.rig.phase(request.attempt_id, Phase.RUNNING)
-    (claim,) = site.cluster.store.all(CLAIMS)
+    (claim,) = site.cluster.store.all(DEVICE_CLAIMS)
     assert claim["metadata"]["uid"] == before["metadata"]["uid"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
-from commonage.domain.reasons.attempts import ClusterAdmissionDenied
+from commonage.domain.reasons.attempts import ClusterAdmissionDenied, ClusterQuotaExceeded
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
@@ -15,7 +15,7 @@ from commonage.engines.kubernetes.storage.claims import volume_claim_name
 from commonage.engines.settings import KubernetesStorageSettings
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
-from commonage.testing.fakes.kubernetes.store import CLAIMS, PODS, Kind
+from commonage.testing.fakes.kubernetes.store import PODS, VOLUME_CLAIMS, Kind
 
 pytestmark = pytest.mark.anyio
 RESULTS = Mount("results", VolumeKind.DOCKER, "results.physics", "/volumes/results", writable=True)
@@ -30,7 +30,7 @@ class Site:
         return self.rig.start_request(Behaviour(), command=("sh", "-c", script), **changes)
 
     def claim(self, name: str) -> Manifest | None:
-        return self.cluster.store.find(CLAIMS, ("commonage", name))
+        return self.cluster.store.find(VOLUME_CLAIMS, ("commonage", name))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_volume_that_the_cluster_keeps_is_a_claim(site: Site) -> None:
 
 async def test_refusal_of_the_claim_becomes_the_reason_and_no_pod_is_made(site: Site) -> None:
     def refuse(kind: Kind, _manifest: Manifest) -> str:
-        return "no claims today" if kind is CLAIMS else ""
+        return "no claims today" if kind is VOLUME_CLAIMS else ""
 
     site.cluster.admit_by(refuse)
     end = await site.rig.ended(site.request("true"))
@@ -97,9 +97,25 @@ async def test_refusal_of_the_claim_becomes_the_reason_and_no_pod_is_made(site: 
     assert not list(site.cluster.store.all(PODS))
 
 
+async def test_refusal_by_a_quota_returns_the_attempt_at_once(site: Site) -> None:
+    told = "exceeded quota: small, requested: requests.cpu=10, used: requests.cpu=0, limited: requests.cpu=1"
+    asked = []
+
+    def refuse(kind: Kind, _manifest: Manifest) -> str:
+        asked.append(kind)
+        return told if kind is PODS else ""
+
+    site.cluster.admit_by(refuse)
+    end = await site.rig.ended(site.request("true"))
+    assert end.exit_code is None
+    assert isinstance(end.reason, ClusterQuotaExceeded)
+    assert end.reason.error.endswith(told)
+    assert asked.count(PODS) == 1
+
+
 async def test_claim_that_an_admin_made_is_taken_as_it_is(site: Site) -> None:
     made = {"metadata": {"name": "home-ada", "namespace": "commonage"}, "spec": {"volumeName": "old"}}
-    site.cluster.store.create(CLAIMS, made)
+    site.cluster.store.create(VOLUME_CLAIMS, made)
     assert (await site.rig.ended(replace(site.request("true"), home_mib=300))).exit_code == 0
     claim = site.claim("home-ada")
     assert claim is not None

@@ -24,7 +24,7 @@ from commonage.engines.kubernetes.placement.capacity import node_of
 MODE = "commonage.dev/gpu-mode"
 """Annotation of a Pod: the mode by which it has its GPUs."""
 _API = "/apis/resource.k8s.io/v1"
-CLAIMS = Resource(_API, "resourceclaims")
+DEVICE_CLAIMS = Resource(_API, "resourceclaims")
 SLICES = Resource(_API, "resourceslices", is_namespaced=False)
 CLASSES = Resource(_API, "deviceclasses", is_namespaced=False)
 WEBHOOKS = Resource("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", is_namespaced=False)
@@ -49,7 +49,7 @@ class SiteGpus:
     async def read(self, nodes: Sequence[Manifest]) -> None:
         """List what tells of GPUs, and choose the mode. Raises EngineFailure, and then changes nothing."""
         slices, classes = await self._all(SLICES), await self._all(CLASSES)
-        webhooks, claims = await self._all(WEBHOOKS), await self._all(CLAIMS)
+        webhooks, claims = await self._all(WEBHOOKS), await self._all(DEVICE_CLAIMS)
         objects = ClusterObjects(nodes, slices=slices, device_classes=classes, webhooks=webhooks)
         self._mode, self._claims = best_mode(objects, self._modes), claims or ()
         self._slices = {}
@@ -110,7 +110,7 @@ class SiteGpus:
         """Make what the Pod needs besides, by the mode that it was made for. May be repeated. Raises EngineFailure."""
         if (mode := self._mode_of(pod)) is not None:
             for extra in mode.apply(pod, [share for share in shares if not share.simulated]).extras:
-                await self._client.apply(CLAIMS, owned(extra, pod))
+                await self._client.apply(DEVICE_CLAIMS, owned(extra, pod))
 
     async def granted(self, pod: Manifest, variable: Callable[[], Awaitable[str]]) -> tuple[str, ...]:
         """Uuids that a running Pod has; empty if its mode does not tell. `variable`: the visible GPUs of its container.
@@ -125,7 +125,7 @@ class SiteGpus:
         metadata = pod["metadata"]
         claim = None
         if pod["spec"].get("resourceClaims"):
-            claim = await self._client.find(CLAIMS.path(metadata["namespace"], metadata["name"]))
+            claim = await self._client.find(DEVICE_CLAIMS.path(metadata["namespace"], metadata["name"]))
         return mode.granted(pod, [claim] if claim is not None else ())
 
     def _mode_of(self, pod: Manifest) -> GpuMode | None:

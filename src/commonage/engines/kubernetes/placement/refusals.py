@@ -64,7 +64,7 @@ def rejection_of(status: Mapping[str, Any], node: str) -> NotPlaced | None:
 
 def reason_of_error(http_status: int, message: str) -> Reason | None:
     """The reason for the API server's refusal to create a pod; None if neither a quota nor a policy refused it."""
-    if http_status == 403 and "exceeded quota" in message:
+    if http_status == 403 and ("exceeded quota" in message or "status unknown for quota" in message):
         return ClusterQuotaExceeded(error=message)
     if http_status in (403, 422) or "denied the request" in message or "ValidatingAdmissionPolicy" in message:
         return ClusterAdmissionDenied(error=message)

@@ -9,7 +9,7 @@ from typing import Any
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.fakes.kubernetes.patches import applied, leaves, merge_patched, strategic_patched
 from commonage.testing.fakes.kubernetes.store import (
-    CLAIMS,
+    DEVICE_CLAIMS,
     NAMESPACES,
     PODS,
     QUOTAS,
@@ -120,7 +120,7 @@ class Api:
         name = found["metadata"]["name"]
         if kind is PODS and _fixed(found) != _fixed(changed):
             raise ApiError(422, "Invalid", f'Pod "{name}" is invalid: {_IMMUTABLE}')
-        if kind is CLAIMS and found["spec"] != changed["spec"]:
+        if kind is DEVICE_CLAIMS and found["spec"] != changed["spec"]:
             raise ApiError(422, "Invalid", f'ResourceClaim "{name}" is invalid: spec: field is immutable')
         if found.get("immutable") and found.get("data") != changed.get("data"):
             told = "data: Forbidden: field is immutable when `immutable` is set"

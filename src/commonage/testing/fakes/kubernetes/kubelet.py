@@ -18,10 +18,10 @@ from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.testing.fakes.kubernetes.containers import Container
 from commonage.testing.fakes.kubernetes.store import (
-    CLAIMS,
     CONFIG_MAPS,
     PODS,
     SECRETS,
+    VOLUME_CLAIMS,
     ApiError,
     Change,
     Key,
@@ -265,7 +265,7 @@ class Kubelet:
     def _changed(self, change: Change) -> None:
         if self.is_lost:
             return
-        if change.kind in (SECRETS, CONFIG_MAPS, CLAIMS):
+        if change.kind in (SECRETS, CONFIG_MAPS, VOLUME_CLAIMS):
             for run in self._runs.values():
                 run.changed.set()
         if change.kind is not PODS:

@@ -12,7 +12,7 @@ from typing import Any
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.testing.fakes.kubernetes.claims import allocation_of
-from commonage.testing.fakes.kubernetes.store import CLAIMS, NODES, PODS, SLICES, Change, Key, Store, key_of, now
+from commonage.testing.fakes.kubernetes.store import DEVICE_CLAIMS, NODES, PODS, SLICES, Change, Key, Store, key_of, now
 
 _AFFINITY = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
@@ -46,7 +46,7 @@ class Scheduler:
             self._refuse(current, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
             return
         claims = _claims_of(current)
-        if missing := next((key for key in claims if self._store.find(CLAIMS, key) is None), None):
+        if missing := next((key for key in claims if self._store.find(DEVICE_CLAIMS, key) is None), None):
             self._refuse(current, "Unschedulable", f'resourceclaim "{missing[1]}" not found')
             return
         why: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class Scheduler:
                 refusals = ["cannot allocate all claims"]
             elif not refusals:
                 for claim, allocation in given.items():
-                    self._store.change(CLAIMS, claim, status={"allocation": allocation})
+                    self._store.change(DEVICE_CLAIMS, claim, status={"allocation": allocation})
                 self._bind(current, node["metadata"]["name"])
                 return
             why.update(refusals)
@@ -99,9 +99,9 @@ class Scheduler:
         """What each claim gets on the node; None if one gets nothing."""
         found: dict[Key, Manifest] = {}
         for key in claims:
-            held = [one for one in self._store.all(CLAIMS) if key_of(one) not in claims]
+            held = [one for one in self._store.all(DEVICE_CLAIMS) if key_of(one) not in claims]
             held += [{"status": {"allocation": one}} for one in found.values()]
-            allocation = allocation_of(self._store.get(CLAIMS, key), node, self._store.all(SLICES), held)
+            allocation = allocation_of(self._store.get(DEVICE_CLAIMS, key), node, self._store.all(SLICES), held)
             if allocation is None:
                 return None
             found[key] = allocation
@@ -109,7 +109,7 @@ class Scheduler:
 
     def _release(self, pod: Manifest) -> None:
         for key in _claims_of(pod):
-            self._store.change(CLAIMS, key, status={})
+            self._store.change(DEVICE_CLAIMS, key, status={})
 
     def _bind(self, pod: Manifest, node: str) -> None:
         conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}]

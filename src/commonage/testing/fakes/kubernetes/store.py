@@ -44,9 +44,9 @@ KINDS = (
     SECRETS := Kind("/api/v1", "secrets", "Secret"),
     CONFIG_MAPS := Kind("/api/v1", "configmaps", "ConfigMap"),
     Kind("/api/v1", "services", "Service"),
-    CLAIMS := Kind("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
+    VOLUME_CLAIMS := Kind("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
     QUOTAS := Kind("/api/v1", "resourcequotas", "ResourceQuota"),
-    CLAIMS := Kind("/apis/resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
+    DEVICE_CLAIMS := Kind("/apis/resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
     SLICES := Kind("/apis/resource.k8s.io/v1", "resourceslices", "ResourceSlice", is_namespaced=False),
     CLASSES := Kind("/apis/resource.k8s.io/v1", "deviceclasses", "DeviceClass", is_namespaced=False),
 )

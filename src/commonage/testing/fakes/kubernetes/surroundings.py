@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.testing.fakes.kubernetes.store import CLAIMS, CONFIG_MAPS, SECRETS, Kind, Store
+from commonage.testing.fakes.kubernetes.store import CONFIG_MAPS, SECRETS, VOLUME_CLAIMS, Kind, Store
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]+)\))")
 
@@ -115,7 +115,7 @@ class Surroundings:
 
     def _claimed(self, pod: Manifest, source: Manifest) -> Path:
         namespace, name = str(pod["metadata"]["namespace"]), str(source["claimName"])
-        if self.store.find(CLAIMS, (namespace, name)) is None:
+        if self.store.find(VOLUME_CLAIMS, (namespace, name)) is None:
             raise NotReady(f'persistentvolumeclaim "{name}" not found')
         return self.root / "claims" / namespace / name
 

@@ -12,7 +12,7 @@ from commonage.engines.kubernetes.client import Client, Refused
 from commonage.engines.kubernetes.gpus.hami import REGISTER
 from commonage.engines.kubernetes.gpus.mode import VISIBLE, NodeObjects
 from commonage.engines.kubernetes.gpus.plugin import Plugin
-from commonage.engines.kubernetes.gpus.site_gpus import CLAIMS, CLASSES, MODE, SLICES, WEBHOOKS, SiteGpus
+from commonage.engines.kubernetes.gpus.site_gpus import CLASSES, DEVICE_CLAIMS, MODE, SLICES, WEBHOOKS, SiteGpus
 from commonage.engines.kubernetes.manifest import Manifest
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def read(answers: Answers) -> SiteGpus:
 
 @pytest.mark.parametrize("status", [403, 404])
 async def test_mode_whose_objects_may_not_be_read_is_not_there(status: int) -> None:
-    gpus = await read({**DRA, SLICES.path(None): status, WEBHOOKS.path(None): status, CLAIMS.path(None): status})
+    gpus = await read({**DRA, SLICES.path(None): status, WEBHOOKS.path(None): status, DEVICE_CLAIMS.path(None): status})
     assert gpus.mode == "plugin"
     assert len(gpus.devices_of(NODE, {})) == 2
 
@@ -88,7 +88,7 @@ async def test_device_in_a_claim_of_another_installation_is_held(installation: s
         "metadata": {"name": "cm-1", "labels": labels},
         "status": {"allocation": {"devices": {"results": [result]}}},
     }
-    gpus = await read({**DRA, CLAIMS.path(None): [claim]})
+    gpus = await read({**DRA, DEVICE_CLAIMS.path(None): [claim]})
     (device,) = gpus.devices_of(NODE, {})
     assert device.faults == (() if installation == "ours" else (GpuHeldByOthers(),))
 

@@ -76,6 +76,8 @@ def test_an_evicted_pod_may_have_run() -> None:
 def test_a_used_up_quota_is_no_fault_of_the_pod_and_a_policy_is() -> None:
     quota = 'pods "cm-1" is forbidden: exceeded quota: q, requested: cpu=400, used: cpu=100, limited: cpu=300'
     assert reason_of_error(403, quota) == ClusterQuotaExceeded(error=quota)
+    uncounted = 'pods "cm-1" is forbidden: status unknown for quota: q, resources: cpu'
+    assert reason_of_error(403, uncounted) == ClusterQuotaExceeded(error=uncounted)
     policy = 'pods "cm-1" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
     assert reason_of_error(403, policy) == ClusterAdmissionDenied(error=policy)
     webhook = 'admission webhook "gatekeeper" denied the request: no'
