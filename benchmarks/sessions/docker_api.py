@@ -16,7 +16,6 @@ from benchmarks.report import BenchmarkError
 _AT_ONCE = 16
 _LOOK_S = 0.1
 _GONE_WITHIN_S = 120.0
-_LOADS_S = 4.0
 _LABEL = "commonage-bench"
 _DONE = ("complete", "failed", "rejected", "shutdown", "orphaned")
 
@@ -81,16 +80,15 @@ def until_none_runs(url: str, image: str) -> None:
 
 
 def until_waiting(url: str, count: int) -> None:
-    """Wait until this number of our warm containers run, and have had time to load their libraries."""
+    """Wait until this number of our warm containers wait: they are paused once they have loaded their libraries."""
 
     async def ask() -> None:
         async with _client(url) as client:
             give_up = time.perf_counter() + 120 + 30 * count
             while time.perf_counter() < give_up:
-                filters = json.dumps({"name": ["commonage-warm-"], "status": ["running"]})
-                running = await _ask(client, "GET", "/containers/json", params={"filters": filters})
-                if len(running) >= count:
-                    await asyncio.sleep(_LOADS_S)
+                filters = json.dumps({"name": ["commonage-warm-"], "status": ["paused"]})
+                waiting = await _ask(client, "GET", "/containers/json", params={"filters": filters})
+                if len(waiting) >= count:
                     return
                 await asyncio.sleep(_LOOK_S)
         raise BenchmarkError(f"there are no {count} warm containers")

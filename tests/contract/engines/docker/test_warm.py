@@ -18,6 +18,8 @@ from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.descriptions import MIB
+from commonage.engines.docker.client import Client
+from commonage.engines.docker.warm.containers import WarmContainers
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = [
@@ -237,6 +239,54 @@ async def test_waiting_containers_go_with_the_engine_and_sessions_stay(rig: Dock
     assert not [name for name in named(dockerd) if name.startswith(_WAITING)]
     after = await rig.phase(request.attempt_id, Phase.RUNNING)
     assert (after.phase, after.started_at) == (Phase.RUNNING, before.started_at)
+
+
+async def test_waiting_containers_of_a_killed_control_plane_go_at_its_next_start(
+    rig: DockerRig, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(rig, session(rig, "ada"))
+    container = await waiting(rig, dockerd)
+
+    async def end_as_if_killed(warm: WarmContainers) -> None:
+        for kind in warm._kinds.values():
+            for one in kind.waiting:
+                warm._forget(one)  # the kernel closes the files of a killed process
+
+    with monkeypatch.context() as killing:
+        killing.setattr(WarmContainers, "close", end_as_if_killed)
+        await (await rig.engine()).close()
+    assert container in named(dockerd).values()
+    await rig.reopen()
+
+    async def is_gone() -> bool:
+        return container not in {one["Id"] for one in dockerd.containers()}
+
+    await rig.until(is_gone, "the waiting container was removed")
+
+
+async def test_a_session_whose_container_was_taken_when_the_control_plane_was_killed_starts_in_its_own(
+    rig: DockerRig, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(rig, session(rig, "ada"))
+    container = await waiting(rig, dockerd)
+    request, taken = session(rig, "bob"), asyncio.Event()
+
+    async def never(_client: Client, _container: str) -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    engine = await rig.engine()
+    with monkeypatch.context() as killing:
+        killing.setattr(Client, "unpause", never)
+        await engine.start(request)
+        async with asyncio.timeout(120):
+            await taken.wait()
+        await engine.close()
+    assert named(dockerd)[f"/commonage-{request.attempt_id}"] == container
+    await rig.reopen()
+    _, told = await running(rig, request)
+    assert told["homes"] == ["bob"]
+    assert container not in {one["Id"] for one in dockerd.containers()}
 
 
 async def test_a_session_starts_warm_where_the_daemon_maps_users(tmp_path: Path, mapping: Dockerd) -> None:
