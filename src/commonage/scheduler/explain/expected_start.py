@@ -194,7 +194,7 @@ def _queued_work(snapshot: Snapshot, target: QueuedRequest, now: float) -> Float
     usual = np.zeros(int(groups.max(initial=0)) + 1)
     usual[present] = snapshot.durations.remaining_s(queue.groups, present, np.zeros(len(present)), USUAL)
     # Summed for each class first: a queue has few of them.
-    seconds = np.bincount(classes, np.minimum(order.limit_of[slots], usual[groups]))
+    seconds = np.bincount(classes, np.minimum(order.limit_of[slots], usual[groups])).astype(np.float64)
     present = np.flatnonzero(seconds)
     some = (amounts_of(snapshot.fits.shape(request_class)) for request_class in present.tolist())
     amounts = np.array([(one.cpus_milli, one.memory_mib, one.gpu_milli) for one in some], np.int64)
