@@ -299,3 +299,14 @@ async def test_a_session_starts_warm_where_the_daemon_maps_users(tmp_path: Path,
         assert (told["user"], told["homes"]) == (0, ["bob"])
         told_in = rig.data / "workspaces" / "bob" / request.attempt_id
         assert told_in.stat().st_uid == 300000
+
+
+async def test_a_session_starts_warm_where_the_path_of_the_data_folder_is_long(
+    tmp_path: Path, dockerd: Dockerd
+) -> None:
+    async with rig_on(tmp_path / ("long" * 25), dockerd) as rig:
+        await running(rig, session(rig, "ada"))
+        container = await waiting(rig, dockerd)
+        request = session(rig, "bob")
+        await running(rig, request)
+        assert named(dockerd)[f"/commonage-{request.attempt_id}"] == container

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ class WarmContainers:
 
         made = None
         try:
-            server = await asyncio.start_unix_server(on_link, place / "link")
+            server = await asyncio.start_unix_server(on_link, sock=_listener(place / "link"))
             try:
                 await self._in_thread(lambda: give(SafePath(place) / "link", self._owner))
                 host = config["HostConfig"]
@@ -226,6 +227,20 @@ class WarmContainers:
         self._names.discard(container.name)
         container.writer.close()
         os.close(container.namespace)
+
+
+def _listener(path: Path) -> socket.socket:
+    """A socket bound to `path` of any length: the kernel takes 107 bytes, so it is named through its folder."""
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener
 
 
 async def _to_the_end(work: Awaitable[None]) -> None:
