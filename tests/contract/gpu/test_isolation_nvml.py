@@ -80,7 +80,7 @@ class World:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.returncode == 9, ended.stderr
-        return dict(json.loads(ended.stdout))
+        return {**json.loads(ended.stdout), "log": ended.stderr}
 
     @property
     def daemon(self) -> Path:
@@ -134,6 +134,14 @@ def test_an_older_driver_has_mps_with_exclusive_mode_while_it_is_needed(world: W
     world.server("settle")
     assert not world.daemon.exists()
     assert world.node.modes()[-1] == f"{UUID} 0"
+
+
+def test_a_mode_that_could_not_be_changed_is_not_changed_back(world: World) -> None:
+    world.node.driver.says("fail nvmlDeviceSetComputeMode 4", "driver 580.65", "nvml 13", "cuda 13000", *A100)
+    assert world.server("enforce")["isolation"] == "mps"
+    said = world.server("settle")
+    assert not world.daemon.exists()
+    assert "stays in exclusive-process mode" not in said["log"]
 
 
 def test_a_library_without_the_call_is_the_reason(world: World) -> None:

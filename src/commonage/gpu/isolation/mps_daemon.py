@@ -190,6 +190,8 @@ class MpsDaemon:
             return
         try:
             with nvml():
-                pynvml.nvmlDeviceSetComputeMode(handle_of(self.uuid), before)
+                handle = handle_of(self.uuid)
+                if pynvml.nvmlDeviceGetComputeMode(handle) != before:  # else it was never changed: only root may
+                    pynvml.nvmlDeviceSetComputeMode(handle, before)
         except pynvml.NVMLError as error:
             log.warning("%s stays in exclusive-process mode, `nvidia-smi -c 0` ends that: %s", self.uuid, words(error))
