@@ -35,7 +35,7 @@ class Runnable(Protocol):
 
 
 def run_agent(make: Callable[[], Runnable], *, verbose: bool) -> int:
-    """Make an agent and run it until a signal. Exit codes: 0 stopped by a signal, 1 failed, 2 InvalidInput in `make`."""
+    """Make an agent and run it. Exit codes: 0 stopped by a signal, 1 failed, 2 `make` raised InvalidInput."""
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -40,7 +40,7 @@ class SiteJoins(Protocol):
 
 
 class JoinListener:
-    """`join_service` lets machines join, `sites` sites, `pods` the node agents of a Kubernetes cluster. None: nobody."""
+    """`join_service` lets machines join, `sites` sites, `pods` node agents of a Kubernetes cluster. None: nobody."""
 
     def __init__(
         self, join_service: JoinService | None, sites: SiteJoins | None = None, pods: PodJoins | None = None

@@ -37,9 +37,9 @@ from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
+from commonage.server.joining import JoiningPods
 from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
-from commonage.server.joining import JoiningPods
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
 from commonage.server.processes.components import check_places, write_components
 from commonage.server.processes.https import (

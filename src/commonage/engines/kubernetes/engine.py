@@ -135,9 +135,9 @@ class KubernetesEngine(RunsEngine[Run]):
         super().__init__(site, "kubernetes", self._folder / "runs", self._settings)
         self._client = Client(self._settings.kubeconfig, self._settings.context)
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
-        self.agents = (
-            PodAgents(agents, self._settings.agents, authority, self._attempts) if agents is not None else None
-        )
+        self.agents: PodAgents | None = None
+        if agents is not None:
+            self.agents = PodAgents(self._client, agents, self._settings.agents, authority, self._attempts)
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
         self._backoffs = NodeBackoffs()
@@ -654,8 +654,8 @@ class KubernetesEngine(RunsEngine[Run]):
             refused = self._backoffs.fault(report.name, now)
             own = (*report.faults, *((refused,) if refused else ()), *faults, *disk_faults)
             awaits = ClusterNodeSilent(node=report.name) if silent else None
-            report = replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits)
-            found.append(report if self.agents is None or node is None else self.agents.enrich(report, node))
+            one = replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits)
+            found.append(one if self.agents is None or node is None else self.agents.enrich(one, node))
         return found
 
     def _attempts(self) -> dict[str, str]:
