@@ -14,7 +14,7 @@ from commonage.agent.run import run_agent
 
 def main(arguments: Sequence[str]) -> int:
     """Exit codes: 0 stopped by a signal, 2 the configuration is not valid."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     state = given.state
     config = AgentConfig(
         node=given.node,
@@ -31,11 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     return run_agent(lambda: PodAgent(config, identity, given.root, [Path("/"), *given.disk]), verbose=given.verbose)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog="commonage.agent run-in-pod", description="Measure the Kubernetes node of this Pod for the control plane."
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--node", required=True, help="the node's name in the cluster")
     add("--control", required=True, metavar="HOST", help="the control plane")
     add("--join-port", type=int, default=8445, help="where it admits agents")
@@ -47,4 +47,4 @@ def _parser() -> argparse.ArgumentParser:
     add("--disk", type=Path, action="append", default=[], help="a folder on a disk of the node; repeatable")
     add("--gpus", default="auto", metavar="WHICH", help="GPUs to measure: auto, none, or simulated:1x24GiB")
     add("--verbose", action="store_true", help="log debug messages")
-    return parser
+    return made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +40,11 @@ LINKED = "linked"
 """File in the state folder while the control plane confirms reports: the Pod is ready then."""
 
 
+def _all_cpus() -> set[int]:
+    """Those of the node, also where the kubelet gives some to certain Pods alone."""
+    return set(range(os.sysconf("SC_NPROCESSORS_CONF")))
+
+
 class PodAgent:
     """`root` is where the node's `/proc` and `/sys` are mounted; `disks` are folders on the node's disks.
 
@@ -49,7 +55,7 @@ class PodAgent:
         self._config, self._identity, self._disks, self._root = config, identity, disks, root
         self._linked = Path(config.state) / LINKED
         self._pods = PodGroups(root)
-        self._usage = NodeUsageReader(root)
+        self._usage = NodeUsageReader(root, _all_cpus, network="proc/1/net/dev")
         self._devices = AgentDevices(config)
         self._snapshot = DeviceSnapshot()
         self._number = 0
