@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from commonage.domain.statuses import Measurement, ProcessOwner
+from commonage.engines.containers.usage import measure_groups
 from commonage.engines.rundir.proc import process_info
 
-_MIB = 1024 * 1024
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", re.ASCII)
-_PLACES = ("kubepods*", "*/kubepods*", "*/*-kubepods*", "*/*/*-kubepods*")
-"""Of the kubelet's groups, below the root; the others are of kubelets in containers, as kind and k3d have them."""
-_CLASSES = ("", "*besteffort*", "*burstable*")
+_KUBELETS = ("", "*/", "*/*/")
+"""Where kubelets make their groups: below the root, or below groups of containers in which they run (kind, k3d)."""
+_CLASSES = ("", "*besteffort*/", "*burstable*/")
+_PATTERNS = tuple(f"{parent}*kubepods*/{kind}*pod*" for parent in _KUBELETS for kind in _CLASSES)
 
 
 class PodGroups:
@@ -28,8 +30,12 @@ class PodGroups:
 
     def measure(self) -> list[Measurement]:
         """The use of each Pod, with its UID in place of an attempt's id. Pods that end meanwhile are left out."""
-        found = (_measure(uid, group) for uid, group in self._pods())
-        return [one for one in found if one is not None]
+        root = self._groups
+        found = (
+            measure_groups(uid, dict.fromkeys(("", "cpuacct", "memory"), path), root) for uid, path in self._pods()
+        )
+        # Ids of processes are another namespace's here.
+        return [replace(one, pids=()) for one in found if one is not None]
 
     def owners(self, pids: Collection[int]) -> list[ProcessOwner]:
         """Owners of the processes that still run, by pid of the node, with the UID of a Pod as attempt."""
@@ -47,34 +53,18 @@ class PodGroups:
             return None
         return _uid_in(text)
 
-    def _pods(self) -> Iterator[tuple[str, Path]]:
-        seen = set()
-        for place in _PLACES:
-            for kind in _CLASSES:
-                for group in self._groups.glob(f"{place}/{kind}/*pod*" if kind else f"{place}/*pod*"):
-                    uid = _uid_in(group.name)
-                    if uid is not None and uid not in seen:
-                        seen.add(uid)
-                        yield uid, group
+    def _pods(self) -> Iterator[tuple[str, str]]:
+        """UIDs, and paths of their groups. Those of version 1 are the same below each controller."""
+        unified = (self._groups / "cgroup.controllers").exists()
+        root, seen = self._groups if unified else self._groups / "cpuacct", set()
+        for pattern in _PATTERNS:
+            for group in root.glob(pattern):
+                uid = _uid_in(group.name)
+                if uid is not None and uid not in seen:
+                    seen.add(uid)
+                    yield uid, str(group.relative_to(root))
 
 
 def _uid_in(text: str) -> str | None:
     match = _POD.search(text)
     return None if match is None else match[1].replace("_", "-")
-
-
-def _measure(uid: str, group: Path) -> Measurement | None:
-    try:
-        cpu_s = _field(group / "cpu.stat", "usage_usec") / 1e6
-        memory = int((group / "memory.current").read_text()) - _field(group / "memory.stat", "inactive_file")
-    except (OSError, KeyError, ValueError):
-        return None
-    return Measurement(uid, cpu_s, max(0, memory) // _MIB)
-
-
-def _field(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    raise KeyError(name)

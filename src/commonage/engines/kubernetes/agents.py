@@ -99,9 +99,8 @@ class PodAgents:
         """Whether `measure` can be called for this node."""
         return self._report_of(node) is not None
 
-    async def measure(self, node: Manifest) -> Sequence[Measurement]:
-        """The usage of the running attempts there. Raises EngineFailure."""
-        attempts = self._attempts()
+    async def measure(self, node: Manifest, attempts: Mapping[str, str]) -> Sequence[Measurement]:
+        """The usage of these attempts, by the UID of their Pod on this node. Raises EngineFailure."""
         measured = await self._agents.measure(_uid_of(node))
         return [replace(one, attempt_id=attempts[one.attempt_id]) for one in measured if one.attempt_id in attempts]
 

@@ -673,17 +673,20 @@ class KubernetesEngine(RunsEngine[Run]):
 
         That of a kubelet is up to ten seconds old.
         """
-        running = self._attempts()
-        nodes = sorted({run.request.allocation.node for run in self._table if run.is_running})
+        attempts: dict[str, dict[str, str]] = {}
+        for run in self._table:
+            if run.is_running:
+                attempts.setdefault(run.request.allocation.node, {})[run.uid] = run.id
 
         async def ask(name: str) -> Sequence[Measurement]:
             node = self._nodes.find(f"/{name}")
             if self.agents is not None and node is not None and self.agents.measures(node):
-                return await self.agents.measure(node)
+                return await self.agents.measure(node, attempts[name])
             async with asyncio.timeout(_STATS_S):
                 summary = await self._client.get(NODES.path(None, name, "proxy/stats/summary"))
-            return measurements_of(summary, running, CONTAINER)
+            return measurements_of(summary, attempts[name], CONTAINER)
 
+        nodes = sorted(attempts)
         answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
         found: list[Measurement] = []
         for node, answer in zip(nodes, answers, strict=True):

@@ -15,12 +15,15 @@ GROUPS = (
     f"kubepods/besteffort/pod{UID}",
     f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{SYSTEMD}.slice",
     f"kubelet/kubepods/burstable/pod{UID}",
+    f"docker/0f3a/kubepods/pod{UID}",
 )
 
 
 def make_group(root: Path, group: str) -> None:
     folder = root / "sys/fs/cgroup" / group
     folder.mkdir(parents=True)
+    (root / "sys/fs/cgroup/cgroup.controllers").touch()
+    (folder / "cgroup.procs").write_text("0\n")
     (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     (folder / "memory.current").write_text(f"{100 * 1024**2}\n")
     (folder / "memory.stat").write_text(f"anon 1\ninactive_file {40 * 1024**2}\n")
@@ -31,6 +34,21 @@ def test_use_of_a_pod_is_that_of_its_group(tmp_path: Path, group: str) -> None:
     make_group(tmp_path, group)
     [measured] = PodGroups(tmp_path).measure()
     assert (measured.attempt_id, measured.cpu_s, measured.memory_mib) == (UID, 2.5, 60)
+
+
+def test_use_of_a_pod_in_groups_of_version_1(tmp_path: Path) -> None:
+    for controller, name, text in (
+        ("cpuacct", "cpuacct.usage", "2500000000\n"),
+        ("memory", "memory.usage_in_bytes", f"{100 * 1024**2}\n"),
+        ("memory", "memory.stat", f"total_inactive_file {40 * 1024**2}\n"),
+        ("memory", "cgroup.procs", "0\n"),
+        ("cpuacct", "cgroup.procs", "0\n"),
+    ):
+        folder = tmp_path / "sys/fs/cgroup" / controller / GROUPS[3]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    [measured] = PodGroups(tmp_path).measure()
+    assert (measured.attempt_id, measured.cpu_s, measured.memory_mib, measured.pids) == (UID, 2.5, 60, ())
 
 
 def test_pod_that_ends_is_left_out(tmp_path: Path) -> None:
