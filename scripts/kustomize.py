@@ -39,7 +39,9 @@ def base() -> dict[str, str]:
             _say_kustomize(one)
         if manifests:
             files[name] = NOTE + yaml.safe_dump_all(manifests, sort_keys=False, width=1000)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    # The node agents mount folders of their nodes, which other levels refuse.
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
     files["namespace.yaml"] = NOTE + yaml.safe_dump(namespace, sort_keys=False)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -23,6 +24,8 @@ from tests.acceptance.test_visits import open_lab
 from tests.fakes.waiting import wait_until
 from tests.kubernetes.conftest import PREFIX
 from tests.kubernetes.kubectl import Kubectl
+
+from commonage.wire.hub import API_PATH
 
 IMAGES = os.environ.get("COMMONAGE_TEST_PLATFORM_IMAGES", "").split()
 """NAME:TAG of the two images of deploy/image/build, and of one with JupyterLab. The nodes have all three."""
@@ -46,6 +49,7 @@ class Platform:
     workloads: str
     url: str
     password: str
+    admin_password: str
 
     def answers(self, path: str) -> bool:
         """True if the page is there, or leads to the sign-in."""
@@ -103,9 +107,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         for part in PARTS:
             _await_ready(namespace, part)
         secret = json.loads(KUBECTL.must("-n", namespace, "get", "secret", "commonage-secrets", "-o", "json"))
-        password = secret["data"]["users_password"]
+        passwords = [base64.b64decode(secret["data"][f"{one}_password"]).decode() for one in ("users", "admin")]
         with _forwarded(namespace, file.with_name("port-forward.log")) as url:
-            yield Platform(namespace, f"{namespace}-workloads", url, base64.b64decode(password).decode())
+            yield Platform(namespace, f"{namespace}-workloads", url, *passwords)
     finally:
         KUBECTL.run("delete", "--wait=false", "--ignore-not-found", "-f", str(file))
         KUBECTL.run("delete", "--wait=false", "--ignore-not-found", "namespace", namespace)
@@ -140,6 +144,62 @@ def test_a_new_user_signs_in_and_runs_a_cell_in_a_session(platform: Platform, tm
     [pod] = json.loads(KUBECTL.must("-n", platform.workloads, "get", "pods", "-o", "json"))["items"]
     assert pod["spec"]["preemptionPolicy"] == "Never"
     assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+@contextmanager
+def _api(platform: Platform) -> Iterator[httpx2.Client]:
+    """The API as an admin."""
+    with httpx2.Client(base_url=platform.url, follow_redirects=True, trust_env=False, timeout=60) as browser:
+        browser.get("/hub/login")
+        form = {"username": "admin", "password": platform.admin_password}
+        browser.post("/hub/login", data={**form, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")})
+        browser.get("/hub/home")
+        xsrf = {"X-XSRFToken": str(browser.cookies.get("_xsrf", path="/hub/"))}
+        made = browser.post("/hub/api/users/admin/tokens", json={"note": "tests"}, headers=xsrf).raise_for_status()
+    headers = {"Authorization": f"Bearer {made.json()['token']}"}
+    with httpx2.Client(base_url=f"{platform.url}{API_PATH}", headers=headers, trust_env=False, timeout=60) as api:
+        yield api
+
+
+def _nodes() -> set[str]:
+    """Those with a kernel: a lab may have nodes that exist only in the API."""
+    selector = "commonage-lab/fake!=true"
+    return set(KUBECTL.must("get", "nodes", "-l", selector, "-o", "jsonpath={.items[*].metadata.name}").split())
+
+
+def test_every_node_tells_what_is_used_on_it(platform: Platform) -> None:
+    names = _nodes()
+    with _api(platform) as api:
+
+        def used() -> dict[str, Any] | None:
+            nodes = api.get("/nodes").raise_for_status().json()["items"]
+            found = {one["name"]: one["usage"] for one in nodes if one["usage"] and one["usage"]["cpu_cores"]}
+            return found if found.keys() >= names else None
+
+        found = wait_until(used, "the nodes tell what is used", within_s=READY_WITHIN_S, every_s=2)
+        metrics = httpx2.get(f"{platform.url}/services/commonage/metrics", headers=api.headers, trust_env=False)
+    assert set(found) == names
+    for one in found.values():
+        assert one["memory_mib"] > 0
+        assert 0 < one["disk_used_mib"] < one["disk_total_mib"]
+        assert one["network_received_bytes_per_s"] is not None
+    assert "commonage_node_used_memory_bytes{" in metrics.text
+
+
+def test_agents_run_with_no_privilege(platform: Platform) -> None:
+    where = ("-n", platform.namespace)
+    pods = json.loads(KUBECTL.must(*where, "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "json"))
+    name = next(one["metadata"]["name"] for one in pods["items"] if one["spec"]["nodeName"] in _nodes())
+    status = KUBECTL.must(*where, "exec", name, "--", "cat", "/proc/self/status")
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    assert fields["Uid"].split() == ["1000"] * 4
+    assert {fields[f"Cap{one}"].strip() for one in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (fields["NoNewPrivs"].strip(), fields["Seccomp"].strip()) == ("1", "2")
+    for refused in ("cat /host/proc/1/environ", "ls /host/proc/1/root/", "touch /opt/x", "touch /host/sys/fs/cgroup/x"):
+        assert KUBECTL.run(*where, "exec", name, "--", *refused.split()).returncode != 0, refused
+    account = f"--as=system:serviceaccount:{platform.namespace}:commonage-agent"
+    assert KUBECTL.run("auth", "can-i", "get", "pods", account, *where).stdout.strip() == "no"
+    assert KUBECTL.run("auth", "can-i", "get", "configmaps", account, *where).stdout.strip() == "no"
 
 
 @pytest.mark.parametrize("part", ["hub", "control"])

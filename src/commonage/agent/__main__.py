@@ -10,6 +10,7 @@ VERBS = {
     "run": "run the agent: report to the control plane and serve its requests",
     "join": "join this machine to a site, step by step",
     "join-and-run": "in a container: join if that has not happened yet, then run the agent",
+    "run-in-pod": "in a Pod of a DaemonSet: measure the node for the control plane",
     "leave": "remove this node from its site",
 }
 

@@ -249,20 +249,20 @@ class Agent:
 
     def _request_handlers(self) -> Mapping[RequestType[Any, Any], RequestHandler]:
         return {
-            messages.MEASURE: _handler(lambda _: self._measure()),
-            messages.OWNERS: _handler(lambda request: self._owners_of(request.pids)),
-            messages.ENFORCE: _handler(self._enforce),
-            messages.RELEASE: _handler(lambda request: self._devices.release(request.ids)),
-            messages.MOUNT: _handler(self._mount),
-            messages.UNMOUNT: _handler(self._unmount),
+            messages.MEASURE: handler_of(lambda _: self._measure()),
+            messages.OWNERS: handler_of(lambda request: self._owners_of(request.pids)),
+            messages.ENFORCE: handler_of(self._enforce),
+            messages.RELEASE: handler_of(lambda request: self._devices.release(request.ids)),
+            messages.MOUNT: handler_of(self._mount),
+            messages.UNMOUNT: handler_of(self._unmount),
             messages.PULL: self._pull,
             messages.PULL_BY_TOKEN: self._pull_by_token,
             EXEC: self._execs.run,
-            messages.FENCE: _handler(self._fence),
-            messages.UNPAUSE: _handler(self._unpause),
-            messages.REACHES: _handler(self._reaches),
-            messages.NOTE_ALLOCATIONS: _handler(lambda request: self._devices.note_allocations(request.allocations)),
-            messages.RESUME: _handler(lambda request: self._devices.resume(request.uuid)),
+            messages.FENCE: handler_of(self._fence),
+            messages.UNPAUSE: handler_of(self._unpause),
+            messages.REACHES: handler_of(self._reaches),
+            messages.NOTE_ALLOCATIONS: handler_of(lambda request: self._devices.note_allocations(request.allocations)),
+            messages.RESUME: handler_of(lambda request: self._devices.resume(request.uuid)),
         }
 
     def _owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
@@ -328,7 +328,7 @@ class Agent:
                 _log.warning("folders of attempts that have ended cannot be unmounted: %s", error)
 
 
-def _handler(handle: Callable[[Any], Awaitable[object]]) -> RequestHandler:
+def handler_of(handle: Callable[[Any], Awaitable[object]]) -> RequestHandler:
     """The handler of a request that reports no progress. Without a result it answers `Nothing`."""
 
     async def handler(params: Any, _: OnProgress) -> object:

@@ -76,6 +76,7 @@ class AgentDevices:
         self._opened = False
         self._reopen_at = 0.0
         self._open_fault: Reason | None = None
+        self._no_gpus = ""
         self._last = DeviceSnapshot()
         self._querying: asyncio.Future[DeviceSnapshot] | None = None
         self._stale: dict[str, float] = {}
@@ -132,7 +133,9 @@ class AgentDevices:
             opened = self._detect()
         except CommonageError as error:
             self._open_fault = None if self._config.gpus == "auto" else GpuDriverUnavailable(error=error.message)
-            _log.info("no GPUs: %s", error.message)
+            if error.message != self._no_gpus:
+                _log.info("no GPUs: %s", error.message)
+            self._no_gpus = error.message
             return
         _log.info("%s", opened.said)
         self._devices, self._opened, self._open_fault = opened.devices, True, None

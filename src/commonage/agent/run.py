@@ -7,11 +7,12 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from commonage.agent.agent import Agent
-from commonage.agent.config import SETTINGS, AgentConfig, read_config
+from commonage.agent.config import SETTINGS, read_config
 from commonage.domain.errors import InvalidInput
 
 _log = logging.getLogger(__name__)
@@ -25,22 +26,32 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--config", type=Path, default=SETTINGS, help=f"settings file (default: {SETTINGS})")
     parser.add_argument("--verbose", action="store_true", help="log debug messages")
     options = parser.parse_args(arguments)
+    return run_agent(lambda: Agent(read_config(options.config)), verbose=options.verbose)
+
+
+class Runnable(Protocol):
+    async def run(self) -> None:
+        """Run until cancelled."""
+
+
+def run_agent(make: Callable[[], Runnable], *, verbose: bool) -> int:
+    """Make an agent and run it. Exit codes: 0 stopped by a signal, 1 failed, 2 `make` raised InvalidInput."""
     logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
+        level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        return asyncio.run(_run_until_signal(read_config(options.config)))
+        return asyncio.run(_run_until_signal(make))
     except InvalidInput as error:
         print(f"commonage-agent: {error.message}", file=sys.stderr)
         return 2
 
 
-async def _run_until_signal(config: AgentConfig) -> int:
+async def _run_until_signal(make: Callable[[], Runnable]) -> int:
     try:
-        agent = Agent(config)
+        agent = make()
     except OSError as error:
-        raise InvalidInput(f"the state folder {config.state} cannot be used: {error.strerror}") from error
+        raise InvalidInput(f"the state folder {error.filename} cannot be used: {error.strerror}") from error
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

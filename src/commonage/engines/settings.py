@@ -161,7 +161,8 @@ class KubernetesSettings(EngineSettings):
     `kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config; `context`: of the kubeconfig.
     `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT). `homes`: `empty` (gone
     with the Pod), `host-path`, folders in `homes_path`, which every node sees, `claim`, a claim for each user in the
-    namespace, or `shared-claim`, folders in one claim of the namespace. `user`: the number of the user that
+    namespace, or `shared-claim`, folders in one claim of the namespace. `agents`: NAMESPACE/NAME of the ServiceAccount
+    and the ConfigMap of the node agents; empty: there are none. `user`: the number of the user that
     programs run as; 0 is root, which the Pod Security level `restricted` refuses. `address`: by which Pods reach the
     ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
     `lost_after_s`: how long a node may not answer before it is given up.
@@ -192,6 +193,7 @@ class KubernetesSettings(EngineSettings):
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str = ""
     placeholder_class: str = ""
+    agents: str = ""
     storage: KubernetesStorageSettings = KubernetesStorageSettings()
 
 

@@ -21,6 +21,8 @@ from typing import Any
 NAME = "join.commonage.internal"
 """The name in the join server's certificate, whatever address a node dials."""
 TIMEOUT_S = 20.0
+POD_PATH = "/pod"
+"""Path for the node agents of a Kubernetes cluster, whose bearer token is that of their Pod."""
 AUTHORITY_PATH, SITE_PATH = "/authority", "/site"
 """Paths for machines that join as sites: the certificate of the authority (without a token), and the site's own."""
 SITE_PURPOSE = "site"
@@ -69,27 +71,18 @@ class _Connection(http.client.HTTPConnection):
         self.sock = self._trust.wrap_socket(self.sock, server_hostname=NAME)
 
 
-class JoinClient:
-    """The control plane's join server. `authority` is the certificate (PEM) that came with the script.
+class TrustedClient:
+    """The control plane's join server at one of `places` (HOST:PORT). `authority` is the PEM that verifies it.
 
-    `token` is the join token, as it is sent. `places` are HOST:PORT to try in place of those in the token.
+    `token` is the bearer token that it gets. Raises JoinRefused for an authority that is not PEM.
     """
 
-    def __init__(self, token: str, authority: str, *, purpose: str = "join", places: Sequence[str] = ()) -> None:
-        content = read_token(token, purpose)
+    def __init__(self, token: str, authority: str, places: Sequence[str]) -> None:
+        self.token, self._places = token.strip(), [str(one) for one in places]
         try:
-            digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
-        except ValueError:
-            raise JoinRefused(
-                "the certificate of the site's authority cannot be read: download the script again"
-            ) from None
-        if digest != content["authority"]:
-            raise JoinRefused(
-                "the script and the token are of different sites, or the script was changed in transit: the token "
-                f"names the authority {content['authority'][:16]}…, the script carries {digest[:16]}…"
-            )
-        self.token, self._places = token.strip(), [str(one) for one in places or content["at"]]
-        self._trust = ssl.create_default_context(cadata=authority)
+            self._trust = ssl.create_default_context(cadata=authority.strip() + "\n")
+        except (ssl.SSLError, ValueError):
+            raise JoinRefused("the certificate of the site's authority cannot be read: fetch it again") from None
         self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def get(self, path: str) -> bytes:
@@ -124,6 +117,28 @@ class JoinClient:
         if response.status != 200:
             raise JoinRefused(_error_text(response.status, content))
         return content
+
+
+class JoinClient(TrustedClient):
+    """The same with a join token, which names the authority. `authority` is the certificate that came with the script.
+
+    `places` are HOST:PORT to try in place of those in the token.
+    """
+
+    def __init__(self, token: str, authority: str, *, purpose: str = "join", places: Sequence[str] = ()) -> None:
+        content = read_token(token, purpose)
+        try:
+            digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
+        except ValueError:
+            raise JoinRefused(
+                "the certificate of the site's authority cannot be read: download the script again"
+            ) from None
+        if digest != content["authority"]:
+            raise JoinRefused(
+                "the script and the token are of different sites, or the script was changed in transit: the token "
+                f"names the authority {content['authority'][:16]}…, the script carries {digest[:16]}…"
+            )
+        super().__init__(token, authority, places or content["at"])
 
 
 def _certificate_error(place: str, error: ssl.SSLCertVerificationError) -> str:

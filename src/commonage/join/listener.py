@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.join.client import AUTHORITY_PATH, SITE_PATH
+from commonage.join.client import AUTHORITY_PATH, POD_PATH, SITE_PATH
 from commonage.join.config import IdentityProof
+from commonage.join.pods import PodJoins
 from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
 from commonage.ports.sites import JoinedSite
@@ -39,10 +40,12 @@ class SiteJoins(Protocol):
 
 
 class JoinListener:
-    """`sites` lets sites join, with tokens of their own; None: no site can join."""
+    """`join_service` lets machines join, `sites` sites, `pods` node agents of a Kubernetes cluster. None: nobody."""
 
-    def __init__(self, join_service: JoinService, sites: SiteJoins | None = None) -> None:
-        self._join_service, self._sites = join_service, sites
+    def __init__(
+        self, join_service: JoinService | None, sites: SiteJoins | None = None, pods: PodJoins | None = None
+    ) -> None:
+        self._machines, self._sites, self._pods = join_service, sites, pods
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
@@ -55,6 +58,7 @@ class JoinListener:
         app.router.add_post("/registration", self._registration)
         app.router.add_get(AUTHORITY_PATH, self._authority)
         app.router.add_post(SITE_PATH, self._site)
+        app.router.add_post(POD_PATH, self._pod)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         context = await asyncio.to_thread(server_context, cert_pem, key_pem)
@@ -70,8 +74,8 @@ class JoinListener:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token first, then turn errors into a status and a message."""
         try:
-            # Two have no secret, the last one has tokens of its own.
-            if request.path not in (AUTHORITY_PATH, SCRIPT_PATH, SITE_PATH):
+            # Two have no secret, the last two have tokens of their own.
+            if request.path not in (AUTHORITY_PATH, SCRIPT_PATH, SITE_PATH, POD_PATH):
                 await self._join_service.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
@@ -83,6 +87,12 @@ class JoinListener:
                 {"detail": f"{request.method} {request.path}: {error.reason}"}, status=error.status
             )
 
+    @property
+    def _join_service(self) -> JoinService:
+        if self._machines is None:
+            raise Forbidden("no machine can join this control plane: set site_address")
+        return self._machines
+
     async def _authority(self, _: web.Request) -> web.Response:
         return web.Response(text=self._join_service.authority, content_type="application/x-pem-file")
 
@@ -93,6 +103,12 @@ class JoinListener:
         return web.json_response(
             {"site": joined.site, "certificate": joined.certificate, "until": joined.until, "port": joined.port}
         )
+
+    async def _pod(self, request: web.Request) -> web.Response:
+        if self._pods is None:
+            raise Forbidden("this control plane has no node agents in Pods: set kubernetes_agents")
+        joined = await self._pods.join(_token(request), _text(await _body(request), "csr"))
+        return web.json_response({"node": joined.node, "certificate": joined.certificate})
 
     async def _bundle(self, _: web.Request) -> web.Response:
         return web.Response(body=(await self._join_service.kit()).bundle, content_type="application/gzip")

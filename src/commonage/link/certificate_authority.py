@@ -35,7 +35,7 @@ CLIENT_DAYS = 30
 _CLOCKS_MAY_DIFFER = dt.timedelta(minutes=10)
 _NAME_LIMIT = 64  # RFC 5280, ub-common-name
 _YEAR_DAYS = 365.25
-_NODE_ID = re.compile(r"[0-9a-z]{1,64}", re.ASCII)
+_NODE_ID = re.compile(r"[0-9a-z-]{1,64}", re.ASCII)  # of a Swarm node, or the UID of one in Kubernetes
 
 
 class AuthorityError(CommonageError):
@@ -170,7 +170,7 @@ class CertificateAuthority(IssuedCertificates):
     def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, IssuedCertificate]:
         """Sign a client certificate. The caller must record the returned entry before it hands out the certificate."""
         if not _NODE_ID.fullmatch(node_id):
-            raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
+            raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a node", field="node_id")
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():
             raise InvalidInput(
                 f"{node!r} cannot be a node's name here: 1 to {_NAME_LIMIT} printable characters", field="node"

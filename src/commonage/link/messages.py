@@ -25,7 +25,10 @@ PROTOCOL = 2
 SERVER_NAME = "control.commonage.internal"
 """The name in the listener's certificate, whatever address an agent dials."""
 NODE_ID_URI = "commonage:swarm-node:"
-"""Prefix of the URI by which an agent's certificate names its Swarm node (a subject alternative name)."""
+"""Prefix of the URI by which an agent's certificate names its node: a subject alternative name.
+
+What follows is the id in the Swarm, or the UID in Kubernetes.
+"""
 REPORT_EVERY_S = 2.0
 SILENCE_S = 3 * REPORT_EVERY_S
 RENEW_BEFORE_S = 10 * 86_400.0

@@ -171,3 +171,7 @@ class RemoteDevices(Protocol):
 
     async def resume(self, uuid: str) -> None:
         """As `Devices.resume`, on all nodes; nodes that are not connected are left out."""
+
+
+class NodeAgents(Agents, RemoteDevices, Protocol):
+    """The agents of a site, for its engine and for the sampling loop."""

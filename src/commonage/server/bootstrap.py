@@ -28,6 +28,7 @@ from commonage.engines.settings import RemoteSettings
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
+from commonage.join.pods import PodJoins
 from commonage.link.agent_connections import AgentConnections
 from commonage.metrics.http_meter import HttpMeter
 from commonage.metrics.prometheus import metrics_router
@@ -100,6 +101,7 @@ class Components:
     registry: PlatformRegistry | None = None
     agents: AgentConnections | None = None
     joining: JoiningMachines | None = None
+    pods: PodJoins | None = None
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -149,10 +151,10 @@ async def assemble(
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
     agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
-    # On engines with agents, this node's own agent allocates its GPUs.
+    # On engines with agents, this node's own agent or the cluster allocates its GPUs.
     wanted = settings.gpus if agents is None else "none"
     devices = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
-    if agents is not None:
+    if agents is not None and settings.engine == "swarm":
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
     place = EnginePlace(LOCAL_SITE, data.path)
@@ -168,7 +170,9 @@ async def assemble(
     async def node_left(site: str, name: str) -> None:
         await control.drains.left_site(site, name)
 
-    elsewhere: ChainMap[str, RemoteDevices] = ChainMap({} if agents is None else {LOCAL_SITE: agents})
+    in_pods = engine.agents if isinstance(engine, KubernetesEngine) else None
+    local: RemoteDevices | None = in_pods or agents
+    elsewhere: ChainMap[str, RemoteDevices] = ChainMap({} if local is None else {LOCAL_SITE: local})
     if address := settings.site_address:
         authority = authority_of(data.path)
         kept = SiteSamples(store, metrics, clock)
@@ -253,4 +257,5 @@ async def assemble(
         registry=registry,
         agents=agents,
         joining=joining,
+        pods=None if in_pods is None else PodJoins(authority_of(data.path), in_pods.identify),
     )

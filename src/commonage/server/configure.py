@@ -27,7 +27,7 @@ from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
 from commonage.metrics.sql_metrics import SampleRetention
-from commonage.ports.agents import AgentReport, Agents
+from commonage.ports.agents import AgentReport, NodeAgents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import GetPullToken, RegistryAccount
@@ -61,7 +61,7 @@ def make_engine(
     devices: Devices,
     access: WorkloadAccess,
     registry: RegistryAccess = RegistryAccess(),
-    agents: Agents | None = None,
+    agents: NodeAgents | None = None,
 ) -> Engine:
     """The engine of the settings, not open yet. `access`: how containers reach the hub and the control plane.
 
@@ -84,7 +84,11 @@ def make_engine(
         process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
         return ProcessEngine(site, data, devices=devices, settings=process)
     if settings.engine == "kubernetes":
-        return KubernetesEngine(site, data, settings=kubernetes_settings(settings, access, every))
+        in_cluster = kubernetes_settings(settings, access, every)
+        if agents is None:
+            return KubernetesEngine(site, data, settings=in_cluster)
+        authority = authority_of(data).certificate
+        return KubernetesEngine(site, data, settings=in_cluster, agents=agents, authority=authority)
     daemon: dict[str, Any] = {
         "url": settings.docker_url,
         "pull": settings.docker_pull,
@@ -131,6 +135,7 @@ def kubernetes_settings(
         tolerations=tuple(read_toleration(one) for one in settings.kubernetes_tolerations),
         queue=settings.kubernetes_queue,
         placeholder_class=settings.kubernetes_placeholder_class or "",
+        agents=settings.kubernetes_agents,
         room_timeout_s=settings.kubernetes_placement_timeout,
         mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
         address=settings.kubernetes_address,
@@ -183,7 +188,7 @@ def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentCon
 
     `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly.
     """
-    if settings.engine != "swarm":
+    if settings.engine != "swarm" and not (settings.engine == "kubernetes" and settings.kubernetes_agents):
         return None
     authority, memory = authority_of(data_dir), _agents_file(data_dir)
     return AgentConnections(

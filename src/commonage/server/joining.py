@@ -15,6 +15,7 @@ from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
 from commonage.join.listener import SCRIPT_PATH, JoinListener, SiteJoins
+from commonage.join.pods import PodJoins
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
@@ -123,16 +124,30 @@ class JoiningMachines:
         self.site_service = SiteService(authority, remote.registry, remote.links, tokens, clock, rules)
         self._listening = _Listening(settings, authority)
 
-    async def open(self, agents: AgentConnections | None, sites: SiteJoins) -> None:
-        """Start to accept nodes and `sites`. Raises PortError, BundleError, SiteListenError."""
+    async def open(self, agents: AgentConnections | None, sites: SiteJoins, pods: PodJoins | None) -> None:
+        """Start to accept nodes, `sites`, and agents in `pods`. Raises PortError, BundleError, SiteListenError."""
         await self.site_links.open(self._settings.sites_bind, self._settings.sites_port)
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)
-        await self._listening.open(JoinListener(self.join_service, sites))
+        await self._listening.open(JoinListener(self.join_service, sites, pods))
 
     async def close(self) -> None:
         await self._listening.close()
         await self.site_links.close()
+
+
+class JoiningPods:
+    """The join listener of a control plane that only the node agents of its Kubernetes cluster join."""
+
+    def __init__(self, settings: Settings, data_dir: Path, pods: PodJoins) -> None:
+        self._pods, self._listening = pods, _Listening(settings, authority_of(data_dir))
+
+    async def open(self) -> None:
+        """Raises PortError."""
+        await self._listening.open(JoinListener(None, pods=self._pods))
+
+    async def close(self) -> None:
+        await self._listening.close()
 
 
 class JoiningNodes:

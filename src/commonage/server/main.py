@@ -37,6 +37,7 @@ from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
+from commonage.server.joining import JoiningPods
 from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
@@ -280,8 +281,11 @@ class _Server:
         closing.push_async_callback(gateway.stop)
         closing.callback(components.end_streams)
         if components.joining is not None:
-            admit = partial(components.joining.open, components.agents, components.control.sites)
+            admit = partial(components.joining.open, components.agents, components.control.sites, components.pods)
             await _enter(closing, admit, components.joining.close)
+        elif components.pods is not None:
+            joining = JoiningPods(self._settings, self._data.path, components.pods)
+            await _enter(closing, joining.open, joining.close)
         return _Started(components, (loops, web.start(), gateway.start()))
 
     # --- wait and stop --------------------------------------------------------------------------------------------

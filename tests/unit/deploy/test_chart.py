@@ -14,6 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from commonage.agent import run_in_pod
+from commonage.agent.kubernetes.agent import LINKED
+from commonage.engines.kubernetes.agents import AUDIENCE
 from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
@@ -39,6 +42,8 @@ SETS: dict[str, dict[str, Any]] = {
         "ingress": {"enabled": True, "hosts": ["hub.example.org"], "tls": [{"hosts": ["hub.example.org"]}]},
         "monitoring": MONITORING,
     },
+    "agents-of-gpus": {"agent": {"hostPID": True, "runtimeClassName": "nvidia", "priorityClassName": "high"}},
+    "without-agents": {"agent": {"enabled": False}},
     "hub": {
         "hub": {
             "config": {"Authenticator": {"admin_users": ["ada"]}},
@@ -113,7 +118,7 @@ def test_settings_are_those_of_the_server(kustomize: ModuleType, name: str) -> N
     [found] = [
         one["data"]["commonage.toml"]
         for one in manifests(kustomize, SETS[name])
-        if one["kind"] == "ConfigMap" and "commonage.toml" in one["data"]
+        if one["kind"] == "ConfigMap" and "commonage.toml" in one.get("data", {})
     ]
     settings = Settings.model_validate(tomllib.loads(found))
     check_places(settings)
@@ -187,6 +192,78 @@ def test_the_control_plane_has_the_rights_that_the_engine_needs(kustomize: Modul
     # It changes nothing outside the namespace of its Pods.
     assert {verb for rule in roles["ClusterRole"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not may(*MEASURING[:3], "ClusterRole")
+
+
+def test_agents_have_the_least_privileges_that_work(kustomize: ModuleType) -> None:
+    rendered = manifests(kustomize, {})
+    [made] = [one for one in rendered if one["kind"] == "DaemonSet"]
+    pod = made["spec"]["template"]["spec"]
+    assert not {"hostNetwork", "hostIPC", "hostPID", "runtimeClassName"} & pod.keys()
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    folders = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    assert set(folders.values()) == {"/proc", "/sys"}
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+    for name, path in folders.items():
+        assert mounts[name]["readOnly"], name
+        assert mounts[name]["mountPath"] == f"/host{path}"
+    account = pod["serviceAccountName"]
+    subjects = [one["name"] for role in rendered if "subjects" in role for one in role["subjects"]]
+    assert account not in subjects, "an agent needs no right in the cluster"
+    [source] = [one["projected"]["sources"][0] for one in pod["volumes"] if "projected" in one]
+    assert source["serviceAccountToken"]["audience"] == AUDIENCE
+    arguments = run_in_pod.parser().parse_args(container["args"][1:])
+    assert str(arguments.token.parent) == mounts["token"]["mountPath"]
+    assert str(arguments.state) == mounts["state"]["mountPath"]
+    assert container["readinessProbe"]["exec"]["command"][-1] == str(arguments.state / LINKED)
+
+
+def test_agents_see_processes_only_if_the_values_say_so(kustomize: ModuleType) -> None:
+    [made] = [one for one in manifests(kustomize, SETS["agents-of-gpus"]) if one["kind"] == "DaemonSet"]
+    pod = made["spec"]["template"]["spec"]
+    assert (pod["hostPID"], pod["runtimeClassName"], pod["priorityClassName"]) == (True, "nvidia", "high")
+    assert "hostNetwork" not in pod
+
+
+def test_agents_and_control_plane_find_each_other(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered({}, "physics")
+    [text] = [one["data"]["commonage.toml"] for one in rendered["settings.yaml"]]
+    settings = Settings.model_validate(tomllib.loads(text))
+    assert settings.kubernetes_agents == "physics/commonage-agent"
+    names = {one["kind"]: one["metadata"]["name"] for one in rendered["agent.yaml"]}
+    assert names["ServiceAccount"] == names["ConfigMap"] == "commonage-agent"
+    [made] = [one for one in rendered["agent.yaml"] if one["kind"] == "DaemonSet"]
+    arguments = run_in_pod.parser().parse_args(made["spec"]["template"]["spec"]["containers"][0]["args"][1:])
+    assert arguments.control == "commonage-control.physics.svc.cluster.local"
+    assert (arguments.agents_port, arguments.join_port) == (settings.agents_port, settings.joining_port)
+    [service] = [
+        one
+        for one in rendered["control.yaml"]
+        if one["kind"] == "Service" and one["metadata"]["name"] == "commonage-control"
+    ]
+    assert {settings.agents_port, settings.joining_port} <= {one["port"] for one in service["spec"]["ports"]}
+    rules = {one["kind"]: one["rules"] for one in rendered["agent.yaml"] if "rules" in one}
+    assert rules == {
+        "Role": [
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["commonage-agent"], "verbs": ["patch"]}
+        ],
+        "ClusterRole": [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}],
+    }
+
+
+def test_without_agents_nothing_of_them_is_left(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered(SETS["without-agents"])
+    assert rendered["agent.yaml"] == []
+    others = yaml.safe_dump([one for part in rendered.values() for one in part])
+    assert "agent" not in others
+    assert "8444" not in others
 
 
 def test_control_plane_may_make_claims(kustomize: ModuleType) -> None:

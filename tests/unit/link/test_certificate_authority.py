@@ -154,8 +154,8 @@ def test_certificates_of_an_earlier_release_bind_no_swarm_node(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("node_id", ["", "N1", "n1 ", "n/1", "n" * 65])
-def test_refuses_invalid_swarm_node_ids(tmp_path: Path, node_id: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot be the id of a Swarm node"):
+def test_refuses_invalid_node_ids(tmp_path: Path, node_id: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be the id of a node"):
         CertificateAuthority.open(tmp_path).sign(a_request(), "worker1", node_id)
 
 

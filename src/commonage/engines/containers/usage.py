@@ -35,8 +35,11 @@ def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
 def measure(attempt_id: str, pid: int, root: Path = Path("/sys/fs/cgroup")) -> Measurement | None:
     """Usage of the container whose first process is `pid`; None if it is gone, or its control group is not visible."""
     groups = _groups_of(pid)
-    if groups is None:
-        return None
+    return None if groups is None else measure_groups(attempt_id, groups, root)
+
+
+def measure_groups(attempt_id: str, groups: Mapping[str, str], root: Path) -> Measurement | None:
+    """Usage of the groups of these controllers ("" in version 2), as paths below `root`; None if one is gone."""
     unified = (root / "cgroup.controllers").exists()
     try:
         if unified:

@@ -39,7 +39,9 @@ CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
 )
 """Those that it needs besides, where homes or volumes are claims that it makes."""
 MEASURING = ("get", "", "nodes/proxy", False)
-"""Without it nothing is measured."""
+"""Without it nothing is measured, unless the nodes have agents."""
+ADMITTING = ("create", "authentication.k8s.io", "tokenreviews", False)
+"""Without it no agent of a node can join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,10 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
     try:
         version = await client.version()
         claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
+        measuring = ADMITTING if settings.agents else MEASURING
         advice = [
             f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
-            for verb, group, resource, is_local in (*RIGHTS, *claims, MEASURING)
+            for verb, group, resource, is_local in (*RIGHTS, *claims, measuring)
             if not await _may(client, settings, verb, group, resource, is_local)
         ]
         namespace = None

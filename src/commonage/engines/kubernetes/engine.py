@@ -41,6 +41,7 @@ from commonage.engines.containers.engine import installation_of
 from commonage.engines.containers.lifecycle import PAUSES_S
 from commonage.engines.containers.program import PORT, shared_variables
 from commonage.engines.containers.status_reader import write_end
+from commonage.engines.kubernetes.agents import PodAgents
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
 from commonage.engines.kubernetes.channels.archives import send_files
 from commonage.engines.kubernetes.channels.connection import Connections, Container
@@ -88,7 +89,7 @@ from commonage.engines.rundir.tasks import InThread, retry_start
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
-from commonage.ports.agents import OnProgress, ignore_progress
+from commonage.ports.agents import NodeAgents, OnProgress, ignore_progress
 from commonage.ports.clouds import Cloud
 from commonage.ports.execs import OUT, ExecStream, Terminal
 
@@ -102,7 +103,10 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesEngine(RunsEngine[Run]):
-    """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs)."""
+    """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs).
+
+    `agents` are those of the nodes, which trust `authority` (PEM), if the settings name a place for them.
+    """
 
     _installation: str
     _channels: Connections | None = None
@@ -121,6 +125,8 @@ class KubernetesEngine(RunsEngine[Run]):
         *,
         settings: KubernetesSettings | None = None,
         gpu_modes: Sequence[GpuMode] = MODES_IN_USE,
+        agents: NodeAgents | None = None,
+        authority: str = "",
     ) -> None:
         self._settings = settings or KubernetesSettings()
         self._gpu_modes = gpu_modes
@@ -129,6 +135,9 @@ class KubernetesEngine(RunsEngine[Run]):
         super().__init__(site, "kubernetes", self._folder / "runs", self._settings)
         self._client = Client(self._settings.kubeconfig, self._settings.context)
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
+        self.agents: PodAgents | None = None
+        if agents is not None:
+            self.agents = PodAgents(self._client, agents, self._settings.agents, authority, self._attempts)
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
         self._backoffs = NodeBackoffs()
@@ -196,6 +205,8 @@ class KubernetesEngine(RunsEngine[Run]):
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
         self._keep("read GPUs", self._keep_gpus)
+        if self.agents is not None:
+            self._keep("publish authority", self.agents.keep_authority)
         self._keep_house()
 
     def _admits(self, peer: str) -> bool:
@@ -643,8 +654,12 @@ class KubernetesEngine(RunsEngine[Run]):
             refused = self._backoffs.fault(report.name, now)
             own = (*report.faults, *((refused,) if refused else ()), *faults, *disk_faults)
             awaits = ClusterNodeSilent(node=report.name) if silent else None
-            found.append(replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits))
+            one = replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits)
+            found.append(one if self.agents is None or node is None else self.agents.enrich(one, node))
         return found
+
+    def _attempts(self) -> dict[str, str]:
+        return {run.uid: run.id for run in self._table if run.is_running}
 
     def _schedulable(self) -> Sequence[str]:
         return [
@@ -654,23 +669,33 @@ class KubernetesEngine(RunsEngine[Run]):
         ]
 
     async def measure(self) -> Sequence[Measurement]:
-        """Usage of the running attempts as their kubelets report it: up to ten seconds old, without pids."""
-        running = {run.uid: run for run in self._table if run.is_running}
-        nodes = sorted({run.request.allocation.node for run in running.values()})
+        """Usage of the running attempts, as the agents of their nodes or the kubelets report it, without pids.
 
-        async def ask(node: str) -> Manifest:
+        That of a kubelet is up to ten seconds old.
+        """
+        attempts: dict[str, dict[str, str]] = {}
+        for run in self._table:
+            if run.is_running:
+                attempts.setdefault(run.request.allocation.node, {})[run.uid] = run.id
+
+        async def ask(name: str) -> Sequence[Measurement]:
+            node = self._nodes.find(f"/{name}")
+            if self.agents is not None and node is not None and self.agents.measures(node):
+                return await self.agents.measure(node, attempts[name])
             async with asyncio.timeout(_STATS_S):
-                return await self._client.get(NODES.path(None, node, "proxy/stats/summary"))
+                summary = await self._client.get(NODES.path(None, name, "proxy/stats/summary"))
+            return measurements_of(summary, attempts[name], CONTAINER)
 
+        nodes = sorted(attempts)
         answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
         found: list[Measurement] = []
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, EngineFailure | TimeoutError):
-                _log.info("the kubelet of %s does not tell what its Pods use: %s", node, answer)
+                _log.info("nobody tells what the Pods of %s use: %s", node, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                found += measurements_of(answer, {uid: run.id for uid, run in running.items()}, CONTAINER)
+                found += answer
         return found
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:

@@ -27,14 +27,17 @@ _PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-the
 
 @dataclass(slots=True)
 class NodeUsageReader:
-    """Each call of `measure` gives the rates since the previous one. `root` replaces `/` in tests.
+    """Each call of `measure` gives the rates since the previous one. `root` is where the node's /proc and /sys are.
 
+    `network` is the file of the interfaces there: /proc/net is of the reader's own network namespace, wherever it is
+    mounted.
     `clock` does not go on while the computer sleeps, as the counters do not.
     """
 
     root: Path = Path("/")
     cpus: Callable[[], set[int]] = lambda: os.sched_getaffinity(0)
     clock: Callable[[], float] = time.monotonic
+    network: str = "proc/net/dev"
     _before: NodeCounters | None = field(default=None, init=False)
     _rates: Rates = field(default_factory=Rates, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -119,7 +122,7 @@ class NodeUsageReader:
     def _network(self) -> tuple[dict[str, float], dict[str, float]]:
         """Bytes by physical interface; in a container without one, by all that are not known as virtual."""
         rows = {}
-        for line in self._lines("proc/net/dev"):
+        for line in self._lines(self.network):
             name, colon, rest = line.partition(":")
             values = rest.split()
             if colon and len(values) >= 9 and _are_numbers(values[:9]):

@@ -27,10 +27,10 @@ class ProcessInfo(NamedTuple):
         return booted_at() + self.began / TICKS
 
 
-def process_info(pid: int) -> ProcessInfo | None:
-    """None if it does not exist or is a zombie."""
+def process_info(pid: int, processes: Path = Path("/proc")) -> ProcessInfo | None:
+    """None if it does not exist or is a zombie. `processes` may be another node's, as seen from a container there."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = (processes / str(pid) / "stat").read_bytes()
     except OSError:
         return None
     # The name, in parentheses, may contain anything; the state is the first field after it.

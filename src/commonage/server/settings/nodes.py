@@ -191,6 +191,13 @@ def _folder_claims(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _namespaced_name(value: str) -> str:
+    namespace, slash, name = value.partition("/")
+    if value and not (namespace and slash and name and "/" not in name):
+        raise ValueError(f"{value} is not like NAMESPACE/NAME")
+    return value
+
+
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
@@ -280,6 +287,13 @@ class KubernetesSettings(BaseModel):
         "PriorityClass of the placeholders of node pools, with a value below that of all other Pods "
         f"({docs_page('operate/kubernetes-node-pools')}).",
         "the name of a PriorityClass",
+    )
+    kubernetes_agents: Annotated[str, AfterValidator(_namespaced_name)] = setting(
+        "",
+        "ServiceAccount of the node agents, and the ConfigMap from which they read the certificate of the server's own "
+        "authority: both have this namespace and name. Default: there are no agents "
+        f"({docs_page('operate/kubernetes-agent')}).",
+        "NAMESPACE/NAME",
     )
     kubernetes_placement_timeout: Annotated[int, Field(ge=5, le=86_400)] = setting(
         60,

@@ -158,7 +158,8 @@ def reference() -> str:
 def _lines() -> Iterator[str]:
     yield "# Access in a Kubernetes cluster\n"
     yield (
-        "The control plane uses one ServiceAccount with these rights, and `get nodes/proxy` if it measures usage.\n"
+        "The control plane uses one ServiceAccount with these rights, `create tokenreviews` if nodes have\n"
+        "[agents](../operate/kubernetes-agent.md), and `get nodes/proxy` if kubelets measure usage.\n"
         "The admission policy `own` bounds its changes of namespaces and role bindings to its tenants' namespaces\n"
         "([policies](../operate/kubernetes-policies.md))."
     )

@@ -7,6 +7,7 @@ async with FakeCluster(folder, nodes=["node-1"], images=["shell:1"]) as cluster:
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -70,6 +71,20 @@ class FakeCluster:
         if node not in self._kubelets:
             raise ApiError(503, "ServiceUnavailable", f"no kubelet on {node}")
         return self._kubelets[node].summary()
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    def token_of(self, account: str, node: str, audience: str) -> str:
+        """A token of a Pod with the service account NAMESPACE/NAME on this node."""
+        namespace, _, name = account.partition("/")
+        claims = {"node-name": [node], "node-uid": [self.store.get(NODES, ("", node))["metadata"]["uid"]]}
+        user = {
+            "username": f"system:serviceaccount:{namespace}:{name}",
+            "extra": {f"authentication.kubernetes.io/{claim}": value for claim, value in claims.items()},
+        }
+        token = secrets.token_hex(8)
+        self.server.tokens[token] = user, audience
+        return token
 
     # --- on demand ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
 
-It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, and the use
-that a kubelet tells. There is no discovery, no user and no TLS.
+It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
+that a kubelet tells, and reviews of the tokens in `tokens`. There is no discovery, no user and no TLS.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from commonage.testing.fakes.kubernetes.store import (
     matches_labels,
 )
 
+_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 VERSION = "v1.36.0-double"
 _PATH = re.compile(
     r"(?P<api>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?/(?P<plural>[^/]+)"
@@ -77,7 +78,10 @@ class _Selected:
 
 
 class ApiServer:
-    """`outage`: while it is set, requests are answered with 503 and watches end."""
+    """`outage`: while it is set, requests are answered with 503 and watches end.
+
+    `tokens`: the user that a token is of, and its audience.
+    """
 
     def __init__(self, store: Store, api: Api, kubelets: Kubelets) -> None:
         self._store, self._api, self._kubelets = store, api, kubelets
@@ -85,6 +89,7 @@ class ApiServer:
         self._numbers = count()
         self._watches: set[asyncio.Queue[Manifest | None]] = set()
         self._is_out = False
+        self.tokens: dict[str, tuple[Manifest, str]] = {}
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -133,6 +138,8 @@ class ApiServer:
                 raise ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
             if request.path == "/version":
                 return web.json_response({"gitVersion": VERSION})
+            if request.path == _TOKEN_REVIEWS:
+                return web.json_response(self._review(await _body(request)), status=201)
             found = _PATH.fullmatch(request.path)
             kind = _PLURALS.get((found["api"], found["plural"])) if found else None
             if found is None or kind is None:
@@ -159,6 +166,12 @@ class ApiServer:
         if (handler := known.get((method, name is not None, sub))) is None:
             raise ApiError(404, "NotFound", _NO_SUCH)
         return handler
+
+    def _review(self, review: Manifest) -> Manifest:
+        user, audience = self.tokens.get(review["spec"]["token"], (None, ""))
+        if user is None or audience not in review["spec"]["audiences"]:
+            return {**review, "status": {"user": {}, "error": "invalid bearer token"}}
+        return {**review, "status": {"authenticated": True, "user": user, "audiences": [audience]}}
 
     async def _get(self, _request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
         return web.json_response(self._store.get(kind, key))

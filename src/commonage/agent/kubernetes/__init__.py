@@ -1,0 +1,1 @@
+"""The agent in a Pod of a Kubernetes node: it measures, and changes nothing."""
