@@ -39,8 +39,8 @@ _LEFTOVERS = (
 )
 _PROGRESS = re.compile(r"(Receiving objects|Resolving deltas): +(\d+)%")
 _NO_ERROR = re.compile(r"(remote: )?([A-Z][a-z]+ [a-z]+: +\d|(Enumerating|Total) )")
-# git needs little memory, however large the files are: about 150 MiB. By default it compares files of up to 512 MiB with
-# ten others at once, in a thread for each core, and maps a GiB of each pack.
+# However large the files are, git needs less than 100 MiB; twice the size of a file more if the server sends that as a
+# delta. By default it compares files of up to 512 MiB with ten others at once, in a thread for each core.
 _CONFIG = (
     "core.bigFileThreshold=16m",  # larger files are streamed, and compared with no other
     "core.packedGitWindowSize=16m",
@@ -62,7 +62,7 @@ REMOTE_ONLY = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
 Guard = Callable[[], None]
 """Called while git runs; what it raises ends git."""
 Progress = Callable[[str, int], None]
-"""Called with the name of git's step, `Receiving objects` or `Resolving deltas`, and how many percent of it are done."""
+"""Called with the name of git's step, `Receiving objects` or `Resolving deltas`, and the percentage that is done."""
 
 
 class GitFailed(Exception):

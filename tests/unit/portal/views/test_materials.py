@@ -14,7 +14,7 @@ from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material, MaterialCopy, MaterialFile, Version
 from commonage.domain.principals import Principal
-from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing
+from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing, MaterialSyncing
 from commonage.ports.materials import EVERYTHING, MaterialAccess
 from commonage.testing.fakes.clock import FakeClock
 
@@ -47,6 +47,9 @@ class KeptMaterials:
 
     async def remove_version(self, name: str, tree: str) -> None:
         pass
+
+    def syncing(self, name: str) -> MaterialSyncing | None:
+        return None
 
     async def names(self) -> Collection[str]:
         return ["course"]
