@@ -191,7 +191,7 @@ def _baseline(
     names: dict[str, object] = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
     if baseline == "local":
         progress("making the environment of both")
-        python = _environment(served.url, served.token, served.folder)
+        python = make_environment(served.url, served.token, served.folder)
         yield lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
     elif baseline == "dockerspawner":
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}", "bridge", _SUBNET) as place:
@@ -203,7 +203,7 @@ def _baseline(
             yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=place, **names)
 
 
-def _environment(url: str, token: str, folder: Path) -> Path:
+def make_environment(url: str, token: str, folder: Path) -> Path:
     """Make the notebook environment by running a job in it; returns its Python interpreter."""
     argv = [sys.executable, "-m", "commonage", "run", "--url", url, "--token", token, "--no-files"]
     argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
