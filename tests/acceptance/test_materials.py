@@ -54,7 +54,7 @@ def _declare(admin: Client, name: str, url: str) -> None:
 
 
 def _until(client: Client, name: str, what: Any) -> MaterialOut:
-    found: MaterialOut = wait_until(lambda: one if what(one := client.material(name)) else None, f"{name}: {what}")
+    found: MaterialOut = wait_until(lambda: one if what(one := client.material(name)) else None, within_s=240)
     return found
 
 
@@ -104,7 +104,7 @@ def test_server_that_is_killed_while_it_syncs_goes_on(
     commit = course.push({"data.bin": os.urandom(_LARGE)})
     with stalling(git, _LARGE // 4) as slow:
         _declare(installation.client("admin", "--admin"), "slow", slow.url(course))
-        assert slow.stalled.wait(60)
+        assert slow.stalled.wait(240)
         shown = _until(installation.client("admin", "--admin"), "slow", lambda one: one.syncing is not None).syncing
         assert shown is not None and shown.message.startswith("Sync of material slow: receiving objects, ")
         wait_until(lambda: list((installation.data / "repositories/slow/repository").rglob("tmp_pack_*")), "a fetch")

@@ -261,7 +261,16 @@ async def test_ended_sync_leaves_nothing_for_ever(
 
 
 async def test_sync_shows_its_progress(folders: MaterialFolders, course: PushedRepository, git: GitServer) -> None:
-    course.push({"large": os.urandom(8 * _MIB)})
+    class Told(dict[str, reasons.MaterialSyncing]):
+        """Keeps all steps."""
+
+        def __setitem__(self, name: str, told: reasons.MaterialSyncing) -> None:
+            steps.append((told.step, told.percent))
+            super().__setitem__(name, told)
+
+    steps: list[tuple[str, int]] = []
+    folders.versions.syncing = Told()
+    course.push({"large": os.urandom(8 * _MIB), "small": "one"})
     with stalling(git, _MIB) as slow:
         syncing = asyncio.create_task(folders.sync("course", Material(slow.url(course)), NOW))
         shown = await until(lambda: folders.syncing("course"), "progress")
@@ -269,6 +278,8 @@ async def test_sync_shows_its_progress(folders: MaterialFolders, course: PushedR
         slow.release()
         version = await syncing
     assert folders.syncing("course") is None
+    done = dict.fromkeys(step for step, percent in steps if percent == 100)
+    assert list(done) == ["receiving objects", "writing files"]
     assert await folders.version("course") == version
 
 
