@@ -22,8 +22,7 @@ import httpx2
 from tests.integration.git_server import PushedRepository, git_server
 
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
-from benchmarks.server import Served, server
-from benchmarks.sessions.sessions import make_environment
+from benchmarks.server import Served, make_environment, server
 from commonage.sdk import ApiError, Client
 
 _NAME = "course"
@@ -68,7 +67,7 @@ def measure(plan: Plan) -> list[Figure]:
     """Raises BenchmarkError."""
     with server("--gpus", "none") as served, Client(served.url, served.token) as admin:
         progress("making the environment of the sessions")
-        make_environment(served.url, served.token, served.folder)
+        make_environment(served)
         with git_server(served.folder / "git") as git:
             return _measure(plan, served, admin, git.repository(_NAME))
 
