@@ -37,6 +37,9 @@ BENCHMARKS = {
     "sessions": Benchmark(
         "benchmarks.sessions.sessions:sessions", "Session starts, and those of a JupyterHub spawner."
     ),
+    "materials": Benchmark(
+        "benchmarks.materials.materials:materials", "A large repository of course files: sync, copies, a push."
+    ),
     "sites": Benchmark("benchmarks.sites.sites:sites", "A hundred appliances over the site link, and a notebook."),
     "swarm": Benchmark("benchmarks.sessions.swarm:swarm", "No-op jobs on a Docker Swarm, and plain services."),
     "swarm-loss": Benchmark("benchmarks.sessions.swarm_loss:swarm_loss", "The loss of a Swarm node under ten jobs."),

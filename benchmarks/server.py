@@ -122,6 +122,17 @@ def server(*flags: str, folder: Path | None = None, variables: Mapping[str, str]
         yield installation.served()
 
 
+def make_environment(served: Served) -> Path:
+    """Make the environment `notebook` by running a job in it; returns its Python interpreter. Raises BenchmarkError."""
+    argv = [*command(), "run", "--url", served.url, "--token", served.token, "--no-files"]
+    argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=served.folder)
+    found = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("python=")]
+    if done.returncode != 0 or not found:
+        raise BenchmarkError(f"cannot make the environment:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
+    return Path(found[0])
+
+
 def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     give_up = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < give_up:

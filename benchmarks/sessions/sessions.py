@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,7 +19,7 @@ import click
 import httpx2
 
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
-from benchmarks.server import Served, server
+from benchmarks.server import Served, make_environment, server
 from benchmarks.sessions import baselines
 from benchmarks.sessions.baselines import Hub
 from benchmarks.sessions.docker_api import docker_network, until_none_runs, until_waiting
@@ -191,7 +188,7 @@ def _baseline(
     names: dict[str, object] = {"docker_url": setting.docker_url, "image": setting.image, "reach": setting.reach}
     if baseline == "local":
         progress("making the environment of both")
-        python = _environment(served.url, served.token, served.folder)
+        python = make_environment(served)
         yield lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
     elif baseline == "dockerspawner":
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}", "bridge", _SUBNET) as place:
@@ -201,17 +198,6 @@ def _baseline(
         names["constraints"] = ["node.role == worker"] if setting.engine == "swarm" else []
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}") as place:
             yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=place, **names)
-
-
-def _environment(url: str, token: str, folder: Path) -> Path:
-    """Make the notebook environment by running a job in it; returns its Python interpreter."""
-    argv = [sys.executable, "-m", "commonage", "run", "--url", url, "--token", token, "--no-files"]
-    argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-    found = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("python=")]
-    if done.returncode != 0 or not found:
-        raise BenchmarkError(f"cannot make the environment:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
-    return Path(found[0])
 
 
 def _measure(hub: Hub, size: int, system: str) -> Round:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,3 +101,64 @@ def git_server(folder: Path) -> Iterator[GitServer]:
         yield server
     finally:
         server.stop()
+
+
+class Stalling:
+    """Forwards connections to the server, and stops in the middle of an answer of more than `passes` bytes until
+    `release`. `url` has its own port.
+    """
+
+    def __init__(self, port: int, passes: int) -> None:
+        self.stalled, self.released = threading.Event(), threading.Event()
+        stalling = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with socket.create_connection(("127.0.0.1", port)) as server:
+                    asking = threading.Thread(target=_forward, args=(self.request, server), daemon=True)
+                    asking.start()
+                    with suppress(OSError):
+                        stalling._answer(server, self.request, passes)
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.port: int = self._server.server_address[1]
+
+    def url(self, repository: PushedRepository) -> str:
+        return f"git://127.0.0.1:{self.port}/{repository.bare.name}"
+
+    def release(self) -> None:
+        self.released.set()
+
+    def close(self) -> None:
+        self.release()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, server: socket.socket, client: socket.socket, passes: int) -> None:
+        while part := server.recv(min(passes, 65536) if passes else 65536):
+            client.sendall(part)
+            if passes:
+                passes -= len(part)
+                if not passes:
+                    self.stalled.set()
+                    self.released.wait()
+
+
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while part := source.recv(65536):
+            target.sendall(part)
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def stalling(server: GitServer, passes: int) -> Iterator[Stalling]:
+    made = Stalling(server.port, passes)
+    try:
+        yield made
+    finally:
+        made.close()

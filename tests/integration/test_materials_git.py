@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import errno
 import http.server
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from tests.integration.git_server import GitServer, PushedRepository, git_server
+from tests.fakes.waiting import until
+from tests.integration.git_server import GitServer, PushedRepository, git_server, stalling
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material
@@ -26,6 +30,7 @@ from commonage.storage.materials.versions import Versions
 
 pytestmark = pytest.mark.anyio
 NOW = 1_700_000_000.0
+_MIB = 1024 * 1024
 
 
 @pytest.fixture
@@ -159,6 +164,123 @@ async def test_old_versions_can_be_removed(folders: MaterialFolders, course: Pus
     kept = tmp_path / "materials/course"
     assert [one.name for one in (kept / ".versions").iterdir()] == [second.tree]
     assert (kept / "current/a").read_text() == "two"
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {str(one.relative_to(folder)): one.stat().st_ino for one in folder.rglob("*") if one.is_file()}
+
+
+async def test_unchanged_files_of_a_new_version_are_links(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path
+) -> None:
+    course.push({"same": "one", "week-1/moved": "two", "changed": "three", "run.sh": "four"})
+    first = await folders.sync("course", Material(course.url), NOW)
+    (course.work / "run.sh").chmod(0o755)
+    course.push({"week-1/moved": None, "week-2/moved": "two", "changed": "new"})
+    second = await folders.sync("course", Material(course.url), NOW)
+    kept = tmp_path / "materials/course/.versions"
+    before, after = inodes(kept / first.tree), inodes(kept / second.tree)
+    assert after.keys() == {"same", "week-2/moved", "changed", "run.sh"}
+    assert (after["same"], after["week-2/moved"]) == (before["same"], before["week-1/moved"])
+    assert not {after["changed"], after["run.sh"]} & set(before.values())
+    assert (kept / first.tree / "changed").read_text() == "three" and os.access(kept / second.tree / "run.sh", os.X_OK)
+    await folders.remove_version("course", first.tree)
+    assert (kept / second.tree / "same").read_text() == "one"
+
+
+@pytest.mark.parametrize("damaged", ["longer", "two"])
+async def test_damaged_file_that_a_new_version_has_too_is_written_again(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path, damaged: str
+) -> None:
+    """Of another size it is no link; of the same size it is found when it is delivered, as in the first version."""
+    course.push({"a": "one", "b": "b"})
+    first = await folders.sync("course", Material(course.url), NOW)
+    place = tmp_path / f"materials/course/.versions/{first.tree}/a"
+    place.chmod(0o644)
+    place.write_text(damaged)
+    place.chmod(0o444)
+    course.push({"b": "c"})
+    await folders.sync("course", Material(course.url), NOW)
+    assert (await folders.deliver("course", "ann", NOW)).error is None
+    assert (tmp_path / "homes/ann/materials/course/a").read_text() == "one"
+    assert (tmp_path / "materials/course/current/a").read_text() == "one"
+
+
+async def test_unlinkable_files_are_written(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course.push({"a": "one", "b": "b"})
+    await folders.sync("course", Material(course.url), NOW)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EMLINK, "too many links")))
+    course.push({"b": "c"})
+    await folders.sync("course", Material(course.url), NOW)
+    assert (tmp_path / "materials/course/current/a").read_text() == "one"
+
+
+async def test_room_is_needed_for_new_files_alone(
+    folders: MaterialFolders, course: PushedRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course.push({"large": os.urandom(4 * _MIB)})
+    await folders.sync("course", Material(course.url), NOW)
+    monkeypatch.setattr(versions, "_RESERVE_MIB", 0)
+    monkeypatch.setattr(versions, "_free_mib", lambda folder: 1)
+    course.push({"small": "one"})
+    await folders.sync("course", Material(course.url), NOW)
+    course.push({"other": os.urandom(4 * _MIB)})
+    with pytest.raises(Unavailable) as refused:
+        await folders.sync("course", Material(course.url), NOW)
+    assert refused.value.reason == reasons.MaterialDiskFull(material="course", needed_mib=4, free_mib=1)
+
+
+async def test_old_commits_leave_room_for_a_new_one(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each version is within the limit, and the repository stays within its own, also while git fetches."""
+    monkeypatch.setattr(versions, "_SLACK_BYTES", 2 * _MIB)
+    material = Material(course.url, size_mib=8)
+    for _ in range(5):
+        course.push({"large": os.urandom(7 * _MIB)})
+        await folders.sync("course", material, NOW)
+        await folders.sync("course", material, NOW)  # nothing is new
+        packs = (tmp_path / "repositories/course/repository/objects").rglob("*.pack")
+        assert sum(one.stat().st_size for one in packs) < 9 * _MIB
+
+
+async def test_ended_sync_leaves_nothing_for_ever(
+    folders: MaterialFolders, course: PushedRepository, tmp_path: Path
+) -> None:
+    course.push({"a": "one"})
+    version = await folders.sync("course", Material(course.url), NOW)
+    kept = tmp_path / "materials/course/.versions"
+    for name in (f".{'a' * 40}.new", f".{'b' * 40}.gone"):
+        (kept / name).mkdir()
+        (kept / name / "file").touch()
+    for name in await folders.old_versions("course"):
+        await folders.remove_version("course", name)
+    assert [one.name for one in kept.iterdir()] == [version.tree]
+
+
+async def test_sync_shows_its_progress(folders: MaterialFolders, course: PushedRepository, git: GitServer) -> None:
+    class Told(dict[str, reasons.MaterialSyncing]):
+        """Keeps all steps."""
+
+        def __setitem__(self, name: str, told: reasons.MaterialSyncing) -> None:
+            steps.append((told.step, told.percent))
+            super().__setitem__(name, told)
+
+    steps: list[tuple[str, int]] = []
+    folders.versions.syncing = Told()
+    course.push({"large": os.urandom(8 * _MIB), "small": "one"})
+    with stalling(git, _MIB) as slow:
+        syncing = asyncio.create_task(folders.sync("course", Material(slow.url(course)), NOW))
+        shown = await until(lambda: folders.syncing("course"), "progress")
+        assert shown == reasons.MaterialSyncing(material="course", step="receiving objects", percent=0)
+        slow.release()
+        version = await syncing
+    assert folders.syncing("course") is None
+    done = dict.fromkeys(step for step, percent in steps if percent == 100)
+    assert list(done) == ["receiving objects", "writing files"]
+    assert await folders.version("course") == version
 
 
 def test_local_repositories_are_refused(tmp_path: Path) -> None:

@@ -55,8 +55,9 @@ def _print_materials(found: Sequence[MaterialOut]) -> None:
         )
     output.console().print(table)
     for one in found:
-        if one.error is not None:
-            click.echo(one.error.message, err=True)
+        for told in (one.syncing, one.error):
+            if told is not None:
+                click.echo(told.message, err=True)
 
 
 def _state(material: MaterialOut) -> str:
@@ -89,6 +90,7 @@ def _print_material(one: MaterialOut) -> None:
     rows = {
         "name": one.name,
         "state": one.state,
+        "syncing": None if one.syncing is None else one.syncing.message,
         "error": None if one.error is None else f"{one.error.code}: {one.error.message}",
         "repository": one.repository,
         "branch": one.branch,

@@ -54,14 +54,16 @@ class MaterialState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaterialView:
-    """A material that a user may use. `synced_at`: when the repository was last read. `pending`: running sessions whose
-    copy has not the version yet. `copy` is the user's own; `may_manage`: whether the user may change its credentials.
+    """A material that a user may use. `synced_at`: when the repository was last read. `syncing`: the step of a running
+    sync. `pending`: running sessions whose copy has not the version yet. `copy` is the user's own; `may_manage`:
+    whether the user may change its credentials.
     """
 
     volume: Volume
     state: MaterialState
     version: Version | None
     synced_at: float | None
+    syncing: Reason | None
     error: Reason | None
     pending: int
     copy: MaterialCopy | None
@@ -492,6 +494,7 @@ class Materials:
             state=state if error is None else MaterialState.FAILING,
             version=version,
             synced_at=None if status is None else status.synced_at,
+            syncing=None if self._storage is None else self._storage.syncing(name),
             error=error,
             pending=sum(self._is_pending(one, name, version) for one, each in self._sessions() if each.name == name),
             copy=copy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import InvalidInput
@@ -60,6 +61,14 @@ class Version:
     @property
     def size_bytes(self) -> int:
         return sum(one.size for one in self.files.values())
+
+
+class SyncStep(StrEnum):
+    """Steps of a sync, in this order."""
+
+    RECEIVING = "receiving objects"
+    RESOLVING = "resolving deltas"
+    WRITING = "writing files"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ Used by `commonage gitops` and by materials. Everything here blocks.
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import re
 import selectors
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -29,6 +31,27 @@ _MAX_FILES = 500
 _CHUNK = 1024 * 1024
 _MAX_OUTPUT = 64 * 1024 * 1024  # of one command: a repository of a few kB can list a tree without end
 _KEPT_ERRORS = 64 * 1024
+_LOCK = "writer"
+_LOCKED_FOR_S = 60.0
+_LEFTOVERS = (
+    *("**/*.lock", "gc.pid", "shallow_*"),
+    *("objects/**/tmp_*", "objects/pack/.tmp-*", "objects/pack/*.keep"),
+)
+_PROGRESS = re.compile(r"(Receiving objects|Resolving deltas): +(\d+)%")
+_NO_ERROR = re.compile(r"(remote: )?([A-Z][a-z]+ [a-z]+: +\d|(Enumerating|Total) )")
+# However large the files are, git needs less than 100 MiB; twice the size of a file more if the server sends that as a
+# delta. By default it compares files of up to 512 MiB with ten others at once, in a thread for each core.
+_CONFIG = (
+    "core.bigFileThreshold=16m",  # larger files are streamed, and compared with no other
+    "core.packedGitWindowSize=16m",
+    "core.packedGitLimit=64m",
+    "core.deltaBaseCacheLimit=32m",
+    "pack.threads=1",
+    "pack.windowMemory=32m",
+    "pack.deltaCacheSize=32m",
+    "fetch.unpackLimit=1",  # packs are streamed, loose files are not
+    "gc.autoDetach=false",  # after a fetch it would go on without the lock
+)
 _SETTINGS = {
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # others can run any program
     "GIT_TERMINAL_PROMPT": "0",
@@ -38,6 +61,8 @@ REMOTE_ONLY = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
 """For repositories that others than the caller name: none on this machine's disk."""
 Guard = Callable[[], None]
 """Called while git runs; what it raises ends git."""
+Progress = Callable[[str, int], None]
+"""Called with the name of git's step, `Receiving objects` or `Resolving deltas`, and the percentage that is done."""
 
 
 class GitFailed(Exception):
@@ -130,7 +155,7 @@ class Branch:
 
         Raises GitFailed, BranchMissing, and what `guard` raises.
         """
-        self._make()
+        self._make(guard)
         listed = self._git("ls-remote", "--", self.url, self._reference, guard=guard).decode(errors="replace")
         for line in listed.splitlines():
             commit, _, reference = line.partition("\t")
@@ -138,14 +163,16 @@ class Branch:
                 return commit
         raise BranchMissing(f"the repository has no branch {self.name}")
 
-    def fetch(self, guard: Guard | None = None) -> str:
+    def fetch(self, guard: Guard | None = None, progress: Progress | None = None) -> str:
         """Fetch the newest commit of the branch; return its id. Raises GitFailed, and what `guard` raises."""
-        self._make()
+        self._make(guard)
         refspec = f"+{self._reference}:{self._reference}"
         limit_s = _TIMEOUT_S if guard is None else _FETCH_TIMEOUT_S
-        # "+": the newest commit counts, also after a force-push.
-        command = ("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.url, refspec)
-        self._git(*command, limit_s=limit_s, guard=guard)
+        # "+": the newest commit counts, also after a force-push. git that reports progress to nobody ends, so that it
+        # does not outlive a server that was killed.
+        command = ("fetch", "--progress", "--depth=1", "--no-tags", "--", self.url, refspec)
+        with self._alone(guard) as lock:
+            self._git(*command, limit_s=limit_s, guard=guard, progress=progress, lock=lock)
         commit = self._git("rev-parse", "--verify", f"{self._reference}^{{commit}}").decode().strip()
         if not _COMMIT.fullmatch(commit):
             raise GitFailed(f"git gave no commit of {self.name}: {commit[:60]!r}")
@@ -193,8 +220,7 @@ class Branch:
     @contextmanager
     def reading(self) -> Iterator[BlobReader]:
         """Read many files from one process. Raises GitFailed."""
-        command = ["git", "--git-dir", str(self.folder), "cat-file", "--batch"]
-        process = self._popen(command, subprocess.PIPE)
+        process = self._popen(["--git-dir", str(self.folder), "cat-file", "--batch"], subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None
         try:
             yield BlobReader(process.stdin, process.stdout)
@@ -206,44 +232,91 @@ class Branch:
                 process.stderr.close()
             _end(process)
 
-    def collect(self) -> None:
-        """Delete what no newest commit needs. Raises GitFailed."""
-        self._git("reflog", "expire", "--expire=now", "--all")
-        self._git("gc", "--quiet", "--prune=now", limit_s=_FETCH_TIMEOUT_S)
+    def collect(self, guard: Guard | None = None) -> None:
+        """Delete what no newest commit needs. Raises GitFailed, and what `guard` raises."""
+        with self._alone(guard) as lock:
+            self._git("reflog", "expire", "--expire=now", "--all", lock=lock)
+            self._git("gc", "--quiet", "--prune=now", limit_s=_FETCH_TIMEOUT_S, guard=guard, lock=lock)
+
+    @contextmanager
+    def _alone(self, guard: Guard | None) -> Iterator[int]:
+        """Have one git at a time write to the repository, and remove what an ended one has left; yields the lock.
+
+        git and the programs that it starts inherit the lock, so it lasts as long as one of them, also if this process
+        is killed. Raises GitFailed, and what `guard` raises.
+        """
+        try:
+            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise GitFailed(f"{error}") from error
+        try:
+            deadline = time.monotonic() + _LOCKED_FOR_S
+            while not _is_locked(lock):
+                if guard is not None:
+                    guard()
+                if time.monotonic() > deadline:
+                    raise GitFailed("git still works on an earlier fetch of this repository")
+                time.sleep(_GUARD_EVERY_S)
+            try:
+                _remove_leftovers(self.folder)
+            except OSError as error:
+                raise GitFailed(f"the rest of an ended fetch cannot be removed: {error}") from error
+            yield lock
+        finally:
+            os.close(lock)
 
     @property
     def _reference(self) -> str:
         return f"refs/heads/{self.name}"
 
-    def _make(self) -> None:
-        if not (self.folder / "HEAD").exists():
-            self._git("init", "--quiet", "--bare", str(self.folder))
+    def _make(self, guard: Guard | None) -> None:
+        # The folder that git makes last: without it, an earlier `init` was ended.
+        if not (self.folder / "objects/info").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._alone(guard) as lock:
+                self._git("init", "--quiet", "--bare", str(self.folder), lock=lock)
 
-    def _popen(self, command: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+    def _popen(self, arguments: Sequence[str], stdin: int, lock: int | None = None) -> subprocess.Popen[bytes]:
+        config = [word for one in _CONFIG for word in ("-c", one)]
         try:
             return subprocess.Popen(
-                command,
+                ["git", *config, *arguments],
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **_SETTINGS, **self.variables},
+                pass_fds=() if lock is None else (lock,),
                 start_new_session=True,
             )
         except FileNotFoundError:
             raise GitFailed("the program git is not installed") from None
 
-    def _git(self, *arguments: str, limit_s: float = _TIMEOUT_S, guard: Guard | None = None) -> bytes:
+    def _git(
+        self,
+        *arguments: str,
+        limit_s: float = _TIMEOUT_S,
+        guard: Guard | None = None,
+        progress: Progress | None = None,
+        lock: int | None = None,
+    ) -> bytes:
         found = bytearray()
-        for part in self._output(*arguments, limit_s=limit_s, guard=guard):
+        for part in self._output(*arguments, limit_s=limit_s, guard=guard, progress=progress, lock=lock):
             found += part
             if len(found) > _MAX_OUTPUT:
                 raise GitFailed(f"git {arguments[0]} gave more than {_MAX_OUTPUT} bytes")
         return bytes(found)
 
-    def _output(self, *arguments: str, limit_s: float = _TIMEOUT_S, guard: Guard | None = None) -> Iterator[bytes]:
+    def _output(
+        self,
+        *arguments: str,
+        limit_s: float = _TIMEOUT_S,
+        guard: Guard | None = None,
+        progress: Progress | None = None,
+        lock: int | None = None,
+    ) -> Iterator[bytes]:
         """What git writes, while it runs. It ends with the iterator."""
         where = ["--git-dir", str(self.folder)] if arguments[0] != "init" else []
-        process = self._popen(["git", *where, *arguments], subprocess.DEVNULL)
+        process = self._popen([*where, *arguments], subprocess.DEVNULL, lock)
         said, deadline, guarded = b"", time.monotonic() + limit_s, time.monotonic()
         assert process.stdout is not None and process.stderr is not None
         try:
@@ -257,6 +330,8 @@ class Branch:
                             waiting.unregister(key.fileobj)
                         elif key.fileobj is process.stderr:
                             said = (said + part)[-_KEPT_ERRORS:]
+                            if progress is not None:
+                                _tell(progress, part)
                         else:
                             yield part
                     now = time.monotonic()
@@ -273,7 +348,7 @@ class Branch:
             process.stdout.close()
             process.stderr.close()
         if process.returncode:
-            text = said.decode(errors="replace").strip().replace(self.url, without_credentials(self.url))
+            text = _errors_in(said).replace(self.url, without_credentials(self.url))
             raise GitFailed(text[-1000:] or f"git {arguments[0]} failed")
 
 
@@ -306,6 +381,40 @@ def _entry(line: str) -> TreeEntry:
     about, _, path = line.partition("\t")
     mode, _, blob, size = about.split()
     return TreeEntry(path, mode, blob, int(size) if size.isdigit() else 0)
+
+
+def _is_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the locks and unfinished files of a git that was ended. No other may write. Raises OSError."""
+    packs = folder.glob("objects/pack/*.pack")
+    left = [one for one in packs if not one.with_suffix(".idx").exists()]
+    for pattern in _LEFTOVERS:
+        left += folder.glob(pattern)
+    for one in left:
+        if one.is_dir():
+            shutil.rmtree(one)
+        else:
+            one.unlink(missing_ok=True)
+
+
+def _tell(progress: Progress, text: bytes) -> None:
+    found = _PROGRESS.findall(text.decode(errors="replace"))
+    if found:
+        step, percent = found[-1]
+        progress(step, int(percent))
+
+
+def _errors_in(text: bytes) -> str:
+    """The lines that are no progress."""
+    lines = re.split(r"[\r\n]+", text.decode(errors="replace"))
+    return "\n".join(one for one in lines if not _NO_ERROR.match(one)).strip()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

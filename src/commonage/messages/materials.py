@@ -12,6 +12,7 @@ TEXTS: Texts = {
     r.MaterialPublished: lambda reason, _: (
         f"Material {reason.material} has a new version with {count(reason.files, 'file')}, commit {reason.commit[:12]}."
     ),
+    r.MaterialSyncing: "Sync of material {material}: {step}, {percent}%.",
     r.MaterialUnreachable: lambda reason, _: (
         f"The repository of material {reason.material} cannot be read. {_STAYS} "
         + (sentence(reason.detail) + " " if reason.detail else "")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commonage.domain.materials import Material, MaterialCopy, Version
+from commonage.domain.reasons.materials import MaterialSyncing
 
 EVERYTHING = frozenset({""})
 """For `deliver`: reset all files."""
@@ -34,8 +35,11 @@ class MaterialStorage(Protocol):
         Raises Unavailable with a reason; then the version is the one before.
         """
 
+    def syncing(self, name: str) -> MaterialSyncing | None:
+        """The step of the running sync; None if none takes over a commit."""
+
     async def old_versions(self, name: str) -> Collection[str]:
-        """The trees of versions that are no longer in force, and still on the disk."""
+        """Versions that are no longer in force, and what is left of ended writes: each is still on the disk."""
 
     async def remove_version(self, name: str, tree: str) -> None:
         """Raises Unavailable."""

@@ -16,6 +16,7 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import EngineFailure
 from commonage.domain.materials import Material, MaterialCopy, Version
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.materials import MaterialSyncing
 from commonage.domain.statuses import StartRequest
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.volumes import Volume
@@ -45,6 +46,9 @@ class Kept:
 
     async def sync(self, name: str, material: Material, now: float) -> Version:
         return Version("c", "t", 0.0)
+
+    def syncing(self, name: str) -> MaterialSyncing | None:
+        return None
 
     async def names(self) -> Collection[str]:
         return ()

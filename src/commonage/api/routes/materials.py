@@ -137,6 +137,7 @@ def material_out(view: MaterialView) -> MaterialOut:
         files=len(version.files),
         size_bytes=version.size_bytes,
         skipped=version.skipped,
+        syncing=optional_reason(view.syncing),
         error=optional_reason(view.error),
         place=f"~/{PLACE}/{view.volume.name}",
         mine=None if view.copy is None else _copy_out(view.copy, version),

@@ -13,6 +13,14 @@ class MaterialPublished(Reason):
     files: int
 
 
+class MaterialSyncing(Reason):
+    """A commit of a material's repository is taken over. `step` is the current one, with `percent` of it done."""
+
+    material: str
+    step: str
+    percent: int
+
+
 class MaterialUnreachable(Reason):
     """The repository of a material cannot be read. The version in force stays. `detail` is git's message."""
 

@@ -49,6 +49,9 @@ class MaterialFolders:
 
         return await self._run(self._syncs, name, sync)
 
+    def syncing(self, name: str) -> reasons.MaterialSyncing | None:
+        return self.versions.syncing.get(name)
+
     async def old_versions(self, name: str) -> Collection[str]:
         return await self._run(self._records, name, partial(self.versions.old, name))
 

@@ -5,6 +5,7 @@
     REPOSITORIES/NAME/repository                  what was fetched, in the data folder; no workload sees it
     REPOSITORIES/NAME/version.json                the commit in force
 
+A file that the version before has as well is a hard link to its file, so a version takes the space of its changes.
 Other nodes of a Swarm write to MATERIALS. So what a version consists of is always read from the repository, and a file
 of it is compared with git's id before it is used (`copies.py`). Everything here blocks.
 """
@@ -19,10 +20,11 @@ import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from commonage.domain.errors import Unavailable
-from commonage.domain.materials import CURRENT, MAX_FILES, Material, MaterialFile, Version
+from commonage.domain.materials import CURRENT, MAX_FILES, Material, MaterialFile, SyncStep, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.files.git import (
@@ -43,14 +45,16 @@ _FILES = ("100644", "100755", "100664")
 _RESERVE_MIB = 1024  # of the disk, which others need as well
 _MIB = 1024 * 1024
 _SLACK_BYTES = 64 * _MIB  # what git needs besides the files of a version
+_STEPS = {"Receiving objects": SyncStep.RECEIVING, "Resolving deltas": SyncStep.RESOLVING}
 
 
 @dataclass(slots=True)
 class Versions:
-    """`root` is MATERIALS, `repositories` is REPOSITORIES."""
+    """`root` is MATERIALS, `repositories` is REPOSITORIES. `syncing`: the steps of running syncs."""
 
     root: SafePath
     repositories: Path
+    syncing: dict[str, reasons.MaterialSyncing] = field(default_factory=dict)
     _known: dict[str, Version] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -79,13 +83,14 @@ class Versions:
             self._repository(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             branch = Branch(url, material.branch, self._repository(name), {**REMOTE_ONLY, **access.variables(url)})
             before = self.current(name)
+            if before is not None:
+                self._collect(branch, material, before)  # at the first sync after a push, which waits for nothing
             commit = branch.newest(self._check_stopping)
             if before is None or before.commit != commit or self._folder_of(name) != material.folder:
-                commit = branch.fetch(lambda: self._check_room(name, material))
-            version = self._take(name, material, branch, commit, now)
-            if version != before:
-                self._collect(branch, version)
-            return version
+                self._tell(name, SyncStep.RECEIVING, 0)
+                told = partial(self._tell_git, name)
+                commit = branch.fetch(lambda: self._check_room(name, material), told)
+            return self._take(name, material, branch, commit, now)
         except BranchMissing as error:
             reason: Reason = reasons.MaterialBranchMissing(material=name, branch=material.branch)
             raise Unavailable(reason) from error
@@ -97,6 +102,14 @@ class Versions:
         except OSError as error:
             detail = f"{error.strerror or error}"
             raise Unavailable(reasons.MaterialNotWritten(material=name, detail=detail)) from error
+        finally:
+            self.syncing.pop(name, None)
+
+    def _tell(self, name: str, step: SyncStep, percent: int) -> None:
+        self.syncing[name] = reasons.MaterialSyncing(material=name, step=step.value, percent=percent)
+
+    def _tell_git(self, name: str, step: str, percent: int) -> None:
+        self._tell(name, _STEPS[step], percent)
 
     def _take(self, name: str, material: Material, branch: Branch, commit: str, now: float) -> Version:
         tree = branch.tree(commit, material.folder)
@@ -109,15 +122,17 @@ class Versions:
             version = Version(commit, tree, before.published_at, before.files, before.skipped)
         else:
             version = _version(branch, commit, tree, now)
-            self._check_size(name, material, version)
-            self.extract(name, version)
+            self._check_size(name, material, version, before)
+            self.extract(name, version, before)
         self._switch(name, version, material.folder)
         return version
 
-    def _check_size(self, name: str, material: Material, version: Version) -> None:
+    def _check_size(self, name: str, material: Material, version: Version, before: Version | None) -> None:
         if version.size_bytes > material.size_mib * _MIB:
             raise Unavailable(reasons.MaterialTooLarge(material=name, limit_mib=material.size_mib))
-        needed, free = -(-version.size_bytes // _MIB), _free_mib(self._home(name))
+        linked = _by_content(before)
+        new = sum(one.size for one in version.files.values() if (one.blob, one.executable) not in linked)
+        needed, free = -(-new // _MIB), _free_mib(self._home(name))
         if needed + _RESERVE_MIB > free:
             raise Unavailable(reasons.MaterialDiskFull(material=name, needed_mib=needed, free_mib=free))
 
@@ -137,8 +152,11 @@ class Versions:
         if self._stopping.is_set():
             raise GitFailed("the server stops")
 
-    def extract(self, name: str, version: Version) -> None:
-        """Write the files of a version, unless they are there. Raises OSError, GitFailed."""
+    def extract(self, name: str, version: Version, before: Version | None = None) -> None:
+        """Write the files of a version, unless they are there; link those that `before` has, too.
+
+        Raises OSError, GitFailed.
+        """
         target = self._folder(name, version.tree)
         if target.is_folder():
             return
@@ -146,9 +164,18 @@ class Versions:
         new.remove()
         new.make_folder(0o755, parents=True)
         branch = Branch("", "main", self._repository(name))
+        linked, done = _by_content(before), 0
         with branch.reading() as reader:
             for path, file in version.files.items():
-                _extract(new, path, file, reader)
+                self._check_stopping()
+                place, same = _below(new, path), linked.get((file.blob, file.executable))
+                if len(place.names) > len(new.names) + 1:
+                    place.parent.make_folder(0o755, parents=True)
+                if before is None or same is None or not _is_linked(self.file(name, before.tree, same), place, file):
+                    _extract(place, file, reader)
+                done += file.size
+                if name in self.syncing:
+                    self._tell(name, SyncStep.WRITING, 100 * done // max(version.size_bytes, 1))
         new.move(target)
 
     def is_damaged(self, name: str, version: Version) -> bool:
@@ -177,7 +204,7 @@ class Versions:
         """Raises OSError."""
         current, place = self._known.get(name), self._home(name) / _VERSIONS
         names = place.list_names() if place.is_folder() else []
-        return [one for one in names if not one.startswith(".") and (current is None or one != current.tree)]
+        return [one for one in names if current is None or one != current.tree]
 
     def names(self) -> list[str]:
         try:
@@ -213,10 +240,12 @@ class Versions:
                 link.move(home / CURRENT)
         self._known[name] = version
 
-    def _collect(self, branch: Branch, version: Version) -> None:
-        if _size(branch.folder) > 2 * version.size_bytes + _SLACK_BYTES:
-            with contextlib.suppress(GitFailed):  # the next version tries again
-                branch.collect()
+    def _collect(self, branch: Branch, material: Material, version: Version) -> None:
+        """Delete old commits, if they are large or leave no room for a new one (`_check_room`)."""
+        limit = min(2 * version.size_bytes + _SLACK_BYTES, material.size_mib * _MIB + _SLACK_BYTES // 2)
+        if _size(branch.folder) > limit:
+            with contextlib.suppress(GitFailed):  # the next sync tries again
+                branch.collect(self._check_stopping)
 
     def _folder_of(self, name: str) -> str | None:
         """The folder of the repository that the version in force is from."""
@@ -256,15 +285,35 @@ def _below(folder: SafePath, path: str) -> SafePath:
     return SafePath(folder.root, (*folder.names, *path.split("/")))
 
 
-def _extract(folder: SafePath, path: str, file: MaterialFile, reader: BlobReader) -> None:
-    place = _below(folder, path)
-    if len(place.names) > len(folder.names) + 1:
-        place.parent.make_folder(0o755, parents=True)
+def _by_content(version: Version | None) -> dict[tuple[str, bool], str]:
+    """A path of each content, with its mode."""
+    return {} if version is None else {(one.blob, one.executable): path for path, one in version.files.items()}
+
+
+def _is_linked(source: SafePath, place: SafePath, file: MaterialFile) -> bool:
+    """Link a file of the version before; False if it has another size or mode, or cannot be linked."""
+    try:
+        found = source.stat()
+        is_same = stat.S_ISREG(found.st_mode) and (found.st_size, stat.S_IMODE(found.st_mode)) == (
+            file.size, _mode(file),
+        )  # fmt: skip
+        if is_same:
+            source.link(place)
+    except OSError:
+        return False
+    return is_same
+
+
+def _mode(file: MaterialFile) -> int:
+    return 0o555 if file.executable else 0o444
+
+
+def _extract(place: SafePath, file: MaterialFile, reader: BlobReader) -> None:
     descriptor = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as target:
         for part in reader.chunks(file.blob):
             target.write(part)
-        os.fchmod(target.fileno(), 0o555 if file.executable else 0o444)
+        os.fchmod(target.fileno(), _mode(file))
 
 
 def _free_mib(folder: SafePath) -> int:

@@ -12,9 +12,9 @@ from tests.unit.portal.test_pages import assert_whole
 
 from commonage.control.resources.resources import ANY_VERSION
 from commonage.domain.errors import Unavailable
-from commonage.domain.materials import Material, MaterialCopy, MaterialFile, Version
+from commonage.domain.materials import Material, MaterialCopy, MaterialFile, SyncStep, Version
 from commonage.domain.principals import Principal
-from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing
+from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing, MaterialSyncing
 from commonage.ports.materials import EVERYTHING, MaterialAccess
 from commonage.testing.fakes.clock import FakeClock
 
@@ -31,6 +31,7 @@ class KeptMaterials:
 
     def __init__(self) -> None:
         self.is_missing = False
+        self.step: MaterialSyncing | None = None
         self.resets: list[Collection[str]] = []
         self.tokens: list[tuple[str, str]] = []
 
@@ -47,6 +48,9 @@ class KeptMaterials:
 
     async def remove_version(self, name: str, tree: str) -> None:
         pass
+
+    def syncing(self, name: str) -> MaterialSyncing | None:
+        return self.step
 
     async def names(self) -> Collection[str]:
         return ["course"]
@@ -110,7 +114,9 @@ async def test_manager_sees_failure_and_sets_a_token(
     await clock.advance(20)
     page = (await root.get("materials")).text
     assert_whole(page)
-    assert "Sync fails" in page and "has no branch main" in page
+    assert "Sync fails" in page and "has no branch main" in page and "Sync of material" not in page
+    materials.step = MaterialSyncing(material="course", step=SyncStep.RECEIVING.value, percent=45)
+    assert "Sync of material course: receiving objects, 45%." in (await root.get("materials")).text
     assert (await root.post("materials/course/token", {"token": "secret-token"})).status_code == 303
     assert materials.tokens == [("", "secret-token")]
     page = (await root.get("materials/course")).text

@@ -1,0 +1,1 @@
+"""Course files: sync, copies in homes, and pushes of a large repository."""
