@@ -182,3 +182,13 @@ async def test_sizes_that_cannot_be_are_dropped(rig: StorageRig) -> None:
     watch = await rig.watch()
     await watch.refresh()
     assert (watch.stored_mib("lab"), watch.stored_mib("lab", "bob")) == (0, 7)
+
+
+async def test_a_site_that_measures_nothing_has_no_sizes_and_no_limits(rig: StorageRig) -> None:
+    rig.storage = None  # as on a cluster
+    watch = await rig.watch()
+    storage = (await rig.engine()).storage
+    assert (await storage.measure(), list(await storage.measure_volumes([rig.volume]))) == ({}, [])
+    assert await storage.enforce({"ann": 1}, (), [rig.volume]) is None
+    await watch.refresh()
+    assert (watch.stored_mib("lab"), watch.enforcement) == (0, None)
