@@ -121,7 +121,7 @@ class Joined:
     def run(self, *words: str) -> str:
         """The output of `commonage run` on the appliance, which must succeed."""
         done = self.platform.cli(
-            "run", "--no-files", "--env", "shell", "--on", f"site={NAME}", "--cpus", "0.1", "--memory", "64MiB", *words,
+            "run", "--no-files", "--env", "shell", "--on", f"site={NAME}", "--cpus", "0.1", "--mem", "64MiB", *words,
             token=self.platform.token("ann"),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.acceptance.cluster_appliance import Joined, Loop, joined, walk_cut, walk_job, walk_service, walk_way_back
@@ -35,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
 
 def test_the_nodes_are_those_of_the_cluster(site: Joined) -> None:
     [node] = [one for one in site.platform.client("admin", "--admin").nodes() if one.site == "clinic"]
-    assert (node.name, node.cpus, list(node.devices)) == ("node-1", 64, [])
+    assert (node.name, node.cpus_milli, node.devices) == ("node-1", 64_000, [])
 
 
 def test_a_job_runs_on_the_cluster(site: Joined) -> None:

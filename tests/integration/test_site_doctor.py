@@ -147,9 +147,7 @@ async def test_agent_says_why_it_cannot_start(appliance: Appliance) -> None:
         assert (code, part in printed, printed.count("\n")) == (2, True, 1), printed
 
 
-async def test_registry_needs_an_account_in_a_cluster(
-    appliance: Appliance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_registry_needs_an_account_in_a_cluster(appliance: Appliance, monkeypatch: pytest.MonkeyPatch) -> None:
     appliance.join()
     KeptNetwork(appliance.data / "site").keep(SiteNetwork(registry="hub.example.org:5000"))
     found = (await appliance.examine("--engine", "kubernetes"))["registry"]

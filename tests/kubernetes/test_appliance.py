@@ -6,6 +6,7 @@ The walk needs a route to the addresses of Pods, and COMMONAGE_TEST_ADDRESS: an 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.acceptance.cluster_appliance import Joined, Loop, joined, walk_cut, walk_job, walk_service, walk_way_back
 from tests.contract.engines.remote.rig import RemoteRealRig
 from tests.fakes.waiting import wait_until
+from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
 from commonage.testing.engine_contract import EngineContract
@@ -20,6 +22,8 @@ from commonage.testing.engine_rig import EngineRig
 from commonage.testing.exec_contract import ExecContract
 
 ADDRESS = os.environ.get("COMMONAGE_TEST_ADDRESS", "")
+ROLES = Path(__file__).parents[2] / "deploy" / "kustomize" / "site-agent" / "roles.yaml"
+KUBECTL = Kubectl()
 needs_route = pytest.mark.skipif(not ADDRESS, reason="COMMONAGE_TEST_ADDRESS names no address of this machine")
 
 
@@ -36,10 +40,27 @@ class TestKubernetesAtSite(EngineContract, ExecContract):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, namespace: str, priority_class: str) -> Iterator[Joined]:
+def config(tmp_path_factory: pytest.TempPathFactory, namespace: str) -> Iterator[Path]:
+    """A kubeconfig with the rights of deploy/kustomize/site-agent, in the namespace of this run, and no others."""
+    folder = tmp_path_factory.mktemp("rights")
+    roles = folder / "roles.yaml"
+    roles.write_text(re.sub("commonage-site(-workloads|-agent)?", namespace, ROLES.read_text()))
+    KUBECTL.must("-n", namespace, "create", "serviceaccount", namespace)
+    KUBECTL.must("apply", "-f", str(roles))
+    try:
+        token = KUBECTL.must("-n", namespace, "create", "token", namespace, "--duration=2h")
+        yield Path(KUBECTL.with_token(token, folder / "kubeconfig").config)
+    finally:
+        KUBECTL.run("delete", "--ignore-not-found", "-f", str(roles))
+
+
+@pytest.fixture(scope="module")
+def site(
+    tmp_path_factory: pytest.TempPathFactory, namespace: str, priority_class: str, config: Path
+) -> Iterator[Joined]:
     loop = Loop()
     variables = {
-        "COMMONAGE_KUBERNETES_KUBECONFIG": os.environ["KUBECONFIG"],
+        "COMMONAGE_KUBERNETES_KUBECONFIG": str(config),
         "COMMONAGE_KUBERNETES_NAMESPACE": namespace,
         "COMMONAGE_KUBERNETES_PRIORITY_CLASS": priority_class,
         "COMMONAGE_KUBERNETES_ADDRESS": ADDRESS,

@@ -60,7 +60,8 @@ class Storage(Protocol):
     ) -> Enforcement | None:
         """Have the file system limit homes and `folders` of `volumes`, each in MiB; None: no limit.
 
-        Returns None for a site that measures nothing, such as a cluster. The first limit of a folder may take minutes. Raises Unavailable.
+        Returns None for a site that measures nothing, such as a cluster. The first limit of a folder may take minutes.
+        Raises Unavailable.
         """
 
 

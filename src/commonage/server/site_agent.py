@@ -76,9 +76,7 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         node_name = settings.node_name or socket.gethostname()
         agents = await asyncio.to_thread(agents_of, settings, data.path, gateway.port)
         sharing = sharing_of(settings, data.path)
-        opened = await asyncio.to_thread(
-            share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock
-        )
+        opened = await asyncio.to_thread(share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock)
         closing.callback(opened.devices.close)
         platform = PlatformTrust(network.registry, identity.authority)
         joining = await asyncio.to_thread(_joining, settings, data, site, platform, clock)

@@ -44,9 +44,7 @@ def test_the_agent_has_the_rights_of_the_table_in_its_namespace_of_pods_alone(
         assert manifests["ServiceAccount", subject["name"]]["metadata"]["namespace"] == subject["namespace"]
 
 
-def test_what_the_settings_name_is_there(
-    manifests: dict[tuple[str, str], dict[str, Any]], pod: dict[str, Any]
-) -> None:
+def test_what_the_settings_name_is_there(manifests: dict[tuple[str, str], dict[str, Any]], pod: dict[str, Any]) -> None:
     for container in (*pod["initContainers"], *pod["containers"]):
         settings = _settings(container)
         assert ("Namespace", settings.kubernetes_namespace) in manifests
@@ -65,6 +63,6 @@ def test_the_pod_passes_the_restricted_standard(pod: dict[str, Any]) -> None:
 
 
 def _settings(container: dict[str, Any]) -> Settings:
-    prefix = "COMMONAGE_"
-    given = {one["name"].removeprefix(prefix).lower(): one["value"] for one in container["env"] if prefix in one["name"]}
-    return Settings.model_validate(given)
+    given = {one["name"]: one["value"] for one in container["env"]}
+    ours = {name.removeprefix("COMMONAGE_").lower(): value for name, value in given.items() if "COMMONAGE_" in name}
+    return Settings.model_validate(ours)

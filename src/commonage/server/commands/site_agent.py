@@ -21,8 +21,8 @@ from commonage.server.settings.settings import Resolved
 def agent(resolved: Resolved) -> None:
     """Run the site agent on this machine, which has joined with `commonage site join`, until Ctrl-C or SIGTERM.
 
-    The engine is that of the settings: processes, Docker, Swarm or Kubernetes. Workloads keep running when the agent stops, and
-    while the control plane is unreachable.
+    The engine is that of the settings: processes, Docker, Swarm or Kubernetes. Workloads keep running when the agent
+    stops, and while the control plane is unreachable.
 
     \b
     Examples:
