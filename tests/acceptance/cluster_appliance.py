@@ -26,10 +26,11 @@ from commonage.wire.hub import API_PATH
 NAME = "clinic"
 LINE = "127.0.0.9"
 """Address of the control plane for the appliance; `Line` leads from there to the real one."""
+_WITHIN_S = 180.0
 _FETCH = 'wget -qO- "$1" || python3 -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read())" "$1"'
 _SERVE = (
     'cd "$(mktemp -d)"; echo hello >index.html; '
-    'python3 -m http.server "$COMMONAGE_PORT" || httpd -f -p "$COMMONAGE_PORT"'
+    'python3 -m http.server --bind 0.0.0.0 "$COMMONAGE_PORT" || httpd -f -p "$COMMONAGE_PORT"'
 )
 _COUNTS = "for i in $(seq 40); do echo line $i; sleep 0.5; done"
 
@@ -156,7 +157,9 @@ def joined(folder: Path, loop: Loop, image: str, variables: Mapping[str, str]) -
         appliance.start()
         try:
             client = platform.client("admin", "--admin")
-            wait_until(lambda: NAME in {node.site for node in client.nodes()}, "the nodes of the cluster")
+            wait_until(
+                lambda: NAME in {node.site for node in client.nodes()}, "the nodes of the cluster", within_s=_WITHIN_S
+            )
             yield Joined(platform, appliance, line, control)
         finally:
             if appliance.process is not None and appliance.process.poll() is None:
@@ -183,22 +186,26 @@ def walk_service(site: Joined, port: int) -> None:
     words = ("--detach", "--service", "--port", str(port), "--health-interval", "1s", "--", "sh", "-c", _SERVE)
     service = site.run(*words).split()[0]
     client = site.platform.client("ann")
-    wait_until(lambda: client.workload(service).health == "ready", "the service")
+    wait_until(lambda: client.workload(service).health == "ready", "the service", within_s=_WITHIN_S)
     plain, host = by_number(client.workload(service).url or "")
     headers = {**host, "Authorization": f"token {site.platform.token('ann')}"}
     assert httpx2.get(f"{plain}index.html", headers=headers).text == "hello\n"
     client.stop(service)
-    wait_until(lambda: client.workload(service).state == "stopped", "the stop")
+    wait_until(lambda: client.workload(service).state == "stopped", "the stop", within_s=_WITHIN_S)
 
 
 def walk_cut(site: Joined) -> None:
     """A job goes on while the line is cut, and while the agent is down; it runs once, with all its lines."""
     client = site.platform.client("ann")
     job = site.run("--detach", "--", "sh", "-c", _COUNTS).split()[0]
-    wait_until(lambda: client.workload(job).state == "running", "the job")
+    wait_until(lambda: client.workload(job).state == "running", "the job", within_s=_WITHIN_S)
     site.line.cut()
     admin = site.platform.client("admin", "--admin")
-    wait_until(lambda: {one.state for one in admin.nodes() if one.site == NAME} == {"lost"}, "the cut is seen")
+    wait_until(
+        lambda: {one.state for one in admin.nodes() if one.site == NAME} == {"lost"},
+        "the cut is seen",
+        within_s=_WITHIN_S,
+    )
     site.appliance.end(signal.SIGKILL)
     site.appliance.start()
     site.line.restore()
