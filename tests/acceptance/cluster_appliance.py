@@ -27,7 +27,10 @@ NAME = "clinic"
 LINE = "127.0.0.9"
 """Address of the control plane for the appliance; `Line` leads from there to the real one."""
 _WITHIN_S = 180.0
-_FETCH = 'wget -qO- "$1" || python3 -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read())" "$1"'
+_FETCH = (
+    f'set -- "$PLATFORM{API_PATH}/health"; echo "$1"; wget -qO- "$1" || '
+    'python3 -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read())" "$1"'
+)
 _SERVE = (
     'cd "$(mktemp -d)"; echo hello >index.html; '
     'python3 -m http.server --bind 0.0.0.0 "$COMMONAGE_PORT" || httpd -f -p "$COMMONAGE_PORT"'
@@ -175,10 +178,12 @@ def walk_job(site: Joined) -> None:
     assert [line.text for line in client.logs(job.id)] == ["from 42"]
 
 
-def walk_way_back(site: Joined) -> None:
-    """A Pod reaches the API of the control plane by the link."""
-    url = f"http://127.0.0.1:{site.control_port}{API_PATH}/health"
-    assert "status" in site.run("--", "sh", "-c", _FETCH.replace("$1", url))
+def walk_way_back(site: Joined, address: str) -> None:
+    """A Pod reaches the API of the control plane by the link: its loopback is `address` for Pods."""
+    variable = f"PLATFORM=http://127.0.0.1:{site.control_port}"
+    said = site.run("--var", variable, "--", "sh", "-c", _FETCH)
+    assert f"http://{address}:{site.control_port}" in said
+    assert "status" in said
 
 
 def walk_service(site: Joined, port: int) -> None:

@@ -42,7 +42,7 @@ def test_a_job_runs_on_the_cluster(site: Joined) -> None:
 
 
 def test_a_pod_reaches_the_platform_by_the_link(site: Joined) -> None:
-    walk_way_back(site)
+    walk_way_back(site, ADDRESS)
 
 
 def test_a_service_is_opened_through_the_tunnel(site: Joined) -> None:

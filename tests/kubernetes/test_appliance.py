@@ -86,7 +86,7 @@ class TestWalk:
         wait_until(lambda: client.workload(job).state == "stopped", "the stop")
 
     def test_a_pod_reaches_the_platform_by_the_link(self, site: Joined) -> None:
-        walk_way_back(site)
+        walk_way_back(site, ADDRESS)
 
     def test_a_service_is_opened_through_the_tunnel(self, site: Joined) -> None:
         walk_service(site, 8080)
