@@ -1,6 +1,6 @@
 #!/usr/bin/env python
-"""Writes what is made of something else: rules of the Helm chart's roles from the table of rights, and
-deploy/kustomize/base from the defaults of the chart.
+"""Writes what is made of something else: rules of the Helm chart's roles and of the site agent's from the table of
+rights, and deploy/kustomize/base from the defaults of the chart.
 
 With --check it writes nothing, and ends with status 1 if a file is out of date; tests/unit/deploy compares the two.
 """
@@ -17,6 +17,7 @@ from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rule
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "commonage"
 BASE = ROOT / "deploy" / "kustomize" / "base"
+AGENT = ROOT / "deploy" / "kustomize" / "site-agent"
 NOTE = "# Made from the Helm chart by scripts/kustomize.py; change the chart, not this file.\n"
 NAMESPACE = "commonage"
 # The Secret is not in the base: deploy/kustomize/secret makes it once.
@@ -52,10 +53,25 @@ def base() -> dict[str, str]:
 
 
 def rules_files() -> dict[Path, str]:
-    """The rules of the control plane's roles, for the chart."""
+    """The rules of the control plane's roles, for the chart, and the roles of the site agent."""
     made = {"cluster-rules.yaml": cluster_reads(), "workload-rules.yaml": rules(Reach.TENANTS)}
     note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
-    return {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
+    files = {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
+    return {**files, AGENT / "roles.yaml": agent_roles()}
+
+
+def agent_roles() -> str:
+    """What the site agent of an appliance may do: as the control plane of a cluster, in its own namespace of Pods."""
+    name, agent, pods = "commonage-site-agent", "commonage-site", "commonage-site-workloads"
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": agent}
+    made = []
+    for prefix, where, found in (("Cluster", {}, cluster_reads()), ("", {"namespace": pods}, rules(Reach.TENANTS))):
+        head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, **where}}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": f"{prefix}Role", "name": name}
+        made.append({**head, "kind": f"{prefix}Role", "rules": found})
+        made.append({**head, "kind": f"{prefix}RoleBinding", "roleRef": role, "subjects": [dict(subject)]})
+    note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
+    return note + yaml.safe_dump_all(made, sort_keys=False, width=1000)
 
 
 def _say_kustomize(value: Any) -> None:

@@ -147,6 +147,16 @@ async def test_agent_says_why_it_cannot_start(appliance: Appliance) -> None:
         assert (code, part in printed, printed.count("\n")) == (2, True, 1), printed
 
 
+async def test_registry_needs_an_account_in_a_cluster(appliance: Appliance, monkeypatch: pytest.MonkeyPatch) -> None:
+    appliance.join()
+    KeptNetwork(appliance.data / "site").keep(SiteNetwork(registry="hub.example.org:5000"))
+    found = (await appliance.examine("--engine", "kubernetes"))["registry"]
+    assert (found["verdict"], "kubernetes_pull_secrets" in found["advice"]) == ("note", True)
+    monkeypatch.setenv("COMMONAGE_KUBERNETES_PULL_SECRETS", "registry")
+    found = (await appliance.examine("--engine", "kubernetes"))["registry"]
+    assert (found["verdict"], "hub.example.org:5000" in found["found"]) == ("ok", True)
+
+
 async def test_registry_of_the_control_plane_is_checked_from_here(
     appliance: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

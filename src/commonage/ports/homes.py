@@ -57,10 +57,11 @@ class Storage(Protocol):
         homes: Mapping[str, int | None],
         folders: Sequence[tuple[FolderSize, int | None]],
         volumes: Sequence[Volume],
-    ) -> Enforcement:
+    ) -> Enforcement | None:
         """Have the file system limit homes and `folders` of `volumes`, each in MiB; None: no limit.
 
-        The first limit of a folder may take minutes. Raises Unavailable.
+        Returns None for a site that measures nothing, such as a cluster. The first limit of a folder may take minutes.
+        Raises Unavailable.
         """
 
 

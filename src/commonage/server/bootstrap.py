@@ -43,6 +43,7 @@ from commonage.server.configure import (
     RegistryAccess,
     agents_of,
     control_settings,
+    gpus_here,
     homes_dir,
     make_engine,
     materials_dir,
@@ -151,11 +152,11 @@ async def assemble(
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
     agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
-    # On engines with agents, this node's own agent or the cluster allocates its GPUs.
-    wanted = settings.gpus if agents is None else "none"
-    devices = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
+    devices = await asyncio.to_thread(share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock)
     if agents is not None and settings.engine == "swarm":
         devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
+    elif settings.engine == "kubernetes":
+        devices = devices._replace(said="The cluster gives out the GPUs of its nodes.")
     account = registry.account if registry is not None else None
     place = EnginePlace(LOCAL_SITE, data.path)
     engine = make_engine(settings, place, devices.devices, access, RegistryAccess(account), agents)

@@ -183,6 +183,11 @@ def materials_of(settings: Settings, data: Path) -> MaterialFolders:
     return MaterialFolders(versions, Credentials(secrets), homes_dir(settings, data))
 
 
+def gpus_here(settings: Settings) -> str:
+    """`gpus` for an engine whose node is this machine; other engines report the GPUs of their nodes themselves."""
+    return settings.gpus if settings.engine in ("process", "docker") else "none"
+
+
 def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
     """The agents of the site's nodes, not open yet; None for an engine without agents.
 

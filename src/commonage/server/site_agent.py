@@ -19,8 +19,17 @@ from commonage.link.sites.messages.hello import SiteWelcome
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
+from commonage.ports.homes import Storage
 from commonage.server.bootstrap import SystemClock, sharing_of
-from commonage.server.configure import EnginePlace, RegistryAccess, agents_of, homes_dir, make_engine, shared_dir
+from commonage.server.configure import (
+    EnginePlace,
+    RegistryAccess,
+    agents_of,
+    gpus_here,
+    homes_dir,
+    make_engine,
+    shared_dir,
+)
 from commonage.server.data_dir import DataDir
 from commonage.server.joining import JoiningNodes, PlatformTrust, site_join_config
 from commonage.server.settings.settings import Settings
@@ -66,9 +75,8 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         closing.callback(gateway.close)
         node_name = settings.node_name or socket.gethostname()
         agents = await asyncio.to_thread(agents_of, settings, data.path, gateway.port)
-        wanted = settings.gpus if agents is None else "none"
         sharing = sharing_of(settings, data.path)
-        opened = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
+        opened = await asyncio.to_thread(share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock)
         closing.callback(opened.devices.close)
         platform = PlatformTrust(network.registry, identity.authority)
         joining = await asyncio.to_thread(_joining, settings, data, site, platform, clock)
@@ -77,8 +85,7 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         engine = make_engine(settings, EnginePlace(site, data.path), opened.devices, access, images, agents)
         own = SiteSettings(sample_every_s=settings.sample_every_s, serves_ports=settings.engine == "process")
         join_service = None if joining is None else joining.join_service
-        homes = HomeFolders(homes_dir(settings, data.path), data.path / "archive")
-        parts = SiteParts(SiteDevices(opened.devices, agents), join_service, homes)
+        parts = SiteParts(SiteDevices(opened.devices, agents), join_service, _storage(settings, data))
         agent = SiteAgent(engine, gateway, folder, clock, own, parts)
         if agents is not None:
             closing.push_async_callback(agents.close)
@@ -113,6 +120,13 @@ def _joining(
         return None
     config = site_join_config(settings, settings.site_address, site, shared_dir(settings, data.path), platform)
     return JoiningNodes(settings, config, data.path, clock)
+
+
+def _storage(settings: Settings, data: DataDir) -> Storage | None:
+    """None on Kubernetes: homes and volumes are claims or folders of the nodes, which this machine does not see."""
+    if settings.engine == "kubernetes":
+        return None
+    return HomeFolders(homes_dir(settings, data.path), data.path / "archive")
 
 
 async def _network(credentials: SiteCredentials, kept: KeptNetwork) -> SiteNetwork:

@@ -20,7 +20,7 @@ from commonage.link.sites.messages.storage import (
     Volumes,
 )
 from commonage.ports.agents import OnProgress
-from commonage.ports.homes import Storage
+from commonage.ports.homes import Enforcement, Storage
 
 
 class SiteFolders:
@@ -40,5 +40,5 @@ class SiteFolders:
     async def _limit(self, limits: StorageLimits, _: OnProgress) -> StorageGaps:
         homes = {one.name: one.mib for one in limits.homes}
         folders = [(one.folder, one.mib) for one in limits.folders]
-        found = await self._storage.enforce(homes, folders, limits.volumes)
+        found = await self._storage.enforce(homes, folders, limits.volumes) or Enforcement()
         return StorageGaps(found.homes, tuple(VolumeGap(name, gap) for name, gap in found.volumes.items()))

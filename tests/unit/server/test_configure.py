@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from commonage.agent.config import AgentConfig
 from commonage.server.bootstrap import sharing_of
+from commonage.server.configure import gpus_here
 from commonage.server.joining import join_config
 from commonage.server.platform import LocalSupport, builtin_of, declared_platform
 from commonage.server.settings.settings import Settings
@@ -45,6 +46,14 @@ def test_the_interposer_is_that_of_the_settings(engine: str, inside: bool) -> No
     sharing = sharing_of(settings(engine=engine, gpu_preload=LIBRARY), Path("/data"))
     assert (sharing.preload, sharing.in_containers) == (Path(LIBRARY), inside)
     assert sharing_of(settings(engine=engine), Path("/data")).preload is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus"),
+    [("process", "simulated"), ("docker", "simulated"), ("swarm", "none"), ("kubernetes", "none")],
+)
+def test_gpus_of_this_machine_are_used_only_where_it_is_the_node(engine: str, gpus: str) -> None:
+    assert gpus_here(settings(engine=engine, gpus="simulated")) == gpus
 
 
 def test_nodes_that_join_use_the_same_interposer() -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
@@ -200,7 +201,7 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._pods.sync()
         await self._gpus.read(self._nodes.objects)
         if settings.address:
-            await self._relays.open_at(settings.address, self._admits)
+            await self._relays.open_at(_listening_at(settings.address), self._admits)
         await asyncio.gather(*(self._settle(run) for run in self._table))
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
@@ -735,6 +736,14 @@ async def _parts(bundle: Path, in_thread: InThread) -> AsyncGenerator[bytes]:
     with await in_thread(lambda: bundle.open("rb")) as packed:
         while part := await in_thread(lambda: packed.read(_PART_BYTES)):
             yield part
+
+
+def _listening_at(address: str) -> str:
+    """An address of this machine. A name is that of a Service which leads here: then all addresses (empty)."""
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return ""
 
 
 def _host(address: str) -> str:

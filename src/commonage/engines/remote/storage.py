@@ -70,13 +70,13 @@ class SiteStorage(Storage):
         homes: Mapping[str, int | None],
         folders: Sequence[tuple[FolderSize, int | None]],
         volumes: Sequence[Volume],
-    ) -> Enforcement:
+    ) -> Enforcement | None:
         """Without the link, the limits that were set last hold there. Raises EngineFailure."""
         connection = self._connection()
         if connection is None:
             raise EngineFailure(self._unreachable(), retryable=True)
         if not self._measures():
-            raise EngineFailure("its site agent does not measure storage: upgrade it")
+            return None
         limits = StorageLimits(
             tuple(HomeLimit(name, mib) for name, mib in homes.items()),
             tuple(FolderLimit(folder, mib) for folder, mib in folders),

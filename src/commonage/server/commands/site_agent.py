@@ -21,13 +21,14 @@ from commonage.server.settings.settings import Resolved
 def agent(resolved: Resolved) -> None:
     """Run the site agent on this machine, which has joined with `commonage site join`, until Ctrl-C or SIGTERM.
 
-    The engine is that of the settings: processes, Docker or Swarm. Workloads keep running when the agent stops, and
-    while the control plane is unreachable.
+    The engine is that of the settings: processes, Docker, Swarm or Kubernetes. Workloads keep running when the agent
+    stops, and while the control plane is unreachable.
 
     \b
     Examples:
       commonage site agent
       COMMONAGE_ENGINE=docker commonage site agent --data-dir /srv/commonage
+      COMMONAGE_ENGINE=kubernetes KUBECONFIG=admin.conf commonage site agent
     """
     settings = resolved.settings
     with prepare(settings.data_dir) as data:

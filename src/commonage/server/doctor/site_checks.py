@@ -39,7 +39,7 @@ def examine_site(settings: Settings) -> list[Finding]:
     outcomes["engine"] = checks.cgroups(settings) if settings.engine == "process" else checks.container_engine(settings)
     outcomes |= _link_and_clock(settings.data_dir / FOLDER)
     if settings.engine != "process":
-        outcomes["registry"] = _registry(settings.data_dir / FOLDER)
+        outcomes["registry"] = _registry(settings)
     outcomes["site agent"] = _agent(settings)
     return [Finding(name, *outcome) for name, outcome in outcomes.items()]
 
@@ -92,13 +92,16 @@ def _clock(welcome: SiteWelcome | None) -> Outcome:
     return Outcome("ok", "the clock agrees with the control plane's")
 
 
-def _registry(folder: Path) -> Outcome:
-    """Whether the Docker daemon here can pull images from the control plane's registry."""
+def _registry(settings: Settings) -> Outcome:
+    """Whether images can be pulled from the control plane's registry: by the Docker daemon here, or by a cluster."""
+    folder = settings.data_dir / FOLDER
     network, credentials = KeptNetwork(folder).read(), SiteCredentials(folder)
     if network is None:
         return Outcome("note", "not known before the first link")
     if not network.registry:
         return Outcome("ok", "the control plane has no registry")
+    if settings.engine == "kubernetes":
+        return _registry_of_cluster(settings, network.registry)
     host, _, port = network.registry.rpartition(":")
     try:
         context = ssl.create_default_context(cadata=credentials.identity().authority)
@@ -115,6 +118,15 @@ def _registry(folder: Path) -> Outcome:
         advice = f"as root: install -D -m 644 {credentials.authority} {place}"
         return Outcome("note", f"Docker on this machine may not trust the registry {network.registry}", advice)
     return Outcome("ok", f"the control plane's registry {network.registry} can be reached, and Docker trusts it")
+
+
+def _registry_of_cluster(settings: Settings, registry: str) -> Outcome:
+    """The nodes pull, so only the account can be looked at from here."""
+    if secrets := settings.kubernetes_pull_secrets:
+        return Outcome("ok", f"Pods may pull from {registry} with the accounts of {', '.join(secrets)}")
+    found = f"the cluster has no account of the control plane's registry {registry}"
+    advice = "push the images to a registry of the cluster, or set kubernetes_pull_secrets"
+    return Outcome("note", found, advice)
 
 
 def _agent(settings: Settings) -> Outcome:

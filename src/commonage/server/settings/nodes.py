@@ -279,8 +279,9 @@ class KubernetesSettings(BaseModel):
     kubernetes_pull_secrets: Names = setting((), "Secrets in the namespace with accounts of image registries.")
     kubernetes_address: OptionalText = setting(
         None,
-        "Address of this machine at which Pods reach the hub and the API. Default: they reach neither.",
-        "an IP address of this machine",
+        "Address of this machine at which Pods reach the hub and the API, or the name of a Service that leads to it. "
+        "Default: they reach neither.",
+        "an IP address of this machine, or a name",
     )
     kubernetes_placeholder_class: OptionalText = setting(
         None,

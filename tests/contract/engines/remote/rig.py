@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from tests.contract.engines.rigs import DockerRig, ProcessRig, SwarmRig
+from tests.contract.engines.rigs import RealRig
 from tests.contract.engines.test_fake import FakeRig
 
 from commonage.domain.statuses import Phase
@@ -52,6 +53,7 @@ class RemoteRig(EngineRig, ABC):
     def __init__(self, inner: EngineRig, folder: Path) -> None:
         self.inner, self._folder = inner, folder
         self.start_request, self.broken_environment = inner.start_request, inner.broken_environment
+        self.tells_pids = inner.tells_pids
         self.stored: list[Sample] = []
         self.settings = SiteSettings(report_every_s=0.5, sample_every_s=0.5)
         self.gateway_port, self.protocol = 0, PROTOCOL
@@ -201,7 +203,7 @@ class RemoteFakeRig(RemoteRig):
 
 
 class RemoteRealRig(RemoteRig):
-    def __init__(self, inner: ProcessRig | DockerRig | SwarmRig, folder: Path) -> None:
+    def __init__(self, inner: RealRig[Any], folder: Path) -> None:
         self.real = inner
         self.clock = RealClock()
         super().__init__(inner, folder)

@@ -147,13 +147,13 @@ async def test_the_last_sizes_count_while_the_site_is_unreachable_and_after_a_re
     assert fresh.stored_mib("lab", "ann") != known
 
 
-async def test_an_older_site_agent_is_not_asked(rig: StorageRig) -> None:
+async def test_a_site_that_measures_nothing_is_not_asked(rig: StorageRig) -> None:
+    """A cluster, or an older site agent."""
     rig.storage = None
     watch = await rig.watch()
     await watch.refresh()
-    assert watch.stored_mib("lab") == 0
-    with pytest.raises(EngineFailure, match="upgrade"):
-        await (await rig.engine()).storage.enforce({}, (), ())
+    assert (watch.stored_mib("lab"), watch.enforcement) == (0, None)
+    assert await (await rig.engine()).storage.enforce({"ann": 1}, (), [rig.volume]) is None
 
 
 async def test_a_site_counts_for_no_tenant_that_may_not_use_it(rig: StorageRig) -> None:

@@ -33,6 +33,7 @@ from commonage.testing.fakes.kubernetes.surroundings import NotReady, Surroundin
 
 _IMAGE = re.compile(r"[a-z0-9./_-]+(:[0-9]+/[a-z0-9./_-]+)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII)
 _LOOK_S = 0.03
+_ALL = "0.0.0.0"
 _ADDRESSES = count(1)
 
 
@@ -127,7 +128,8 @@ class PodRun:
         self, container: Container, manifest: Manifest, variables: Mapping[str, str], mounts: Mapping[str, Path]
     ) -> None:
         words = [*(manifest.get("command") or ("/bin/sh",)), *(manifest.get("args") or ())]
-        words = [mapped(expanded(word, variables), mounts) for word in words]
+        # All addresses of a Pod are one of this machine's.
+        words = [mapped(expanded(word, variables), mounts).replace(_ALL, self.address) for word in words]
         folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
         folder.mkdir(parents=True, exist_ok=True)
         where = Path(mapped(manifest["workingDir"], mounts)) if "workingDir" in manifest else folder
