@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -23,8 +24,10 @@ from commonage.engines.kubernetes.cache import Cache, Event, Listed
 from commonage.engines.kubernetes.client import NAMESPACES, PODS, Client, Resource
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.translate import PREFIX
+from commonage.testing.fault_proxy import FaultProxy
 
 JOBS = Resource("/apis/batch/v1", "jobs")
+SERVICE_ACCOUNTS = Resource("/api/v1", "serviceaccounts")
 PRIORITY_CLASSES = Resource("/apis/scheduling.k8s.io/v1", "priorityclasses", is_namespaced=False)
 POLL_S = 0.1
 _NAME = "commonage-bench"
@@ -34,14 +37,14 @@ _ENDS_WITHIN_S, _REMOVED_WITHIN_S = 120.0, 300.0
 
 @dataclass(slots=True)
 class Seen:
-    """A Pod, as the API server told of it. `running_at` is of time.perf_counter."""
+    """A Pod, as the API server told of it. `started_at`: when its container was first seen to run or to have run, by
+    time.perf_counter.
+    """
 
-    name: str
     workload: str
-    has_started: bool = False
+    started_at: float | None = None
     has_ended: bool = False
     is_gone: bool = False
-    running_at: float | None = None
 
 
 class Source:
@@ -79,13 +82,12 @@ class Pods:
     def _note(self, pod: Manifest, is_deleted: bool) -> None:
         uid, status = pod["metadata"]["uid"], pod.get("status") or {}
         annotations = pod["metadata"].get("annotations") or {}
-        one = self.seen.setdefault(uid, Seen(pod["metadata"]["name"], annotations.get(_WORKLOAD, "")))
+        one = self.seen.setdefault(uid, Seen(annotations.get(_WORKLOAD, "")))
         states = [state for given in status.get("containerStatuses") or () for state in given.get("state") or ()]
-        one.has_started = one.has_started or "running" in states or "terminated" in states
+        if one.started_at is None and ("running" in states or "terminated" in states):
+            one.started_at = time.perf_counter()
         one.has_ended = one.has_ended or status.get("phase") in ("Succeeded", "Failed")
         one.is_gone = one.is_gone or is_deleted
-        if one.running_at is None and status.get("phase") == "Running":
-            one.running_at = time.perf_counter()
         if one.has_ended or one.is_gone:
             self._live.discard(uid)
         else:
@@ -93,9 +95,10 @@ class Pods:
             self.most_live = max(self.most_live, len(self._live))
         self._changed.set()
 
-    async def until_ended(self, uid: str) -> Seen:
+    async def until_ended(self, uid: str) -> float:
+        """When it started."""
         await self.until(lambda: uid in self.seen and self.seen[uid].has_ended, "a Pod ends", _ENDS_WITHIN_S)
-        return self.seen[uid]
+        return self.seen[uid].started_at or time.perf_counter()
 
     async def until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
         """Wait for a condition that only Pods change. Raises BenchmarkError."""
@@ -195,7 +198,12 @@ async def cluster(image: str) -> AsyncIterator[Cluster]:
         with tempfile.TemporaryDirectory(prefix="commonage-bench-", ignore_cleanup_errors=True) as folder:
             await client.apply(NAMESPACES, namespace)
             await client.apply(PRIORITY_CLASSES, {**priority, "value": 0, "preemptionPolicy": "Never"})
+
+            async def takes_pods() -> bool:
+                return await client.find(SERVICE_ACCOUNTS.path(name, "default")) is not None
+
             try:
+                await until(takes_pods, "the namespace has its service account", _ENDS_WITHIN_S)
                 yield Cluster(client, kubeconfig, image, name, Path(folder))
             finally:
                 for resource in (NAMESPACES, PRIORITY_CLASSES):
@@ -204,14 +212,25 @@ async def cluster(image: str) -> AsyncIterator[Cluster]:
         await client.close()
 
 
-def proxied(cluster: Cluster, port: int) -> Path:
-    """A kubeconfig that leads to this port of the loopback address, for which the certificate need not be valid."""
+@asynccontextmanager
+async def proxied(cluster: Cluster) -> AsyncIterator[tuple[FaultProxy, Path]]:
+    """A proxy before the API server, and a kubeconfig that leads to it. The certificate is of another address, so it is
+    not checked.
+    """
     config = yaml.safe_load(cluster.kubeconfig.read_text())
-    for one in config["clusters"]:
-        one["cluster"].pop("certificate-authority", None)
-        one["cluster"].pop("certificate-authority-data", None)
-        one["cluster"] |= {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
-    path = cluster.folder / f"kubeconfig-{port}"
+    named = {one["name"]: one["cluster"] for one in config["clusters"]}
+    context = next(one["context"] for one in config["contexts"] if one["name"] == config["current-context"])
+    own = named[context["cluster"]]
+    server = urlsplit(own["server"])
+    proxy = FaultProxy(server.port or 443, target_host=server.hostname or "")
+    await proxy.open()
+    for name in ("certificate-authority", "certificate-authority-data"):
+        own.pop(name, None)
+    own |= {"server": f"https://127.0.0.1:{proxy.port}", "insecure-skip-tls-verify": True}
+    path = cluster.folder / f"kubeconfig-{proxy.port}"
     path.touch(mode=0o600)
     path.write_text(json.dumps(config))
-    return path
+    try:
+        yield proxy, path
+    finally:
+        await proxy.close()
