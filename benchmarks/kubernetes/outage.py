@@ -77,11 +77,8 @@ async def outage(cluster: Cluster, seconds: float, each: int, findings: Findings
         early = [*mix.end_meanwhile, *mix.end_later, *mix.stopped]
         progress(f"{len(early)} jobs start")
         await _submit(served, early)
-
-        async def run() -> bool:
-            return (await client.info()).counts.get("running", 0) == len(early)
-
-        await until(run, "the jobs run", _WITHIN_S)
+        first = {job.id for job in early}
+        await pods.until(lambda: first <= _started(pods.seen.values()).keys(), "the jobs start", _WITHIN_S)
         progress(f"the API server is out of reach for {seconds:.0f} s")
         await _submit(served, mix.begin_then)
         proxy.faults.silent = True
