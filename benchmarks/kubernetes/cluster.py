@@ -68,7 +68,7 @@ class Pods:
         self.most_live = 0
         self._live: set[str] = set()
         self._changed = asyncio.Event()
-        self._cache = Cache(Source(client, PODS.path(namespace)), self._note, "Pods of the benchmark")
+        self._cache = Cache(Source(client, PODS.path(namespace)), self.note, "Pods of the benchmark")
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[Pods]:
@@ -79,7 +79,7 @@ class Pods:
         finally:
             task.cancel()
 
-    def _note(self, pod: Manifest, is_deleted: bool) -> None:
+    def note(self, pod: Manifest, is_deleted: bool) -> None:
         uid, status = pod["metadata"]["uid"], pod.get("status") or {}
         annotations = pod["metadata"].get("annotations") or {}
         one = self.seen.setdefault(uid, Seen(annotations.get(_WORKLOAD, "")))
