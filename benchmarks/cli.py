@@ -50,6 +50,9 @@ BENCHMARKS = {
     "local-docker": Benchmark(
         "benchmarks.sessions.local_swarm:local_docker", "Run sessions on a Docker daemon made on this machine."
     ),
+    "kubernetes": Benchmark(
+        "benchmarks.kubernetes.kubernetes:kubernetes", "Jobs on a Kubernetes cluster, and the cluster alone."
+    ),
     "gpu": Benchmark("benchmarks.gpu.gpu:gpu", "GPU shares on a node with GPUs: do they hold, what do they cost."),
 }
 

@@ -27,10 +27,10 @@ class Faults:
 
 
 class FaultProxy:
-    """Forwards connections to `host` to 127.0.0.1 and the port `target`. `accepted` counts them."""
+    """Forwards connections to `host` to the port `target` of `target_host`. `accepted` counts them."""
 
-    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
-        self.target, self._host = target, host
+    def __init__(self, target: int, host: str = "127.0.0.1", target_host: str = "127.0.0.1") -> None:
+        self.target, self._host, self._target_host = target, host, target_host
         self.faults = Faults()
         self.accepted = self.port = 0
         self._server: asyncio.Server | None = None
@@ -66,7 +66,7 @@ class FaultProxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers = [writer]
         try:
-            target = await asyncio.open_connection("127.0.0.1", self.target, limit=_CHUNK)
+            target = await asyncio.open_connection(self._target_host, self.target, limit=_CHUNK)
             writers.append(target[1])
             for task, kept in self._connections.items():
                 if kept[0] is writer:

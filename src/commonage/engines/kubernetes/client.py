@@ -210,7 +210,10 @@ class Client:
                 return Listed(items, str(page["metadata"]["resourceVersion"]))
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncGenerator[Event]:
-        """Changes after `version`. Ends after `_WATCH_S`; then watch again. Raises Expired if `version` is too old."""
+        """Changes after `version`. Ends after `_WATCH_S`; then watch again. Raises Expired if `version` is too old.
+
+        The first is a bookmark without a version: the server answers, even if nothing changes for long.
+        """
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -219,6 +222,7 @@ class Client:
         } | ({"labelSelector": selector} if selector else {})
         with _errors():
             async with self._stream(path, params, f"watch {path}", read_s=_WATCH_S + _TIMEOUT_S) as answer:
+                yield Event("BOOKMARK", {"metadata": {}})
                 async for line in answer.aiter_lines():
                     if line:
                         yield _event(json.loads(line))

@@ -12,6 +12,7 @@ from tests.kubernetes.rig import IMAGE, KubernetesRig
 
 from commonage.domain.reasons.attempts import ClusterAdmissionDenied
 from commonage.domain.statuses import Phase
+from commonage.engines.kubernetes import client
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.translate import pod_name
 from commonage.testing.behaviour import TERMINATED, Behaviour
@@ -59,6 +60,24 @@ async def test_outage_of_the_api_server_loses_and_doubles_nothing(site: Site) ->
     assert (await site.rig.phase(running.attempt_id, Phase.ENDED)).exit_code == TERMINATED
     assert (await site.rig.phase(late.attempt_id, Phase.ENDED)).exit_code == 4
     assert await site.rig.lines(late.attempt_id) == ["late"]
+
+
+async def test_end_of_an_outage_is_noticed_before_anything_changes_in_the_cluster(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_WATCH_S", 86_400)  # a watch without changes does not end, either
+    engine = await site.rig.engine()
+
+    async def is_away() -> bool:
+        return any(node.faults for node in await engine.nodes())
+
+    async def is_back() -> bool:
+        return not await is_away()
+
+    site.cluster.server.set_outage(True)
+    await site.rig.until(is_away, "the outage is reported")
+    site.cluster.server.set_outage(False)
+    await site.rig.until(is_back, "the nodes take work again")
 
 
 async def test_attempt_of_a_node_that_returns_runs_on(site: Site) -> None:

@@ -1,0 +1,1 @@
+"""Our engine on the Kubernetes cluster that KUBECONFIG names, and the cluster alone as its peer."""
