@@ -1,4 +1,4 @@
-"""Sign-in by GitHub, OpenID Connect, LDAP, PAM and LTI in a browser, with the files that docs/operate/sign-in.md shows."""
+"""Sign-in by GitHub, OpenID Connect, LDAP, PAM and LTI in a browser, with the files of docs/operate/sign-in.md."""
 
 import socket
 import subprocess
@@ -189,17 +189,17 @@ async def test_pam_admits_a_unix_group(page: Page, tmp_path: Path) -> None:
 async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: Page, tmp_path: Path) -> None:
     async with AsyncExitStack() as closing:
         platform, url = await closing.enter_async_context(served(LearningPlatform()))
+        platform_url = url.replace("127.0.0.1", "localhost")  # another site than the hub's, as browsers see it
         registration = {
             "issuer": repr(platform.ISSUER),
             "client_id": repr(platform.CLIENT),
             "deployment_ids": repr({platform.DEPLOYMENT}),
-            "authorize_url": repr(f"{url}/auth"),
+            "authorize_url": repr(f"{platform_url}/auth"),
             "jwks_url": repr(f"{url}/keys"),
         }
         title = "LTI: a learning platform"
         here = await closing.enter_async_context(installed(tmp_path, "lti", title, **registration))
-        # A site of its own for browsers: the platform is at 127.0.0.1.
-        platform.tool = here.url.replace("127.0.0.1", "localhost")
+        platform.tool = here.url
         platform.target = f"{platform.tool}/services/commonage/classes/ml101/session"
         await page.context.clear_cookies()
         await page.goto(f"{platform.tool}/hub/login")
@@ -211,7 +211,7 @@ async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: 
             ("2", ["Instructor"], ["ml101", "ml101:teachers"]),
         ):
             platform.visitor, platform.roles = visitor, roles
-            await page.goto(f"{url}/course")
+            await page.goto(f"{platform_url}/course")
             await page.locator("#tool").click()
             await page.wait_for_url("**/services/commonage/sign-in?next=*classes%2Fml101%2Fsession")
             await page.goto(f"{platform.tool}/hub/token")
@@ -220,6 +220,6 @@ async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: 
         assert await here.identity.is_admin("lti-2")
 
         platform.changed = {f"{CLAIM}context": {"id": "43", "title": "Cooking"}}
-        await page.goto(f"{url}/course")
+        await page.goto(f"{platform_url}/course")
         await page.locator("#tool").click()
         await is_refused(page, 'the course "Cooking" (id 43)', "allowed_courses")
