@@ -36,10 +36,11 @@ from commonage.hub.lti_message import (
     user_name,
 )
 from commonage.messages import lti as say
-from commonage.wire.hub import PORTAL_PATH, SIGN_IN_PATH
+from commonage.wire.hub import LTI_CONFIG_PATH, PORTAL_PATH, SIGN_IN_PATH
 
-_LOGIN, _LAUNCH, _KEYS, _CONFIG = (f"lti/{name}" for name in ("login", "launch", "keys", "config"))
+_LOGIN, _LAUNCH, _KEYS = (f"/hub/lti/{name}" for name in ("login", "launch", "keys"))
 _COOKIE = "commonage-lti"
+_REQUIRED = ("issuer", "client_id", "deployment_ids", "authorize_url", "jwks_url")
 _DAY_S = 24 * 3600
 _KEYS_TIMEOUT_S = 10
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -75,8 +76,7 @@ class LtiAuthenticator(Authenticator):
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        missing = [name for name in ("issuer", "client_id", "deployment_ids", "authorize_url", "jwks_url")
-                   if not getattr(self, name)]  # fmt: skip
+        missing = [name for name in _REQUIRED if not getattr(self, name)]
         if missing:
             raise TraitError(
                 f"LtiAuthenticator.{missing[0]} is not set. Register this server at the platform as an external tool, "
@@ -102,10 +102,11 @@ class LtiAuthenticator(Authenticator):
         return self.contact or "the administrator of this server"
 
     def tool(self, path: str) -> str:
-        return f"{self.tool_url}/hub/{path}"
+        return f"{self.tool_url}{path}"
 
     def get_handlers(self, app: Any) -> list[Any]:
-        return [(f"/{_LOGIN}", Login), (f"/{_LAUNCH}", Launch), (f"/{_KEYS}", Keys), (f"/{_CONFIG}", Configuration)]
+        pages = {_LOGIN: Login, _LAUNCH: Launch, _KEYS: Keys, LTI_CONFIG_PATH: Configuration}
+        return [(path.removeprefix("/hub"), page) for path, page in pages.items()]
 
     def get_custom_html(self, base_url: str) -> str:
         return f"<p>{html.escape(say.from_course(self.login_service))}</p>"

@@ -23,6 +23,8 @@ CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
 SIGN_IN_PATH = f"{PORTAL_PATH}sign-in"
 SERVICE_ACCESS_PATH = f"{PORTAL_PATH}service-access/"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
+# What a learning platform's administrator enters there, with the authenticator `lti`.
+LTI_CONFIG_PATH = "/hub/lti/config"
 # Where hub and control plane serve their part of the proxy's rules to a proxy that shares no folder with them.
 HUB_RULES_PATH = "/hub/proxy-rules"
 CONTROL_RULES_PATH = "/proxy-rules"
