@@ -99,7 +99,7 @@ def test_an_assignment_is_released_fetched_submitted_and_collected(installation:
             installation, student, students,
             f"""
             nbgrader fetch_assignment ps1
-            sed -i 's/# YOUR CODE HERE/x = "{student}"/; s/raise NotImplementedError()/pass/' ml101/ps1/problem.ipynb
+            sed -i "s/# YOUR CODE HERE/x = '{student}'/; s/raise NotImplementedError()/pass/" ml101/ps1/problem.ipynb
             nbgrader submit ps1
             nbgrader list --inbound
             """,
@@ -120,7 +120,7 @@ def test_an_assignment_is_released_fetched_submitted_and_collected(installation:
         cd ml101; nbgrader collect ps1; ls -R submitted; cat submitted/*/ps1/problem.ipynb
         """,
     )  # fmt: skip
-    assert 'x = \\"ann\\"' in said and 'x = \\"bob\\"' in said
+    assert "x = 'ann'" in said and "x = 'bob'" in said
     assert "Processing 2 submissions" in said
     assert "stolen.txt" not in said and "pipe" not in said
     # The pretended submission of Ann is a newer one of Bob.

@@ -25,6 +25,7 @@ from tornado import web
 from tornado.httputil import url_concat
 from traitlets import Dict, Set, TraitError, Unicode
 
+from commonage.hub import lti_refusals as say
 from commonage.hub.lti_message import (
     MAX_AGE_S,
     Course,
@@ -35,7 +36,6 @@ from commonage.hub.lti_message import (
     target_of,
     user_name,
 )
-from commonage.messages import lti as say
 from commonage.wire.hub import LTI_CONFIG_PATH, PORTAL_PATH, SIGN_IN_PATH
 
 _LOGIN, _LAUNCH, _KEYS = (f"/hub/lti/{name}" for name in ("login", "launch", "keys"))
@@ -191,7 +191,7 @@ class _Page(BaseHandler):
         return state, nonce
 
     def refused(self, message: str, status: int = 403) -> web.HTTPError:
-        self.log.warning("LTI sign-in refused: %s", message)
+        self.log.warning("LTI sign-in refused: %r", message)
         return web.HTTPError(status, message)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jwt
 
-from commonage.messages import lti as say
+from commonage.hub import lti_refusals as say
 
 MAX_AGE_S = 600
 _LEEWAY_S = 60  # clocks differ
