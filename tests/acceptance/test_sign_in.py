@@ -1,4 +1,4 @@
-"""Sign-in by GitHub, OpenID Connect, LDAP and PAM in a browser, with the files that docs/operate/sign-in.md shows."""
+"""Sign-in by GitHub, OpenID Connect, LDAP, PAM and LTI in a browser, with the files of docs/operate/sign-in.md."""
 
 import socket
 import subprocess
@@ -12,6 +12,7 @@ from playwright.async_api import Page, async_playwright
 from tests.acceptance.browser import ARGUMENTS, PATIENCE_MS
 from tests.conftest import chromium_path
 from tests.fakes.identity_providers import GitHub, OpenId, served
+from tests.fakes.learning_platform import CLAIM, LearningPlatform
 from tests.fakes.waiting import wait_until
 from tests.integration.hub_installation import Installation
 
@@ -24,6 +25,7 @@ SECTIONS = {
     "OpenID Connect": "GenericOAuthenticator",
     "LDAP": "LDAPAuthenticator",
     "PAM": "PAMAuthenticator",
+    "LTI: a learning platform": "LtiAuthenticator",
 }
 CONTACT = "gpu-help@example.org"
 
@@ -182,3 +184,42 @@ async def test_pam_admits_a_unix_group(page: Page, tmp_path: Path) -> None:
             assert await here.identity.is_admin("games")
             await signs_in_with_a_password(page, here, "daemon", "secret of all")
             await is_refused(page, "daemon", "the group games")
+
+
+async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: Page, tmp_path: Path) -> None:
+    async with AsyncExitStack() as closing:
+        platform, url = await closing.enter_async_context(served(LearningPlatform()))
+        platform_url = url.replace("127.0.0.1", "localhost")  # another site than the hub's, as browsers see it
+        registration = {
+            "issuer": repr(platform.ISSUER),
+            "client_id": repr(platform.CLIENT),
+            "deployment_ids": repr({platform.DEPLOYMENT}),
+            "authorize_url": repr(f"{platform_url}/auth"),
+            "jwks_url": repr(f"{url}/keys"),
+        }
+        title = "LTI: a learning platform"
+        here = await closing.enter_async_context(installed(tmp_path, "lti", title, **registration))
+        platform.tool = here.url
+        platform.target = f"{platform.tool}/services/commonage/classes/ml101/session"
+        await page.context.clear_cookies()
+        await page.goto(f"{platform.tool}/hub/login")
+        assert "open the link to this server in Moodle" in await page.locator("main, body").first.inner_text()
+
+        # A student; then a teacher at the same browser, without a sign-out between them.
+        for visitor, roles, groups in (
+            ("5", ["Learner"], ["ml101"]),
+            ("2", ["Instructor"], ["ml101", "ml101:teachers"]),
+        ):
+            platform.visitor, platform.roles = visitor, roles
+            await page.goto(f"{platform_url}/course")
+            await page.locator("#tool").click()
+            await page.wait_for_url("**/services/commonage/sign-in?next=*classes%2Fml101%2Fsession")
+            await page.goto(f"{platform.tool}/hub/token")
+            await sees_the_token_page(page, f"lti-{visitor}")
+            assert sorted(await groups_of(here, f"lti-{visitor}")) == groups
+        assert await here.identity.is_admin("lti-2")
+
+        platform.changed = {f"{CLAIM}context": {"id": "43", "title": "Cooking"}}
+        await page.goto(f"{platform_url}/course")
+        await page.locator("#tool").click()
+        await is_refused(page, 'the course "Cooking" (id 43)', "allowed_courses")

@@ -228,7 +228,8 @@ class Installation:
         data_dir.mkdir(exist_ok=True)
         self.secrets = load_secrets(data_dir)
         ports = [free_port() for _ in range(4)]
-        self.plan = HubPlan(data_dir, Settings(**settings), *ports)
+        parsed = Settings(**settings)
+        self.plan = HubPlan(data_dir, parsed, *ports, parsed.public_url)
         self.control = Control(self.secrets.spawner_token)
         self.identity = HubIdentity(self.plan.hub_url, self.secrets.hub_service_token)
         self.url = self.plan.proxy_url

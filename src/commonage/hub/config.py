@@ -172,6 +172,7 @@ def _configure_sign_in(c: Config, settings: HubSettings, secrets: Path) -> None:
         # The address to which GitHub or an OIDC provider sends users back. The extra configuration decides
         # who may sign in.
         c.OAuthenticator.oauth_callback_url = f"{settings.public_url or settings.bind_url}/hub/oauth_callback"
+        c.LtiAuthenticator.tool_url = settings.public_url or settings.bind_url
         c.OAuthenticator.custom_403_message = (
             "Your user name at the provider cannot be used here, or is blocked. "
             f"Ask {settings.contact or 'the administrator of this server'} for help."

@@ -39,7 +39,11 @@ _BY_PAGE_OF_HUB = (
     "PathPrefix(`/hub/api/`) && Header(`Sec-Fetch-Site`, `same-origin`) && Header(`Sec-Fetch-Dest`, `empty`) "
     "&& !Header(`Sec-Fetch-Mode`, `no-cors`)"
 )
-_FORM_OF_ANOTHER_ORIGIN = "PathPrefix(`/hub/`) && Header(`Sec-Fetch-Site`, `same-site`) && !Method(`GET`)"
+# A learning platform may be at the same site, and posts the sign-in of its users; `hub.lti` checks these forms itself.
+_FORM_OF_ANOTHER_ORIGIN = (
+    "PathPrefix(`/hub/`) && !PathRegexp(`^/hub/lti/(login|launch)$`) && Header(`Sec-Fetch-Site`, `same-site`) "
+    "&& !Method(`GET`)"
+)
 # A sign-in that begins at a session, and a stopped session, lead to these pages; none of them changes anything.
 _WAY_TO_SESSION = "PathRegexp(`^/hub/(login|oauth_login|user/|api/oauth2/authorize)`)"
 _PAGES_OF_PORTAL = (

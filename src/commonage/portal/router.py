@@ -32,7 +32,7 @@ from commonage.portal.views import (
     workload,
     workloads,
 )
-from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
+from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH, SIGN_IN_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -76,6 +76,9 @@ def _common_routes(site: Site) -> list[Route]:
     async def callback(request: Request) -> Response:
         return await site.auth.callback(request)
 
+    async def sign_in(request: Request) -> Response:
+        return site.auth.to_sign_in(request, request.query_params.get("next", HOME))
+
     async def sign_out(request: Request, visitor: Visitor) -> Response:
         return site.auth.forget(continue_at("/hub/logout"))
 
@@ -93,6 +96,7 @@ def _common_routes(site: Site) -> list[Route]:
 
     return [
         Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
+        Route(SIGN_IN_PATH.removeprefix(HOME.rstrip("/")), site.open(sign_in), methods=["GET"]),
         Route("/sign-out", site.page(sign_out), methods=["POST"]),
         Route("/static/{name:path}", site.assets.serve, methods=["GET"]),
         Route("/docs", site.open(docs.serve), methods=["GET"]),

@@ -19,6 +19,7 @@ from typing import Any
 
 from commonage.server.secrets import Secrets
 from commonage.server.settings.settings import Settings
+from commonage.wire.hub import LTI_CONFIG_PATH
 
 _FILE_BYTES = 20 * 1024 * 1024
 _FILES_KEPT = 5
@@ -123,18 +124,21 @@ class Terminal:
 
     def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
         self.line(f"\n{settings.name} is ready after {time.monotonic() - self._began:.1f} s:\n\n    {url}/\n")
-        for line in sign_in(settings, secrets, first=first):
+        for line in sign_in(url, settings, secrets, first=first):
             self.line(f"    {line}")
         self.line()
 
 
-def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
+def sign_in(url: str, settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
     """Lines with the accounts and passwords for sign-in. Passwords are shown only once, when they are made."""
     if settings.authenticator_class != "shared-password":
         # `admin` is no user there (see `hub.config`).
         named = ", ".join(name for name in settings.admin_users if name != "admin")
         admins = named or "none, unless hub_config sets some"
-        return [f"Sign in with {settings.authenticator_class}; admins: {admins}."]
+        lines = [f"Sign in with {settings.authenticator_class}; admins: {admins}."]
+        if settings.authenticator_class == "lti":
+            lines.append(f"Addresses for the learning platform: {url}{LTI_CONFIG_PATH}")
+        return lines
     admins = " or ".join(settings.admin_users)
     if not first:
         return [

@@ -176,10 +176,11 @@ class ClassLoop:
 
     async def _read_groups(self) -> None:
         """A hub that does not answer leaves the members as they were."""
+        read_at = self.clock.now()
         for group in sorted({group for one in self._classes() for group in one.groups}):
             members = await self.identity.group(group)
             self._members[group] = () if members is None else tuple(members)
-        self._members_at = self.clock.now()
+        self._members_at = read_at
 
     def _pull(self, one: Class, now: float) -> None:
         """Have the image of the class pulled onto the nodes that the tenant may use."""
@@ -281,7 +282,9 @@ class ClassLoop:
         if any(group not in self._members for group in one.groups):
             return
         for session in self.seats.live(one):
-            if session.spec.owner not in students:
+            # Somebody who joined a group after it was read may have started a session already.
+            is_judged = not one.groups or session.submitted_at < self._members_at
+            if session.spec.owner not in students and is_judged:
                 await self._stop(session, one.name, LeftRoster(class_name=one.name))
 
     # --- after a meeting --------------------------------------------------------------------------------------------

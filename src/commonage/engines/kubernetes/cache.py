@@ -107,7 +107,8 @@ class Cache:
             except Expired as error:
                 _log.info("%s: the watch is too far behind, so all are listed again: %s", self._name, error)
                 self._version = None
-                failures += 1
+                failures = 1 if self.fault else failures + 1  # it answers: the pauses of an outage are over
+                self._answered()
             except EngineFailure as error:
                 if not self.fault:
                     _log.warning("%s: %s", self._name, error)

@@ -62,8 +62,8 @@ def build(server: Server, name: str, **options: Any) -> None:
     """Build an environment of your tenant, or a recipe that comes with Commonage.
 
     TENANT/NAME is built on the platform as a job of the tenant, which is followed: for its managers. NAME is a recipe:
-    minimal, datascience, pytorch, tensorflow, two-kernels, r, desktop. On a site with processes it becomes a Python
-    environment, for admins; with --image an image, built on this machine.
+    minimal, datascience, nbgrader, pytorch, tensorflow, two-kernels, r, desktop. On a site with processes it becomes a
+    Python environment, for admins; with --image an image, built on this machine.
 
     \b
     Examples:

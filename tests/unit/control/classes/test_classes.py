@@ -156,6 +156,23 @@ async def test_members_of_a_group_are_students(site: Site, control: Control) -> 
     assert [view.one.name for view in control.classes.attended(cho)] == ["ml"]
 
 
+async def test_a_session_of_a_member_who_has_just_joined_the_group_goes_on(site: Site, control: Control) -> None:
+    Hub(site, control)
+    site.hub.members = {"team": {"cho"}}
+    await put(control, users=[], groups=["team"], seats=2)
+    await site.clock.advance(11 * MINUTE)
+    site.hub.members = {"team": {"cho", "ada"}}  # signs in, and opens the class before its group is read again
+    starting = asyncio.create_task(control.classes.start(Principal("ada", USER, ("team",)), "ml"))
+    await site.clock.advance(5)
+    started = await starting
+    await site.clock.advance(60)
+    assert sessions(site)["ada"].id == started.id
+    assert sessions(site)["ada"].state is State.RUNNING
+    site.hub.members = {"team": {"cho"}}
+    await site.clock.advance(60)
+    assert sessions(site)["ada"].reason == reasons.LeftRoster(class_name="ml")
+
+
 async def test_a_start_that_fails_is_shown_and_tried_again(site: Site, control: Control) -> None:
     async def refuse(user: str, name: str, options: Mapping[str, Any]) -> None:
         raise NotFound("no such user", code="user-not-found")
