@@ -139,6 +139,13 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
     )
 
 
+_GPUS_ELSEWHERE = {
+    "swarm": "The GPUs of each node are given out by its own agent.",
+    "kubernetes": "The cluster gives out the GPUs of its nodes.",
+}
+"""What the start says of GPUs, by engine: those of this machine are not opened."""
+
+
 async def assemble(
     settings: Settings,
     data: DataDir,
@@ -153,10 +160,7 @@ async def assemble(
     sharing = sharing_of(settings, data.path)
     agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
     devices = await asyncio.to_thread(share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock)
-    if agents is not None and settings.engine == "swarm":
-        devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
-    elif settings.engine == "kubernetes":
-        devices = devices._replace(said="The cluster gives out the GPUs of its nodes.")
+    devices = devices._replace(said=_GPUS_ELSEWHERE.get(settings.engine, devices.said))
     account = registry.account if registry is not None else None
     place = EnginePlace(LOCAL_SITE, data.path)
     engine = make_engine(settings, place, devices.devices, access, RegistryAccess(account), agents)
