@@ -96,26 +96,26 @@ class Cache:
 
     async def keep(self, iterations: Iterations) -> None:
         """Follow the changes, forever."""
-        failures = 0
+        failures = expiries = 0
         while True:
             try:
                 if self._version is None:
                     await self.sync()
                 await self._follow(iterations)
                 self._answered()
-                failures = 0
+                failures = expiries = 0
             except Expired as error:
                 _log.info("%s: the watch is too far behind, so all are listed again: %s", self._name, error)
                 self._version = None
-                failures = 1 if self.fault else failures + 1  # it answers: the pauses of an outage are over
+                failures, expiries = 0, expiries + 1  # it answers: the pauses of an outage are over
                 self._answered()
             except EngineFailure as error:
                 if not self.fault:
                     _log.warning("%s: %s", self._name, error)
                 self.fault = str(error)
                 failures += 1
-            if failures:
-                pause = min(_PAUSE_MAX_S, _PAUSE_MIN_S * 2 ** min(failures - 1, 10))
+            if count := failures or expiries:
+                pause = min(_PAUSE_MAX_S, _PAUSE_MIN_S * 2 ** min(count - 1, 10))
                 with iterations.rest():
                     await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, no secret
 

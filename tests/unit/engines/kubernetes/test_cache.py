@@ -126,3 +126,31 @@ async def _after(steps: Sequence[tuple[str, str]]) -> None:
     fresh = {one["metadata"]["name"]: one for one in server.objects.values()}
     assert {one["metadata"]["name"]: one for one in cache.objects} == fresh
     assert told == {name: one["metadata"]["uid"] for name, one in fresh.items()}
+
+
+def test_the_list_after_an_outage_is_not_delayed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    rest = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await rest(0)
+
+    async def follow() -> None:
+        server = Server()
+        cache = Cache(server, lambda _manifest, _deleted: None, "test")
+        await cache.sync()
+        server.do("forget", "")
+        server.outages = 8
+        keeping = asyncio.create_task(cache.keep(Iterations("test", lambda: 0.0)))
+        for _ in range(200):
+            await rest(0)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert not cache.fault
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(follow())
+    assert len(pauses) == 9, "eight for the outage, and one for the version that has expired"
+    assert pauses[-2] > 5 * module._PAUSE_MIN_S
+    assert pauses[-1] <= module._PAUSE_MIN_S
