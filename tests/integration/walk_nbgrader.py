@@ -18,6 +18,7 @@ from tests.acceptance.served import Served, served
 
 from commonage.catalogue.recipes import shipped_recipe
 
+pytestmark = pytest.mark.timeout(900)  # nbgrader starts ten times, and notebooks with it
 NBGRADER = os.environ.get("NBGRADER", "")
 GUIDE = Path(__file__).parents[2] / "docs" / "use" / "nbgrader.md"
 GROUPS = {"ml101": ["tina", "ann", "bob"], "ml101:teachers": ["tina"]}
