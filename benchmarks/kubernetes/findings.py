@@ -1,4 +1,4 @@
-"""What must not be: each as a sentence."""
+"""Losses and duplicates, one sentence each."""
 
 from __future__ import annotations
 

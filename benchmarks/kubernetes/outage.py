@@ -155,7 +155,7 @@ async def _compare(
 
 
 def difference(printed: Sequence[str], lines: int) -> str:
-    """What is wrong with the log of a job; empty if it has each line once and in order."""
+    """The fault of a job's log; empty if it has each line once and in order."""
     wanted = [f"line {number}" for number in range(lines)]
     if list(printed) == wanted:
         return ""

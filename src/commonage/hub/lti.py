@@ -273,7 +273,7 @@ class Keys(BaseHandler):
 
 
 class Configuration(BaseHandler):
-    """What an administrator of the platform enters there. Canvas reads it as JSON."""
+    """Settings that an administrator of the platform enters there. Canvas reads them as JSON."""
 
     authenticator: LtiAuthenticator
 

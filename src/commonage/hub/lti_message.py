@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Registration:
-    """What platform and server agreed on. `helper` is whom refusals name."""
+    """The platform as registered here. `helper` is the contact that refusals name."""
 
     issuer: str
     client_id: str

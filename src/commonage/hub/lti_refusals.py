@@ -1,4 +1,4 @@
-"""What people read when a sign-in from a learning platform by LTI is refused. Each names the way on."""
+"""Texts for people whose sign-in from a learning platform is refused. Each says what to do next."""
 
 from __future__ import annotations
 
