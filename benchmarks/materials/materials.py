@@ -171,7 +171,7 @@ def _until(reached: Callable[[], bool], what: str) -> None:
 
 
 def _disk_mib(data: Path) -> float:
-    """Bytes that the platform keeps of the material, each file once."""
+    """MiB that the platform keeps of the material on disk, each file once."""
     out = subprocess.run(
         ["du", "--summarize", "--total", "--block-size=1", data / "materials", data / "repositories"],
         capture_output=True,
