@@ -130,6 +130,7 @@ ROWS = {
     "POST platform/edit": Row(P.MANAGE_PLATFORM),
     "POST platform/remove": Row(P.MANAGE_PLATFORM),
     "GET oauth_callback": PUBLIC,
+    "GET sign-in": PUBLIC,
     "POST sign-out": EVERYBODY,
     "GET static/{name:path}": PUBLIC,
     "GET docs": PUBLIC,
