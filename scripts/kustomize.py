@@ -12,7 +12,7 @@ from typing import Any
 import helm_python
 import yaml
 
-from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rules
+from commonage.engines.kubernetes.tenants.rbac import Reach, rules
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "commonage"
@@ -54,7 +54,7 @@ def base() -> dict[str, str]:
 
 def rules_files() -> dict[Path, str]:
     """The rules of the control plane's roles, for the chart, and the roles of the site agent."""
-    made = {"cluster-rules.yaml": cluster_reads(), "workload-rules.yaml": rules(Reach.TENANTS)}
+    made = {"cluster-rules.yaml": rules(Reach.CLUSTER), "workload-rules.yaml": rules(Reach.TENANTS)}
     note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
     files = {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
     return {**files, AGENT / "roles.yaml": agent_roles()}
@@ -65,7 +65,10 @@ def agent_roles() -> str:
     name, agent, pods = "commonage-site-agent", "commonage-site", "commonage-site-workloads"
     subject = {"kind": "ServiceAccount", "name": name, "namespace": agent}
     made = []
-    for prefix, where, found in (("Cluster", {}, cluster_reads()), ("", {"namespace": pods}, rules(Reach.TENANTS))):
+    for prefix, where, found in (
+        ("Cluster", {}, rules(Reach.CLUSTER)),
+        ("", {"namespace": pods}, rules(Reach.TENANTS)),
+    ):
         head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, **where}}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": f"{prefix}Role", "name": name}
         made.append({**head, "kind": f"{prefix}Role", "rules": found})

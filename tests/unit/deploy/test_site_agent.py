@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rules
+from commonage.engines.kubernetes.tenants.rbac import Reach, rules
 from commonage.server.settings.settings import Settings
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kustomize" / "site-agent"
@@ -38,7 +38,7 @@ def test_the_agent_has_the_rights_of_the_table_in_its_namespace_of_pods_alone(
     [settings] = [_settings(one) for one in pod["containers"]]
     role = manifests["Role", "commonage-site-agent"]
     assert (role["rules"], role["metadata"]["namespace"]) == (rules(Reach.TENANTS), settings.kubernetes_namespace)
-    assert manifests["ClusterRole", "commonage-site-agent"]["rules"] == cluster_reads()
+    assert manifests["ClusterRole", "commonage-site-agent"]["rules"] == rules(Reach.CLUSTER)
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         [subject] = manifests[kind, "commonage-site-agent"]["subjects"]
         assert manifests["ServiceAccount", subject["name"]]["metadata"]["namespace"] == subject["namespace"]

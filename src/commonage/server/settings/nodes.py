@@ -29,6 +29,7 @@ from commonage.server.settings.fields import (
     IpAddress,
     Mounts,
     Names,
+    Networks,
     OptionalPath,
     OptionalText,
     Port,
@@ -211,8 +212,30 @@ class KubernetesSettings(BaseModel):
     kubernetes_namespace: str = setting(
         "commonage", "Namespace of the Pods, or the beginning of the tenants' namespaces.", "the name of a namespace"
     )
-    kubernetes_namespaces: Literal["single", "tenant"] = setting(
-        "single", "Whether all Pods are in one namespace, or those of each tenant in NAMESPACE-TENANT."
+    kubernetes_namespaces: Literal["single", "tenant", "kept"] = setting(
+        "single",
+        "All Pods are in one namespace; or those of each tenant are in NAMESPACE-TENANT, which an admin makes (tenant) "
+        "or Commonage makes and keeps with its quota and network policies (kept). For that it needs more "
+        f"rights in the cluster ({docs_page('operate/kubernetes-policies')}).",
+    )
+    kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = setting(
+        "restricted",
+        "Pod Security level of namespaces that are kept. `kubernetes_user = 0` needs baseline; homes and mounts in "
+        "folders of the nodes need privileged, where only the admission policies guard the nodes.",
+    )
+    kubernetes_internet: bool = setting(
+        True, "Whether Pods in namespaces that are kept reach addresses outside private networks."
+    )
+    kubernetes_open_networks: Networks = setting(
+        (), "Private networks that Pods in namespaces that are kept reach, for example a license server."
+    )
+    kubernetes_node_networks: Networks = setting(
+        (), "Public addresses of the nodes, which Pods in namespaces that are kept never reach."
+    )
+    kubernetes_gpu_quota: Names = setting(
+        (),
+        "Extended resources of which each is a whole GPU, such as nvidia.com/gpu: the ResourceQuota of a namespace "
+        "that is kept bounds these, too.",
     )
     kubernetes_homes: Literal["empty", "host-path", "claim", "shared-claim"] = setting(
         "empty",
