@@ -101,10 +101,11 @@ class TenantKeeper:
         try:
             yield
         except Refused as error:
-            lacks_right = error.http_status == 403 and _LACKS.search(error.text)
-            if not lacks_right and not (error.http_status == 404 and self._namespace(tenant) in error.text):
-                raise
-            raise NamespaceNotReadyError(self._reason(tenant, error)) from error
+            if error.http_status == 404 and self._namespace(tenant) in error.text:
+                raise NamespaceNotReadyError(self._reason(tenant)) from error
+            if error.http_status == 403 and _LACKS.search(error.text):
+                raise NamespaceNotReadyError(self._reason(tenant, error)) from error
+            raise
 
     def _reason(self, tenant: str, failure: EngineFailure | None = None) -> WaitingForNamespace:
         namespace = self._namespace(tenant)
