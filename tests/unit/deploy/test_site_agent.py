@@ -44,6 +44,26 @@ def test_the_agent_has_the_rights_of_the_table_in_its_namespace_of_pods_alone(
         assert manifests["ServiceAccount", subject["name"]]["metadata"]["namespace"] == subject["namespace"]
 
 
+def test_the_agent_may_keep_namespaces_where_the_admin_says_so(pod: dict[str, Any]) -> None:
+    folder = FOLDER.parent / "site-agent-tenants"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    found = [one for name in ("access.yaml", "network.yaml") for one in yaml.safe_load_all((folder / name).read_text())]
+    for one in found:
+        kubernetes_validate.validate(one, "1.34", strict=True)
+
+    [settings] = [_settings(one) for one in pod["containers"]]
+    [binding] = [one for one in found if one["kind"] == "ClusterRoleBinding"]
+    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "commonage-site"}
+    assert binding["subjects"] == [account]
+    names = {one["metadata"]["name"] for one in found if one["kind"] == "ClusterRole"}
+    assert names == {f"{settings.kubernetes_namespace}-{role}" for role in ("namespaces", "tenant")}
+    [change] = yaml.safe_load(kustomization["patches"][0]["patch"])
+    assert _settings({"env": [change["value"]]}).kubernetes_namespaces == "kept"
+    [policy] = [one for one in found if one["kind"] == "NetworkPolicy"]
+    [peer] = policy["spec"]["ingress"][0]["from"]
+    assert list(peer["namespaceSelector"]["matchLabels"].values()) == [settings.kubernetes_namespace]
+
+
 def test_what_the_settings_name_is_there(manifests: dict[tuple[str, str], dict[str, Any]], pod: dict[str, Any]) -> None:
     for container in (*pod["initContainers"], *pod["containers"]):
         settings = _settings(container)

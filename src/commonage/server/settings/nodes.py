@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from commonage.clouds import Rental, driver_of
 from commonage.domain.resources import NodePool
@@ -199,6 +199,16 @@ def _namespaced_name(value: str) -> str:
     return value
 
 
+_LONGEST_PREFIX = 30  # a namespace has 63 characters, and a tenant's name may become a digest of 32
+
+
+def _namespaces(value: str, info: ValidationInfo) -> str:
+    prefix = info.data.get("kubernetes_namespace", "")
+    if value != "single" and len(prefix) > _LONGEST_PREFIX:
+        raise ValueError(f"kubernetes_namespace has {len(prefix)} characters; here it may have {_LONGEST_PREFIX}")
+    return value
+
+
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
@@ -212,7 +222,7 @@ class KubernetesSettings(BaseModel):
     kubernetes_namespace: str = setting(
         "commonage", "Namespace of the Pods, or the beginning of the tenants' namespaces.", "the name of a namespace"
     )
-    kubernetes_namespaces: Literal["single", "tenant", "kept"] = setting(
+    kubernetes_namespaces: Annotated[Literal["single", "tenant", "kept"], AfterValidator(_namespaces)] = setting(
         "single",
         "All Pods are in one namespace; or those of each tenant are in NAMESPACE-TENANT, which an admin makes (tenant) "
         "or Commonage makes and keeps with its quota and network policies (kept). For that it needs more "

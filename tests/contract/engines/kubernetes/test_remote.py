@@ -22,7 +22,6 @@ from commonage.server.processes.ports import free_port
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_contract import EngineContract
 
-
 pytestmark = pytest.mark.anyio
 
 
