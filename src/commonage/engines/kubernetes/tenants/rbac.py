@@ -172,7 +172,8 @@ def _lines() -> Iterator[str]:
     yield (
         "The control plane uses one ServiceAccount with these rights, `create tokenreviews` if nodes have\n"
         "[agents](../operate/kubernetes-agent.md), and `get nodes/proxy` if kubelets measure usage. It needs some\n"
-        "only where it [keeps the tenants' namespaces](../operate/kubernetes-policies.md#let-commonage-keep-the-namespaces).\n"
+        "only where it keeps [the tenants' namespaces]"
+        "(../operate/kubernetes-policies.md#let-commonage-keep-the-namespaces).\n"
         "The admission policy `own` bounds its changes of namespaces and role bindings to its tenants' namespaces\n"
         "([policies](../operate/kubernetes-policies.md))."
     )
