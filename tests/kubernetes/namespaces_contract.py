@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.tenants import Bounds, Quota, Tenant
 from commonage.engines.kubernetes.client import NAMESPACES, PODS, Client, Resource
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.translate import pod_name
 from commonage.testing.behaviour import Behaviour
 
 PATIENCE_S = 60.0
@@ -151,6 +152,25 @@ class NamespacesContract:
             return found is None or "deletionTimestamp" in found["metadata"]
 
         await site.until(lambda: site.admin.find(NAMESPACES.path(None, site.namespace)), is_going)
+
+    async def test_a_member_of_a_gang_reaches_the_others_while_it_runs(self, site: KeptSite) -> None:
+        plain = site.request(lasts_s=None)
+        request = replace(plain, gang=(plain.attempt_id, f"{plain.attempt_id}-peer"))
+        engine, policy = await site.rig.engine(), pod_name(request.attempt_id)
+        await site.ready(physics(1))
+        await engine.start(request)
+        await site.rig.phase(request.attempt_id, Phase.RUNNING)
+
+        found = await site.find(POLICIES, policy)
+        assert found is not None
+        assert found["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        [members] = found["spec"]["egress"][0]["to"][0]["podSelector"]["matchExpressions"]
+        assert members["values"] == list(request.gang)
+
+        await engine.stop(request.attempt_id, 0.0)
+        await site.rig.phase(request.attempt_id, Phase.ENDED)
+        await engine.forget(request.attempt_id)
+        await site.until(lambda: site.find(POLICIES, policy), lambda left: left is None)
 
     async def test_a_missing_right_is_named_until_it_is_granted(self, site: KeptSite) -> None:
         site.forbid("patch", "namespaces", True)
