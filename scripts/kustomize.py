@@ -5,21 +5,31 @@ rights, and deploy/kustomize/base from the defaults of the chart.
 With --check it writes nothing, and ends with status 1 if a file is out of date; tests/unit/deploy compares the two.
 """
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import yaml
 
-from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rules
+from commonage.engines.kubernetes.tenants.admission import admission_manifests
+from commonage.engines.kubernetes.tenants.rbac import Reach, keeping_roles, rules
+from commonage.engines.settings import KubernetesPolicySettings
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "commonage"
 BASE = ROOT / "deploy" / "kustomize" / "base"
 AGENT = ROOT / "deploy" / "kustomize" / "site-agent"
+TENANTS = ROOT / "deploy" / "kustomize" / "site-agent-tenants"
 NOTE = "# Made from the Helm chart by scripts/kustomize.py; change the chart, not this file.\n"
 NAMESPACE = "commonage"
+# The chart puts its own names in place of these.
+IN_CHART = KubernetesPolicySettings("CHART-PREFIX", "CHART-NAMESPACE", "CHART-ACCOUNT", "CHART-PREFIX")
+AT_SITE = KubernetesPolicySettings(
+    "commonage-site-workloads", "commonage-site", "commonage-site-agent", "commonage-site-workloads"
+)
 # The Secret is not in the base: deploy/kustomize/secret makes it once.
 VALUES = {"existingSecret": "commonage-secrets"}
 
@@ -54,10 +64,18 @@ def base() -> dict[str, str]:
 
 def rules_files() -> dict[Path, str]:
     """The rules of the control plane's roles, for the chart, and the roles of the site agent."""
-    made = {"cluster-rules.yaml": cluster_reads(), "workload-rules.yaml": rules(Reach.TENANTS)}
+    made = {"cluster-rules.yaml": rules(Reach.CLUSTER), "workload-rules.yaml": rules(Reach.TENANTS)}
+    tenants = {"tenant-roles.yaml": keeping_roles(IN_CHART), "tenant-policies.yaml": admission_manifests(IN_CHART)}
     note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
     files = {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
-    return {**files, AGENT / "roles.yaml": agent_roles()}
+    files |= {CHART / "files" / name: note + _all(found) for name, found in tenants.items()}
+    own = [*keeping_roles(AT_SITE), *admission_manifests(AT_SITE)]
+    return {**files, AGENT / "roles.yaml": agent_roles(), TENANTS / "access.yaml": note + _all(own)}
+
+
+def _all(manifests: Sequence[dict[str, Any]]) -> str:
+    plain = json.loads(json.dumps(manifests))  # without references of YAML
+    return yaml.safe_dump_all(plain, sort_keys=False, width=1000)
 
 
 def agent_roles() -> str:
@@ -65,7 +83,10 @@ def agent_roles() -> str:
     name, agent, pods = "commonage-site-agent", "commonage-site", "commonage-site-workloads"
     subject = {"kind": "ServiceAccount", "name": name, "namespace": agent}
     made = []
-    for prefix, where, found in (("Cluster", {}, cluster_reads()), ("", {"namespace": pods}, rules(Reach.TENANTS))):
+    for prefix, where, found in (
+        ("Cluster", {}, rules(Reach.CLUSTER)),
+        ("", {"namespace": pods}, rules(Reach.TENANTS)),
+    ):
         head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, **where}}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": f"{prefix}Role", "name": name}
         made.append({**head, "kind": f"{prefix}Role", "rules": found})

@@ -86,13 +86,13 @@ def made(settings: KubernetesPolicySettings, folder: Path) -> Iterator[Site]:
         admin.run("delete", "--ignore-not-found", *options)
 
 
-async def turns(site: Site, tenants: Sequence[Tenant], offboarded: Sequence[str] = ()) -> list[TenantsReport]:
+async def turns(site: Site, tenants: Sequence[Tenant]) -> list[TenantsReport]:
     """Two turns of the loop, through the engine's client with the control plane's token."""
     client = Client(Path(site.platform.config))
     client.open()
     try:
         reconciler = TenantReconciler(ClientApplier(client), site.settings)
-        return [await reconciler.turn(tenants, offboarded) for _ in range(2)]
+        return [await reconciler.turn(tenants) for _ in range(2)]
     finally:
         await client.close()
 
@@ -400,10 +400,14 @@ def test_removes_what_is_ours_and_unwanted_and_nothing_else(site: Site) -> None:
     assert asyncio.run(site.admin.get(foreign)) is not None
 
 
-def test_a_namespace_is_deleted_by_offboarding_alone(site: Site) -> None:
+def test_the_namespace_of_a_tenant_that_is_gone_is_deleted_once_it_is_empty(site: Site) -> None:
     gone = Tenant("leaving")
     name = namespace_of(gone.name, site.settings)
     until(lambda: not asyncio.run(turns(site, [BOUNDED, ROOTS, gone]))[0].failed)
+    site.admin.must("create", "-f", "-", manifest=site.pod(gone))
 
-    assert asyncio.run(turns(site, [BOUNDED, ROOTS]))[0].removed == []
-    assert asyncio.run(turns(site, [BOUNDED, ROOTS], ["leaving"]))[0].removed == [f"Namespace {name}"]
+    report = asyncio.run(turns(site, [BOUNDED, ROOTS]))[0]
+    assert (report.removed, report.left) == ([], [name])
+
+    site.admin.must("delete", "pod", "one", "-n", name, "--grace-period=0", "--force")
+    assert asyncio.run(turns(site, [BOUNDED, ROOTS]))[0].removed == [f"Namespace {name}"]

@@ -25,6 +25,7 @@ from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.services import Services
 from commonage.control.loops.session_restarts import SessionRestarts
+from commonage.control.loops.tenants import TenantsAtSites
 from commonage.control.loops.timers import Timers
 from commonage.control.materials import Materials
 from commonage.control.nodes.devices import AllDevices, DeviceWarnings
@@ -178,9 +179,10 @@ class Control:
             SessionApps(adapters.apps, live_state, engines, clock),
             UserFiles(adapters.files, self.volumes, self.homes, settings),
         )
-        self.gangs, self.services = (
+        self.gangs, self.services, self.tenants_at_sites = (
             Gangs(store, live_state, writer, clock),
             Services(live_state, writer, adapters.services, clock),
+            TenantsAtSites(engines, live_state, settings, clock),
         )
         start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings)
         self._start_requests = start_requests
@@ -215,7 +217,7 @@ class Control:
             self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.idle, self.schedule, self.sampling, self.reservations, self.prepulls, self.quota_notices,
             self.retention, self.cron_jobs, self.cron_sites, self.reconcile.watches,
-            self.node_pools, self.services, *([self.homes] if adapters.homes else []),
+            self.node_pools, self.services, self.tenants_at_sites, *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._add_administration(adapters)
         self._follow()
@@ -291,7 +293,11 @@ class Control:
 
     def _shortfall(self, spec: Spec) -> Reason | None:
         """Why work that waits may not start, whatever is free."""
-        return self.names.shortfall(spec) or self.catalogue.shortfall(spec.environment)
+        return (
+            self.names.shortfall(spec)
+            or self.catalogue.shortfall(spec.environment)
+            or self.tenants_at_sites.shortfall(spec)
+        )
 
     def _declare(self, platform: Platform) -> None:
         """Put changed resources in force."""
@@ -301,18 +307,20 @@ class Control:
         self.reservations.refresh()
         self.materials.refresh()
         self._class_loop.declared()
+        self.tenants_at_sites.declared()
 
     def _follow(self) -> None:
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed, self.cron_jobs.ended, self.services.changed,
-            self.builds.changed, self._seats.changed,
+            self.builds.changed, self._seats.changed, self.tenants_at_sites.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
         self.usage_reports.measured.follow(self._seats.measured)
         self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.conditions_changed)
+        self.tenants_at_sites.changes.follow(self.timers.conditions_changed)
 
     async def _measured(self, round_: MeasurementRound) -> None:
         lost: CommonageError | None = None

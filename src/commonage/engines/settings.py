@@ -155,11 +155,23 @@ class KubernetesStorageSettings:
 
 
 @dataclass(frozen=True)
+class KeptNamespaceSettings:
+    """What the namespaces that Commonage keeps allow; each field is as in `KubernetesPolicySettings`."""
+
+    security_level: Literal["restricted", "baseline", "privileged"] = "restricted"
+    internet: bool = True
+    open_networks: tuple[str, ...] = ()
+    node_networks: tuple[str, ...] = ()
+    gpu_resources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class KubernetesSettings(EngineSettings):
     """Settings of one Kubernetes engine.
 
     `kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config; `context`: of the kubeconfig.
-    `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT). `homes`: `empty` (gone
+    `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT), which an admin makes
+    (`tenant`) or Commonage makes and keeps (`kept`, with `policies`). `homes`: `empty` (gone
     with the Pod), `host-path`, folders in `homes_path`, which every node sees, `claim`, a claim for each user in the
     namespace, or `shared-claim`, folders in one claim of the namespace. `agents`: NAMESPACE/NAME of the ServiceAccount
     and the ConfigMap of the node agents; empty: there are none. `user`: the number of the user that
@@ -175,7 +187,7 @@ class KubernetesSettings(EngineSettings):
     kubeconfig: Path | None = None
     context: str = ""
     namespace: str = "commonage"
-    namespaces: Literal["single", "tenant"] = "single"
+    namespaces: Literal["single", "tenant", "kept"] = "single"
     homes: Literal["empty", "host-path", "claim", "shared-claim"] = "empty"
     homes_path: str = ""
     user: int = 1000
@@ -195,6 +207,7 @@ class KubernetesSettings(EngineSettings):
     placeholder_class: str = ""
     agents: str = ""
     storage: KubernetesStorageSettings = KubernetesStorageSettings()
+    policies: KeptNamespaceSettings = KeptNamespaceSettings()
 
 
 @dataclass(frozen=True)
@@ -223,13 +236,15 @@ class SwarmSettings(ContainerSettings):
 class KubernetesPolicySettings:
     """Settings of the namespaces and policies of a Kubernetes site.
 
-    `namespace`, `service_account`: of the control plane. `prefix`: of the tenants' namespaces, `PREFIX-TENANT`;
-    `single`: all tenants share the namespace of this name, then without quotas of the cluster. `root_tenants`: those
-    whose pods may run as root, in a user namespace. `registries`: prefixes of the images that may run; empty: any.
-    `host_folders`: folders of the nodes that pods may mount. `seccomp`: a profile on the nodes; empty: the runtime's.
-    `internet`: pods reach addresses outside `closed_networks`. `node_networks`: the nodes' addresses, never reached.
-    `open_networks`: networks within `closed_networks` that pods reach, for example a license server. `platform_ports`:
-    ports of proxy and workload gateway. `gpu_resources`: extended resources of which each means a whole GPU.
+    `namespace`, `service_account`: of the control plane; empty if it has none, as outside the cluster, where it may
+    have an `address`. `prefix`: of the tenants' namespaces, `PREFIX-TENANT`; `single`: all tenants share the namespace
+    of this name, then without quotas of the cluster. `root_tenants`: those whose pods may run as root, in a user
+    namespace. `security_level`: that Pod Security enforces; empty: the strictest that `root_tenants` and
+    `host_folders` allow. `registries`: prefixes of the images that may run; empty: any. `host_folders`: folders of the
+    nodes that pods may mount. `seccomp`: a profile on the nodes; empty: the runtime's. `internet`: pods reach addresses
+    outside `closed_networks`. `node_networks`: the nodes' addresses, never reached. `open_networks`: networks within
+    `closed_networks` that pods reach, for example a license server. `platform_ports`: ports of proxy and workload
+    gateway. `gpu_resources`: extended resources of which each means a whole GPU.
     """
 
     installation: str
@@ -237,6 +252,8 @@ class KubernetesPolicySettings:
     service_account: str = "commonage"
     prefix: str = "commonage"
     single: str = ""
+    address: str = ""
+    security_level: str = ""
     root_tenants: tuple[str, ...] = ()
     registries: tuple[str, ...] = ()
     host_folders: tuple[str, ...] = ()

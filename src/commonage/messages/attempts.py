@@ -21,6 +21,17 @@ def _pulling(reason: r.PullingImage, _say: Say) -> str:
     return f"Pulling image {image}{f': {reason.step}' if reason.step else ''}."
 
 
+def _namespace(reason: r.WaitingForNamespace, _say: Say) -> str:
+    if reason.missing:
+        return (
+            f"Waiting for the namespace {reason.namespace}, which Kubernetes does not let Commonage keep: it lacks the "
+            f"right `{reason.missing}`. An admin must grant it (docs: operate/kubernetes-policies)."
+        )
+    if reason.error:
+        return f"Waiting for the namespace {reason.namespace}: {_stopped(reason.error)}"
+    return f"Waiting for the namespace {reason.namespace} and its policies."
+
+
 def _over_share(reason: r.OverGpuShare, _say: Say) -> str:
     used = f"{format_memory(reason.used_mib)} of GPU memory on GPU {reason.gpu}"
     if not reason.share_mib:
@@ -98,6 +109,7 @@ TEXTS: Texts = {
     r.WaitingForCluster: lambda reason, _: (
         f"Waiting for Kubernetes: {_stopped(reason.error)}" if reason.error else "Waiting for Kubernetes."
     ),
+    r.WaitingForNamespace: _namespace,
     r.PreparingInCluster: "Preparing image, volumes and network on {node}.",
     r.AssignedToNode: "Assigned to {node}.",
     r.PreparingOnNode: "Preparing image and network on {node}.",

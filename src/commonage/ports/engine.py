@@ -5,13 +5,15 @@ An implementation must pass `commonage.testing.engine_contract`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, ProcessOwner, StartRequest, Status
+from commonage.domain.tenants import Tenant
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -91,6 +93,13 @@ class Engine(Protocol):
 
         Returns when it is ready; raises EngineFailure if it cannot be prepared. `on_progress` receives the progress.
         """
+
+    async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
+        """Keep what the site has for each tenant, such as a namespace. `tenants` are all that may use the site.
+
+        Returns the tenants whose work cannot start there yet, and why. Most sites have nothing to keep.
+        """
+        return {}
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """Status of each environment that it was ever asked for."""

@@ -16,6 +16,7 @@ from commonage.engines.kubernetes.placement.tolerations import read_toleration
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import (
     DockerSettings,
+    KeptNamespaceSettings,
     KubernetesSettings,
     KubernetesStorageSettings,
     ProcessSettings,
@@ -149,6 +150,13 @@ def kubernetes_settings(
             volume_class=settings.kubernetes_volume_class,
             access=settings.kubernetes_access_mode,
             folders=tuple(_folder_claim(one) for one in settings.kubernetes_folder_claims),
+        ),
+        policies=KeptNamespaceSettings(
+            security_level=settings.kubernetes_pod_security,
+            internet=settings.kubernetes_internet,
+            open_networks=settings.kubernetes_open_networks,
+            node_networks=settings.kubernetes_node_networks,
+            gpu_resources=settings.kubernetes_gpu_quota,
         ),
     )
 

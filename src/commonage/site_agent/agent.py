@@ -41,6 +41,7 @@ from commonage.link.sites.messages.engine import (
     Stop,
 )
 from commonage.link.sites.messages.hello import CRON_PROTOCOL
+from commonage.link.sites.messages.tenants import KEEP_TENANTS
 from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
@@ -61,6 +62,7 @@ from commonage.site_agent.samples import KeptSamples
 from commonage.site_agent.statuses import StatusTracker
 from commonage.site_agent.storage import SiteFolders
 from commonage.site_agent.streams import EngineStreams
+from commonage.site_agent.tenants import KeptTenants
 
 _log = logging.getLogger(__name__)
 _MAX_STREAMS = 1024
@@ -122,10 +124,14 @@ class SiteAgent:
         self._streams = EngineStreams(engine, self._statuses)
         self._connection: SiteConnection | None = None
         self._report = SiteReport(
-            Capabilities("remote"), lets_join=self._joins is not None, measures_storage=self._folders is not None
+            Capabilities("remote"),
+            lets_join=self._joins is not None,
+            measures_storage=self._folders is not None,
+            keeps_tenants=True,
         )
         self._reporting = asyncio.Lock()
         self._gateway, self._network = gateway, KeptNetwork(folder)
+        self._tenants = KeptTenants(engine, folder, clock)
 
     async def open(self) -> None:
         """Open the engine, and start what was accepted and not started yet. Raises EngineFailure, Unavailable."""
@@ -145,8 +151,11 @@ class SiteAgent:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as loops:
-            for loop in (self._watch(), self._keep_reporting(), self._keep_sampling(), self._cron_jobs.run()):
-                loops.create_task(loop)
+            loops.create_task(self._watch())
+            loops.create_task(self._keep_reporting())
+            loops.create_task(self._keep_sampling())
+            loops.create_task(self._cron_jobs.run())
+            loops.create_task(self._tenants.run())
 
     # --- the link -------------------------------------------------------------------------------------------------
 
@@ -163,6 +172,7 @@ class SiteAgent:
                 KEEP_CRON_JOB: self._cron_jobs.keep,
                 KEEP_ONLY_CRON_JOBS: self._cron_jobs.keep_only,
                 CLAIM_RUN: self._cron_jobs.claim,
+                KEEP_TENANTS: self._tenants.keep,
                 **({} if self._joins is None else self._joins.handlers()),
                 **({} if self._folders is None else self._folders.handlers()),
             },

@@ -470,7 +470,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 LOOPS = {
     "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
     "retention", "classes", "quota-notices", "offboardings", "cron_jobs", "cron_sites", "sample", "schedule", "timers",
-    "watch", "node_pools", "idle", "services", "environment_builds",
+    "watch", "node_pools", "idle", "services", "environment_builds", "tenants",
 }  # fmt: skip
 
 

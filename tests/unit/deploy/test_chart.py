@@ -18,6 +18,7 @@ from commonage.agent import run_in_pod
 from commonage.agent.kubernetes.agent import LINKED
 from commonage.engines.kubernetes.agents import AUDIENCE
 from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
+from commonage.engines.kubernetes.tenants.rbac import GRANTS, Reach
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
 from commonage.server.secrets import read_given_secrets
@@ -44,6 +45,7 @@ SETS: dict[str, dict[str, Any]] = {
     },
     "agents-of-gpus": {"agent": {"hostPID": True, "runtimeClassName": "nvidia", "priorityClassName": "high"}},
     "without-agents": {"agent": {"enabled": False}},
+    "tenants": {"workloads": {"tenantNamespaces": True}},
     "hub": {
         "hub": {
             "config": {"Authenticator": {"admin_users": ["ada"]}},
@@ -192,6 +194,34 @@ def test_the_control_plane_has_the_rights_that_the_engine_needs(kustomize: Modul
     # It changes nothing outside the namespace of its Pods.
     assert {verb for rule in roles["ClusterRole"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not may(*MEASURING[:3], "ClusterRole")
+
+
+def test_the_control_plane_may_change_namespaces_only_where_it_keeps_them(kustomize: ModuleType) -> None:
+    assert "tenants.yaml" not in {name for name, found in kustomize.rendered({}).items() if found}
+    rendered = kustomize.rendered({"workloads": {"tenantNamespaces": True, "namespace": "work"}}, "ai")
+    by_name = {(one["kind"], one["metadata"]["name"]): one for one in rendered["tenants.yaml"]}
+
+    own = [one for one in GRANTS if one.keeping and one.reach is Reach.CLUSTER]
+    role = by_name["ClusterRole", "work-namespaces"]
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
+        ([one.resource], one.verbs.split()) for one in own
+    ]
+    assert role["rules"][-1]["resourceNames"] == ["work-tenant"]
+    assert ("ClusterRole", "work-tenant") in by_name
+    account = {"kind": "ServiceAccount", "name": "commonage-control", "namespace": "ai"}
+    assert by_name["ClusterRoleBinding", "work-namespaces"]["subjects"] == [account]
+    policy = by_name["ValidatingAdmissionPolicy", "work-own"]["spec"]
+    assert "system:serviceaccount:ai:commonage-control" in policy["matchConditions"][0]["expression"]
+    assert "CHART" not in yaml.safe_dump(rendered["tenants.yaml"])
+    [settings] = [one["data"]["commonage.toml"] for one in rendered["settings.yaml"] if one["kind"] == "ConfigMap"]
+    assert tomllib.loads(settings)["kubernetes_namespaces"] == "kept"
+
+
+def test_without_rbac_the_chart_has_the_policies_alone(kustomize: ModuleType) -> None:
+    values = {"workloads": {"tenantNamespaces": True}, "rbac": {"create": False}}
+    kinds = {one["kind"] for one in kustomize.rendered(values)["tenants.yaml"]}
+
+    assert kinds == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
 def test_agents_have_the_least_privileges_that_work(kustomize: ModuleType) -> None:

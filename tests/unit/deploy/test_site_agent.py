@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from commonage.engines.kubernetes.tenants.rbac import Reach, cluster_reads, rules
+from commonage.engines.kubernetes.tenants.rbac import Reach, rules
 from commonage.server.settings.settings import Settings
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kustomize" / "site-agent"
@@ -38,10 +38,30 @@ def test_the_agent_has_the_rights_of_the_table_in_its_namespace_of_pods_alone(
     [settings] = [_settings(one) for one in pod["containers"]]
     role = manifests["Role", "commonage-site-agent"]
     assert (role["rules"], role["metadata"]["namespace"]) == (rules(Reach.TENANTS), settings.kubernetes_namespace)
-    assert manifests["ClusterRole", "commonage-site-agent"]["rules"] == cluster_reads()
+    assert manifests["ClusterRole", "commonage-site-agent"]["rules"] == rules(Reach.CLUSTER)
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         [subject] = manifests[kind, "commonage-site-agent"]["subjects"]
         assert manifests["ServiceAccount", subject["name"]]["metadata"]["namespace"] == subject["namespace"]
+
+
+def test_the_agent_may_keep_namespaces_where_the_admin_says_so(pod: dict[str, Any]) -> None:
+    folder = FOLDER.parent / "site-agent-tenants"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    found = [one for name in ("access.yaml", "network.yaml") for one in yaml.safe_load_all((folder / name).read_text())]
+    for one in found:
+        kubernetes_validate.validate(one, "1.34", strict=True)
+
+    [settings] = [_settings(one) for one in pod["containers"]]
+    [binding] = [one for one in found if one["kind"] == "ClusterRoleBinding"]
+    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "commonage-site"}
+    assert binding["subjects"] == [account]
+    names = {one["metadata"]["name"] for one in found if one["kind"] == "ClusterRole"}
+    assert names == {f"{settings.kubernetes_namespace}-{role}" for role in ("namespaces", "tenant")}
+    [change] = yaml.safe_load(kustomization["patches"][0]["patch"])
+    assert _settings({"env": [change["value"]]}).kubernetes_namespaces == "kept"
+    [policy] = [one for one in found if one["kind"] == "NetworkPolicy"]
+    [peer] = policy["spec"]["ingress"][0]["from"]
+    assert list(peer["namespaceSelector"]["matchLabels"].values()) == [settings.kubernetes_namespace]
 
 
 def test_what_the_settings_name_is_there(manifests: dict[tuple[str, str], dict[str, Any]], pod: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from commonage.agent.config import AgentConfig
 from commonage.server.bootstrap import sharing_of
-from commonage.server.configure import gpus_here
+from commonage.server.configure import gpus_here, kubernetes_settings
 from commonage.server.joining import join_config
 from commonage.server.platform import LocalSupport, builtin_of, declared_platform
 from commonage.server.settings.settings import Settings
@@ -68,3 +68,18 @@ def test_nodes_that_join_use_the_same_interposer() -> None:
 def test_an_interposer_needs_an_absolute_path() -> None:
     with pytest.raises(ValidationError, match="is not an absolute path"):
         settings(gpu_preload="libvgpu.so")
+
+
+def test_namespaces_are_kept_as_the_settings_say() -> None:
+    kept = kubernetes_settings(settings(kubernetes_namespaces="kept", kubernetes_open_networks="10.2.3.4"))
+
+    assert (kept.namespaces, kept.policies.security_level) == ("kept", "restricted")
+    assert kept.policies.open_networks == ("10.2.3.4/32",)
+    assert kubernetes_settings(settings()).namespaces == "single"
+
+
+@pytest.mark.parametrize("mode", ["tenant", "kept"])
+def test_a_prefix_leaves_room_for_the_names_of_tenants(mode: str) -> None:
+    settings(kubernetes_namespace="a" * 30, kubernetes_namespaces=mode)
+    with pytest.raises(ValidationError, match="kubernetes_namespace has 31 characters"):
+        settings(kubernetes_namespace="a" * 31, kubernetes_namespaces=mode)

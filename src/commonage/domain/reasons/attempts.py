@@ -101,6 +101,17 @@ class WaitingForCluster(Reason):
     error: str = ""
 
 
+class WaitingForNamespace(Reason):
+    """The tenant's namespace in the cluster, with its policies, is not ready.
+
+    `missing` is the right that Commonage lacks, as verb and resource; `error` is what Kubernetes says.
+    """
+
+    namespace: str
+    missing: str = ""
+    error: str = ""
+
+
 class PreparingInCluster(Reason):
     """The node prepares image, volumes and network of the Pod."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from commonage.engines.kubernetes.client import NAMESPACES, NODES, Client
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import not_answering_since
+from commonage.engines.kubernetes.tenants.rbac import GRANTS, Reach
 from commonage.engines.settings import KubernetesSettings
 
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -44,6 +45,17 @@ ADMITTING = ("create", "authentication.k8s.io", "tokenreviews", False)
 """Without it no agent of a node can join."""
 
 
+def rights_of(settings: KubernetesSettings) -> list[tuple[str, str, str, bool]]:
+    """Those that it needs with these settings. It gives itself those in the namespaces that it keeps."""
+    claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
+    rights = [*RIGHTS, *claims, ADMITTING if settings.agents else MEASURING]
+    if settings.namespaces != "kept":
+        return rights
+    keeping = [one for one in GRANTS if one.keeping and one.reach is Reach.CLUSTER]
+    own = [(verb, one.group, one.resource, False) for one in keeping for verb in one.verbs.split()]
+    return [*(one for one in rights if not one[3]), *own]
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
     said: str
@@ -56,11 +68,9 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
     client.open()
     try:
         version = await client.version()
-        claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
-        measuring = ADMITTING if settings.agents else MEASURING
         advice = [
             f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
-            for verb, group, resource, is_local in (*RIGHTS, *claims, measuring)
+            for verb, group, resource, is_local in rights_of(settings)
             if not await _may(client, settings, verb, group, resource, is_local)
         ]
         namespace = None
@@ -112,6 +122,8 @@ async def _may(
 ) -> bool:
     plain, _, subresource = resource.partition("/")
     asked: Manifest = {"verb": verb, "group": group, "resource": plain, "subresource": subresource}
+    if verb == "bind":
+        asked["name"] = f"{settings.namespace}-tenant"
     if is_local and settings.namespaces == "single":
         asked["namespace"] = settings.namespace
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
 from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
 from commonage.domain.resources import NodePool
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
+from commonage.domain.tenants import Tenant
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.networks import Relays
 from commonage.engines.containers.engine import installation_of
@@ -73,6 +74,7 @@ from commonage.engines.kubernetes.statuses import (
     waits_for_files,
     why_lost,
 )
+from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
     FILES,
@@ -139,6 +141,8 @@ class KubernetesEngine(RunsEngine[Run]):
         self.agents: PodAgents | None = None
         if agents is not None:
             self.agents = PodAgents(self._client, agents, self._settings.agents, authority, self._attempts)
+        keeps = self._settings.namespaces == "kept"
+        self._tenants = TenantKeeper(self._client, self._settings) if keeps else None
         self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
         self._backoffs = NodeBackoffs()
@@ -186,7 +190,9 @@ class KubernetesEngine(RunsEngine[Run]):
         self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
         shared = shared_variables(os.environ)
         self._gpus = SiteGpus(self._client, label_value(self._installation), self._gpu_modes)
-        self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread, self._gpus)
+        self._launcher = Launcher(
+            self._client, self._installation, settings, shared, self._in_thread, self._gpus, self._tenants
+        )
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations, self._gpus.devices_of)
@@ -632,7 +638,7 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def _remove(self, run: Run) -> None:
         self._copies.pop(run.id, None)
-        await self._client.delete(self._launcher.path(run.request), grace_s=1, uid=run.uid or None)
+        await self._launcher.delete(run, 1)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         return await self._execs.begin(self._container(run.request), run.id, command, terminal)
@@ -702,6 +708,9 @@ class KubernetesEngine(RunsEngine[Run]):
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """None: the processes of Pods run on other nodes."""
         return []
+
+    async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
+        return {} if self._tenants is None else await self._tenants.keep(tenants)
 
     # --- the port: environments --------------------------------------------------------------------------------------
 

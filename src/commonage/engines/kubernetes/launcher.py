@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +27,9 @@ from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.storage.claims import is_smaller, updated_claim
+from commonage.engines.kubernetes.tenants.applier import NETWORK_POLICIES
+from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
+from commonage.engines.kubernetes.tenants.network import gang_policy
 from commonage.engines.kubernetes.translate import (
     INSTALLATION,
     PodContext,
@@ -82,6 +85,7 @@ class Launcher:
     shared: Mapping[str, str]
     in_thread: InThread
     gpus: SiteGpus
+    tenants: TenantKeeper | None = None
     _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
     _claims: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -106,6 +110,10 @@ class Launcher:
 
     async def launch(self, run: Run) -> Manifest:
         """Create its Pod, or continue with the existing one; return it without its gate."""
+        with nullcontext() if self.tenants is None else self.tenants.starting(run.request.tenant):
+            return await self._launch(run)
+
+    async def _launch(self, run: Run) -> Manifest:
         request, context = run.request, self.context(run.request)
         program = self.program(request)
         pod = await self.client.find(self.path(request))
@@ -129,6 +137,15 @@ class Launcher:
         await self.gpus.make_extras(pod, request.allocation.shares)
         if request.gang:
             await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
+            if self.tenants is not None:  # in its namespaces, Pods do not reach each other
+                policy = gang_policy(
+                    pod_name(request.attempt_id),
+                    context.namespace,
+                    request.attempt_id,
+                    request.gang,
+                    self.installation,
+                )
+                await self.client.apply(NETWORK_POLICIES, owned(policy, pod))
         return await self.client.merge(self.path(request), without_gate(pod))
 
     async def _queue_of(self, namespace: str) -> str:
@@ -150,7 +167,7 @@ class Launcher:
         try:
             return await self.client.apply(resource, manifest)
         except Refused as error:
-            if error.http_status == 404:  # the namespace
+            if error.http_status == 404 and self.tenants is None:  # the namespace
                 namespace = manifest["metadata"]["namespace"]
                 raise EngineFailure(
                     f"the cluster has no namespace {namespace}: create it, or set kubernetes_namespace",
@@ -201,7 +218,12 @@ class Launcher:
 
     async def delete(self, run: Run, grace_s: int) -> bool:
         """Ask the cluster to end it within this time. The uid is a precondition, so that no other Pod is deleted."""
-        return await self.client.delete(self.path(run.request), grace_s=grace_s, uid=run.uid or None)
+        try:
+            return await self.client.delete(self.path(run.request), grace_s=grace_s, uid=run.uid or None)
+        except Refused as error:
+            if self.tenants is None or run.uid or error.http_status != 403:
+                raise
+            return False  # without rights in its namespace, no Pod of it was started
 
     async def delete_unbound(self, run: Run, pod: Manifest) -> bool:
         """Delete it unless the cluster has changed it since `pod` was read, for example bound it."""

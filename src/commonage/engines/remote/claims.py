@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from commonage.domain.codec import Unreadable, to_json
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Capabilities, Status
 from commonage.link.sites.messages.engine import SiteReport
 from commonage.link.sites.messages.storage import HomeSize
@@ -63,6 +64,13 @@ def checked_run(run: SiteRun) -> SiteRun:
     if len(written) > _MAX_STATUS_BYTES:
         raise Unreadable(f"a run of cron job {run.cron_job[:40]!r} has {len(written)} bytes")
     return run
+
+
+def checked_waiting(waiting: Sequence[tuple[str, Reason]], tenants: Collection[str]) -> dict[str, Reason]:
+    """Of these tenants alone. Raises Unreadable."""
+    if len(_storable(tuple(waiting), _MAX_STATUS_NUMBER)) > _MAX_STATUS_BYTES * max(1, len(tenants)):
+        raise Unreadable("it says too much about its tenants")
+    return {tenant: why for tenant, why in waiting if tenant in tenants}
 
 
 def checked_homes(homes: Sequence[HomeSize]) -> tuple[HomeSize, ...]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,9 +19,11 @@ from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
-from commonage.engines.remote.claims import checked_report
+from commonage.domain.tenants import Tenant
+from commonage.engines.remote.claims import checked_report, checked_waiting
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
 from commonage.engines.remote.cron_jobs import RemoteCronSite
@@ -59,6 +61,7 @@ from commonage.link.sites.messages.engine import (
     WantedImage,
 )
 from commonage.link.sites.messages.join import NODE_LEFT, NodeName
+from commonage.link.sites.messages.tenants import KEEP_TENANTS, SiteTenant, SiteTenants
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.link.sites.transport.packets import connect
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -425,6 +428,15 @@ class RemoteEngine(Engine):
             await self._required().request(PREPARE, Prepare(environment, node), on_progress)
         finally:
             self._preparing -= Counter([image])
+
+    async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
+        """Raises EngineFailure without a link; then the site goes on with the last tenants."""
+        connection = self._required()
+        if self._report is None or not self._report.keeps_tenants:
+            return {}
+        wanted = SiteTenants(tuple(SiteTenant(one.name, one.quota) for one in tenants))
+        answer = await connection.request(KEEP_TENANTS, wanted)
+        return checked_waiting(answer.tenants, {one.name for one in tenants})
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         if self._report is None:

@@ -80,6 +80,10 @@ def _mounts(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(ipaddress.ip_network(one)) for one in value)
+
+
 def _private_range(value: str) -> str:
     network = ipaddress.ip_network(value)
     if network.version != 4 or network.prefixlen > _MIN_PREFIX or not network.is_private:
@@ -114,6 +118,12 @@ RetentionSeconds = Annotated[
 ]
 Days = Annotated[int, Field(ge=0, le=36_500), Takes("a number of days")]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_list), Takes("names, separated by commas")]
+Networks = Annotated[
+    tuple[str, ...],
+    BeforeValidator(split_list),
+    AfterValidator(_networks),
+    Takes("addresses or networks like 10.0.0.0/8, separated by commas"),
+]
 Mounts = Annotated[
     tuple[str, ...],
     BeforeValidator(split_list),

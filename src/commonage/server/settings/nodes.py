@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from commonage.clouds import Rental, driver_of
 from commonage.domain.resources import NodePool
@@ -29,6 +29,7 @@ from commonage.server.settings.fields import (
     IpAddress,
     Mounts,
     Names,
+    Networks,
     OptionalPath,
     OptionalText,
     Port,
@@ -198,6 +199,16 @@ def _namespaced_name(value: str) -> str:
     return value
 
 
+_LONGEST_PREFIX = 30  # a namespace has 63 characters, and a tenant's name may become a digest of 32
+
+
+def _namespaces(value: str, info: ValidationInfo) -> str:
+    prefix = info.data.get("kubernetes_namespace", "")
+    if value != "single" and len(prefix) > _LONGEST_PREFIX:
+        raise ValueError(f"kubernetes_namespace has {len(prefix)} characters; here it may have {_LONGEST_PREFIX}")
+    return value
+
+
 class KubernetesSettings(BaseModel):
     kubernetes_kubeconfig: OptionalPath = setting(
         None,
@@ -211,8 +222,30 @@ class KubernetesSettings(BaseModel):
     kubernetes_namespace: str = setting(
         "commonage", "Namespace of the Pods, or the beginning of the tenants' namespaces.", "the name of a namespace"
     )
-    kubernetes_namespaces: Literal["single", "tenant"] = setting(
-        "single", "Whether all Pods are in one namespace, or those of each tenant in NAMESPACE-TENANT."
+    kubernetes_namespaces: Annotated[Literal["single", "tenant", "kept"], AfterValidator(_namespaces)] = setting(
+        "single",
+        "All Pods are in one namespace; or those of each tenant are in NAMESPACE-TENANT, which an admin makes (tenant) "
+        "or Commonage makes and keeps with its quota and network policies (kept). For that it needs more "
+        f"rights in the cluster ({docs_page('operate/kubernetes-policies')}).",
+    )
+    kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = setting(
+        "restricted",
+        "Pod Security level of namespaces that are kept. `kubernetes_user = 0` needs baseline; homes and mounts in "
+        "folders of the nodes need privileged, where only the admission policies guard the nodes.",
+    )
+    kubernetes_internet: bool = setting(
+        True, "Whether Pods in namespaces that are kept reach addresses outside private networks."
+    )
+    kubernetes_open_networks: Networks = setting(
+        (), "Private networks that Pods in namespaces that are kept reach, for example a license server."
+    )
+    kubernetes_node_networks: Networks = setting(
+        (), "Public addresses of the nodes, which Pods in namespaces that are kept never reach."
+    )
+    kubernetes_gpu_quota: Names = setting(
+        (),
+        "Extended resources of which each is a whole GPU, such as nvidia.com/gpu: the ResourceQuota of a namespace "
+        "that is kept bounds these, too.",
     )
     kubernetes_homes: Literal["empty", "host-path", "claim", "shared-claim"] = setting(
         "empty",

@@ -17,13 +17,13 @@ from commonage.resources.fields import (
 from commonage.server.settings.fields import (
     IpAddress,
     Names,
+    Networks,
     OptionalPath,
     OptionalText,
     PortOrFree,
     RetentionSeconds,
     no_empty,
     setting,
-    split_list,
 )
 from commonage.wire.hub import docs_page
 
@@ -59,10 +59,6 @@ def _url(value: str | None) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ValueError("not an address without a path")
     return value.rstrip("/")
-
-
-def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(ipaddress.ip_network(one)) for one in value)
 
 
 Url = Annotated[str | None, BeforeValidator(no_empty), AfterValidator(_url)]
@@ -133,12 +129,7 @@ class ServerSettings(BaseModel):
         "Where the hub reaches the proxy's own API. Only with `children = remote`.",
         "an address like http://commonage-proxy-api:8083",
     )
-    trusted_proxies: Annotated[
-        tuple[str, ...],
-        BeforeValidator(split_list),
-        AfterValidator(_networks),
-        Takes("addresses or networks like 10.0.0.0/8, separated by commas"),
-    ] = setting(
+    trusted_proxies: Networks = setting(
         (),
         "Addresses of proxies whose forwarding headers are believed, besides those of this machine. They name the "
         "client to which limits apply. With `children = remote`: networks of the pods of proxy and ingress controller.",

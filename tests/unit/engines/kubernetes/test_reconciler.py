@@ -7,6 +7,8 @@ import copy
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
+
 from commonage.domain.errors import EngineFailure
 from commonage.domain.tenants import Bounds, Quota, Tenant
 from commonage.engines.kubernetes.manifest import Manifest
@@ -40,7 +42,7 @@ class Objects:
         return self.objects.get(key_of(manifest))
 
     async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
-        wanted = dict(part.split("=") for part in selector.split(","))
+        wanted = dict(part.split("=") for part in selector.split(",") if part)
         return [
             one
             for key, one in self.objects.items()
@@ -48,8 +50,8 @@ class Objects:
         ]
 
 
-def turn(reconciler: TenantReconciler, *tenants: Tenant, offboarded: Sequence[str] = ()) -> TenantsReport:
-    return asyncio.run(reconciler.turn(tenants, offboarded))
+def turn(reconciler: TenantReconciler, *tenants: Tenant) -> TenantsReport:
+    return asyncio.run(reconciler.turn(tenants))
 
 
 def test_applies_once_and_again_only_after_a_change() -> None:
@@ -87,16 +89,42 @@ def test_leaves_what_is_not_ours() -> None:
     assert objects.objects == before
 
 
-def test_a_tenant_that_is_missing_keeps_its_namespace_until_it_is_offboarded() -> None:
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+def test_the_namespace_of_a_tenant_that_is_gone_stays_until_it_is_empty(kind: str) -> None:
     objects = Objects()
     reconciler = TenantReconciler(objects, SETTINGS)
     turn(reconciler, BOUNDED)
+    objects.objects[kind, "commonage-physics", "left"] = {"metadata": {"name": "left"}}
     before = dict(objects.objects)
 
-    turn(reconciler)
+    report = turn(reconciler)
+    assert (report.removed, report.left) == ([], ["commonage-physics"])
     assert objects.objects == before
 
-    assert turn(reconciler, offboarded=["physics"]).removed == ["Namespace commonage-physics"]
+    del objects.objects[kind, "commonage-physics", "left"]
+    assert turn(reconciler).removed == ["Namespace commonage-physics"]
+
+
+def test_a_namespace_that_an_admin_made_is_never_deleted() -> None:
+    objects = Objects()
+    labels = {"commonage.dev/installation": "campus"}
+    adopted = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "commonage-physics", "labels": labels}}
+    objects.objects[key_of(adopted)] = adopted
+    reconciler = TenantReconciler(objects, SETTINGS)
+
+    assert turn(reconciler, BOUNDED).failed == {}
+    assert (report := turn(reconciler)).removed == []
+    assert report.left == ["commonage-physics"]
+
+
+def test_an_applied_namespace_keeps_the_note_that_commonage_made_it() -> None:
+    objects = Objects()
+    turn(TenantReconciler(objects, SETTINGS), BOUNDED)
+    turn(TenantReconciler(objects, SETTINGS), BOUNDED)  # another process, which applies everything once
+
+    assert objects.objects["Namespace", "", "commonage-physics"]["metadata"]["annotations"] == {
+        "commonage.dev/made": "true"
+    }
 
 
 def test_a_failure_is_reported_and_tried_again() -> None:

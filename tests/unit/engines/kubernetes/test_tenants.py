@@ -59,7 +59,7 @@ def test_manifests_for_gatekeeper() -> None:
 
 
 def test_manifest_of_a_gang() -> None:
-    assert_golden("gang", [gang_policy("commonage-physics", "J42", {}, "campus")])
+    assert_golden("gang", [gang_policy("cm-j42-1", "commonage-physics", "J42-1", ("J42-1", "J43-1"), "campus")])
 
 
 def test_the_shipped_files_are_those_of_the_code() -> None:
@@ -86,7 +86,7 @@ def test_falco_rules_have_what_falco_needs() -> None:
 
 
 def test_the_table_names_each_resource_once_and_grants_no_wildcard() -> None:
-    keys = [(grant.reach, grant.group, grant.resource) for grant in GRANTS]
+    keys = [(grant.reach, grant.group, grant.resource, grant.keeping) for grant in GRANTS]
 
     assert len(set(keys)) == len(keys)
     assert not any("*" in grant.verbs + grant.resource + grant.group for grant in GRANTS)
@@ -122,6 +122,21 @@ def test_declared_folders_need_namespaces_that_our_policies_alone_guard() -> Non
 
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
     assert labels["pod-security.kubernetes.io/audit"] == "restricted"
+
+
+def test_manifests_of_a_platform_outside_the_cluster() -> None:
+    settings = KubernetesPolicySettings(
+        "campus", "", "", "campus", address="192.0.2.7", security_level="baseline", platform_ports=(8000, 8081)
+    )
+
+    assert_golden("outside", manifests_of([PHYSICS], settings))
+
+
+def test_a_platform_of_unknown_address_gets_no_opening() -> None:
+    names = [one["metadata"]["name"] for one in manifests_of([PHYSICS], KubernetesPolicySettings("campus", "", ""))]
+
+    assert "commonage-default-deny" in names
+    assert not {"commonage-platform", "commonage-proxy"} & set(names)
 
 
 @pytest.mark.parametrize("name", ["physics", "a-b", "p" * 53])

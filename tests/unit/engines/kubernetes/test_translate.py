@@ -204,5 +204,7 @@ def test_port_and_labels_are_those_that_the_network_policies_select() -> None:
     [kinds] = policies["commonage-proxy"]["podSelector"]["matchExpressions"]
     assert labels[kinds["key"]] in kinds["values"]
     assert [one["name"] for one in pod["spec"]["containers"][0]["ports"]] == [one["port"] for one in proxy["ports"]]
-    gang = gang_policy("commonage", SESSION.workload_id, {}, "0123abcd")
+    gang = gang_policy("one", "commonage", SESSION.attempt_id, (SESSION.attempt_id, "J2-1"), "0123abcd")
     assert gang["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    [members] = gang["spec"]["ingress"][0]["from"][0]["podSelector"]["matchExpressions"]
+    assert labels[members["key"]] in members["values"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commonage.engines.kubernetes.client import Client, Resource
+from commonage.engines.kubernetes.client import NAMESPACES, PODS, Client, Resource
 from commonage.engines.kubernetes.manifest import Manifest
 
+NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies")
 _RESOURCES = {
-    "Namespace": Resource("/api/v1", "namespaces", is_namespaced=False),
+    "Namespace": NAMESPACES,
     "LimitRange": Resource("/api/v1", "limitranges"),
-    "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "NetworkPolicy": NETWORK_POLICIES,
+    "PersistentVolumeClaim": Resource("/api/v1", "persistentvolumeclaims"),
+    "Pod": PODS,
     "ResourceQuota": Resource("/api/v1", "resourcequotas"),
     "RoleBinding": Resource("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
 }

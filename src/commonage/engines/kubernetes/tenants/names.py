@@ -10,11 +10,13 @@ from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 
 DOMAIN = "commonage.dev"
-INSTALLATION, TENANT, OWNER, KIND, WORKLOAD, PART = (
-    f"{DOMAIN}/{key}" for key in ("installation", "tenant", "owner", "kind", "workload", "part")
+INSTALLATION, TENANT, OWNER, KIND, ATTEMPT, PART = (
+    f"{DOMAIN}/{key}" for key in ("installation", "tenant", "owner", "kind", "attempt", "part")
 )
 MANAGED_BY = "app.kubernetes.io/managed-by"
 FIELD_MANAGER = "commonage"
+MADE = f"{DOMAIN}/made"
+"""Annotation of a namespace that Commonage created: it may delete it, too."""
 MAX = 63
 _PLAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", re.ASCII)
 _HASHED = re.compile(r"(?:.*-)?[0-9a-f]{12}", re.ASCII)

@@ -19,7 +19,7 @@ SECURITY_LEVEL = "pod-security.kubernetes.io"
 def namespace_of(tenant: str, settings: KubernetesPolicySettings) -> str:
     if settings.single:
         return settings.single
-    return translate.namespace_of(tenant, KubernetesSettings(namespace=settings.prefix, namespaces="tenant"))
+    return translate.namespace_of(tenant, KubernetesSettings(namespace=settings.prefix, namespaces="kept"))
 
 
 def manifests_of(tenants: Sequence[Tenant], settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
@@ -34,7 +34,7 @@ def _manifests(tenant: Tenant | None, settings: KubernetesPolicySettings) -> tup
     labels = {} if tenant is None else {TENANT: tenant.name}
     made = [
         namespace(name, labels, tenant, settings),
-        role_binding(name, settings),
+        *([role_binding(name, settings)] if settings.service_account else ()),
         limit_range(name, labels, settings),
         *network_policies(name, labels, settings),
     ]
@@ -59,6 +59,8 @@ def security_level(tenant: Tenant | None, settings: KubernetesPolicySettings) ->
     Neither `restricted` nor `baseline` allows any folder of the node. Where some are declared, our admission policy
     alone refuses what these levels refuse, and any other folder.
     """
+    if settings.security_level:
+        return settings.security_level
     if settings.host_folders:
         return "privileged"
     has_root = settings.root_tenants if tenant is None else tenant.name in settings.root_tenants

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, metadata, object_name
+from commonage.engines.kubernetes.tenants.names import ATTEMPT, KIND, metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"
 """The name of the port of a session or service in its container."""
-GANG = "gang"  # the part of a policy that lives as long as its gang
+GANG = "gang"  # the part of a policy that lives as long as the Pod of a member
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _METADATA = ("169.254.0.0/16", "fd00:ec2::254/128")  # of clouds: they hand out the node's credentials
@@ -21,7 +21,7 @@ _METADATA = ("169.254.0.0/16", "fd00:ec2::254/128")  # of clouds: they hand out 
 def network_policies(
     namespace: str, labels: Mapping[str, str], settings: KubernetesPolicySettings
 ) -> tuple[Manifest, ...]:
-    platform = {"namespaceSelector": {"matchLabels": {_NAMESPACE: settings.namespace}}}
+    platform = _platform(settings)
     dns = {
         "namespaceSelector": {"matchLabels": {_NAMESPACE: "kube-system"}},
         "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
@@ -30,13 +30,14 @@ def network_policies(
     made: dict[str, Manifest] = {
         "default-deny": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
         "dns": _egress([dns], [("UDP", 53), ("TCP", 53)]),
-        "platform": _egress([platform], [("TCP", port) for port in settings.platform_ports]),
-        "proxy": {
+    }
+    if platform:
+        made["platform"] = _egress(platform, [("TCP", port) for port in settings.platform_ports])
+        made["proxy"] = {
             "podSelector": with_port,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [platform], "ports": [{"protocol": "TCP", "port": PORT_NAME}]}],
-        },
-    }
+            "ingress": [{"from": platform, "ports": [{"protocol": "TCP", "port": PORT_NAME}]}],
+        }
     if settings.internet:
         closed = (*settings.closed_networks, *settings.node_networks, *_METADATA)
         made["internet"] = _egress([_without(network, closed) for network in _EVERYWHERE], [])
@@ -56,23 +57,30 @@ def network_policies(
     )
 
 
-def gang_policy(namespace: str, workload: str, labels: Mapping[str, str], installation: str) -> Manifest:
-    """The members of one gang reach each other on every port, from its start to its end."""
-    members = {"matchLabels": {WORKLOAD: label_value(workload)}}
-    true = {**labels, WORKLOAD: workload}
+def gang_policy(name: str, namespace: str, attempt: str, gang: Sequence[str], installation: str) -> Manifest:
+    """One member of a gang and the others (ids of attempts) reach each other on every port."""
+    members = {"matchExpressions": [{"key": ATTEMPT, "operator": "In", "values": [label_value(one) for one in gang]}]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(
-            object_name("commonage-gang", workload), installation, true, namespace=namespace, part=GANG
-        ),
+        "metadata": metadata(name, installation, {ATTEMPT: attempt}, namespace=namespace, part=GANG),
         "spec": {
-            "podSelector": members,
+            "podSelector": {"matchLabels": {ATTEMPT: label_value(attempt)}},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [{"podSelector": members}]}],
             "egress": [{"to": [{"podSelector": members}]}],
         },
     }
+
+
+def _platform(settings: KubernetesPolicySettings) -> list[Manifest]:
+    """Where hub, proxy and control plane are: a namespace, or an address outside the cluster; empty if unknown."""
+    if settings.namespace:
+        return [{"namespaceSelector": {"matchLabels": {_NAMESPACE: settings.namespace}}}]
+    try:
+        return [{"ipBlock": {"cidr": str(ipaddress.ip_network(settings.address))}}]
+    except ValueError:
+        return []
 
 
 def _egress(to: Sequence[Manifest], ports: Sequence[tuple[str, int]]) -> Manifest:

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
     defaults = KubernetesPolicySettings(installation="commonage")
     parser = argparse.ArgumentParser(description="Write the files that bound Commonage and its pods in a cluster.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--installation", default=defaults.installation, help="value of the namespaces' label")
+    parser.add_argument("--installation", default="", help="value of the namespaces' label; by default the prefix")
     parser.add_argument("--namespace", default=defaults.namespace, help="namespace of the control plane")
     parser.add_argument("--service-account", default=defaults.service_account, help="of the control plane")
     parser.add_argument("--prefix", default=defaults.prefix, help="of the tenants' namespaces")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--host-folder", action="append", default=[], help="a folder of the nodes; may repeat")
     given = parser.parse_args(arguments)
     settings = KubernetesPolicySettings(
-        installation=given.installation,
+        installation=given.installation or given.prefix,
         namespace=given.namespace,
         service_account=given.service_account,
         prefix=given.prefix,

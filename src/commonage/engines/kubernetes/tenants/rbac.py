@@ -6,7 +6,7 @@ the control plane binds the second to itself in the namespaces that it makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -15,7 +15,7 @@ from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.names import metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
-_RBAC = "rbac.authorization.k8s.io"
+_RBAC, _NETWORK = "rbac.authorization.k8s.io", "networking.k8s.io"
 _API = f"{_RBAC}/v1"
 BOUND_ROLE = "TENANT"  # stands in the table for the name of the role of the tenants' namespaces
 
@@ -27,7 +27,10 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`names`, if not empty, are the only objects. `verbs` are separated by spaces."""
+    """`names`, if not empty, are the only objects. `verbs` are separated by spaces.
+
+    `keeping`: needed only where Commonage keeps the tenants' namespaces.
+    """
 
     reach: Reach
     group: str
@@ -35,9 +38,11 @@ class Grant:
     verbs: str
     why: str
     names: tuple[str, ...] = ()
+    keeping: bool = False
 
 
 _T, _C = Reach.TENANTS, Reach.CLUSTER
+_ALL: tuple[str, ...] = ()
 GRANTS = (
     Grant(_T, "", "pods", "create delete get list patch watch", "Each attempt is a pod."),
     Grant(_T, "", "pods/log", "get", "Output of attempts."),
@@ -48,18 +53,22 @@ GRANTS = (
     Grant(_T, "", "services", "create delete list patch", "Names of a gang's members."),
     Grant(_T, "", "events", "get list watch", "The cluster's messages about an attempt."),
     Grant(_T, "", "persistentvolumeclaims", "create get patch", "Homes and volumes; they grow with the quota."),
-    Grant(_T, "", "resourcequotas", "create delete get list patch", "The tenant's quota."),
-    Grant(_T, "", "limitranges", "create delete get list patch", "Defaults of containers."),
-    Grant(_T, "networking.k8s.io", "networkpolicies", "create delete get list patch", "The tenant's firewall."),
+    Grant(
+        _T, "", "persistentvolumeclaims", "list", "Whether the namespace of a tenant that is gone is empty.", _ALL, True
+    ),
+    Grant(_T, "", "resourcequotas", "create delete get list patch", "The tenant's quota.", _ALL, True),
+    Grant(_T, "", "limitranges", "create delete get list patch", "Defaults of containers.", _ALL, True),
+    Grant(_T, _NETWORK, "networkpolicies", "create delete get list patch", "The tenant's firewall.", _ALL, True),
     Grant(_T, "resource.k8s.io", "resourceclaims", "create delete get list patch watch", "Devices of an attempt."),
     Grant(_T, "snapshot.storage.k8s.io", "volumesnapshots", "create delete get list patch", "Snapshots of claims."),
     Grant(_T, "kueue.x-k8s.io", "localqueues", "get list", "The tenant's queue, where Kueue manages the namespace."),
     Grant(_T, "kueue.x-k8s.io", "workloads", "get list watch", "Why Kueue holds or ends a pod."),
     Grant(_C, "", "nodes", "get list watch", "Capacity, labels, taints and conditions of nodes."),
     Grant(_C, "", "pods", "list watch", "What pods of others request of a node."),
-    Grant(_C, "", "namespaces", "create delete get list patch watch", "A namespace for each tenant."),
-    Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces."),
-    Grant(_C, _RBAC, "clusterroles", "bind", "It binds this role to itself.", (BOUND_ROLE,)),
+    Grant(_C, "", "namespaces", "get", "The queue of Kueue that a namespace names."),
+    Grant(_C, "", "namespaces", "create delete list patch", "A namespace for each tenant.", _ALL, True),
+    Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces.", _ALL, True),
+    Grant(_C, _RBAC, "clusterroles", "bind", "It binds this role to itself.", (BOUND_ROLE,), True),
     Grant(_C, "storage.k8s.io", "storageclasses", "get list watch", "Whether claims of a class can grow."),
     Grant(_C, "resource.k8s.io", "deviceclasses", "get list watch", "The GPUs that drivers offer."),
     Grant(_C, "resource.k8s.io", "resourceslices", "get list watch", "The devices of each node."),
@@ -82,15 +91,25 @@ def tenant_role_name(settings: KubernetesPolicySettings) -> str:
 
 def roles(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
     """The ServiceAccount's two ClusterRoles, and the ClusterRoleBinding of the first."""
-    cluster = f"{settings.prefix}-cluster"
+    return _roles(f"{settings.prefix}-cluster", [one for one in GRANTS if one.reach is Reach.CLUSTER], settings)
+
+
+def keeping_roles(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
+    """What an installation with `rules` needs besides, to keep the tenants' namespaces."""
+    own = [one for one in GRANTS if one.reach is Reach.CLUSTER and one.keeping]
+    return _roles(f"{settings.prefix}-namespaces", own, settings)
+
+
+def _roles(name: str, in_cluster: Sequence[Grant], settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
+    in_tenants = [one for one in GRANTS if one.reach is Reach.TENANTS]
     return (
-        _role(cluster, Reach.CLUSTER, settings),
-        _role(tenant_role_name(settings), Reach.TENANTS, settings),
+        _role(name, in_cluster, settings),
+        _role(tenant_role_name(settings), in_tenants, settings),
         {
             "apiVersion": _API,
             "kind": "ClusterRoleBinding",
-            "metadata": metadata(cluster, settings.installation, {}),
-            **_to(cluster, settings),
+            "metadata": metadata(name, settings.installation, {}),
+            **_to(name, settings),
         },
     )
 
@@ -112,25 +131,18 @@ def _to(role: str, settings: KubernetesPolicySettings) -> Manifest:
     }
 
 
-def _role(name: str, reach: Reach, settings: KubernetesPolicySettings) -> Manifest:
+def _role(name: str, grants: Sequence[Grant], settings: KubernetesPolicySettings) -> Manifest:
     return {
         "apiVersion": _API,
         "kind": "ClusterRole",
         "metadata": metadata(name, settings.installation, {}),
-        "rules": [_rule(grant, settings) for grant in GRANTS if grant.reach is reach],
+        "rules": [_rule(grant, settings) for grant in grants],
     }
 
 
 def rules(reach: Reach) -> list[Manifest]:
-    """The rules of a role without `names`, for an installation with one namespace for all tenants."""
-    return [_plain_rule(grant) for grant in GRANTS if grant.reach is reach]
-
-
-def cluster_reads() -> list[Manifest]:
-    """The rules for the cluster of an installation that makes no namespaces."""
-    reads = ("get", "list", "watch")
-    found = [rule for rule in rules(Reach.CLUSTER) if rule["apiGroups"] != [_RBAC]]
-    return [{**rule, "verbs": [verb for verb in rule["verbs"] if verb in reads]} for rule in found]
+    """The rules of a role for an installation whose admin makes the namespaces."""
+    return [_plain_rule(grant) for grant in GRANTS if grant.reach is reach and not grant.keeping]
 
 
 def _plain_rule(grant: Grant) -> Manifest:
@@ -159,16 +171,19 @@ def _lines() -> Iterator[str]:
     yield "# Access in a Kubernetes cluster\n"
     yield (
         "The control plane uses one ServiceAccount with these rights, `create tokenreviews` if nodes have\n"
-        "[agents](../operate/kubernetes-agent.md), and `get nodes/proxy` if kubelets measure usage.\n"
+        "[agents](../operate/kubernetes-agent.md), and `get nodes/proxy` if kubelets measure usage. It needs some\n"
+        "only where it keeps [the tenants' namespaces]"
+        "(../operate/kubernetes-policies.md#let-commonage-keep-the-namespaces).\n"
         "The admission policy `own` bounds its changes of namespaces and role bindings to its tenants' namespaces\n"
         "([policies](../operate/kubernetes-policies.md))."
     )
     for reach, grants in groupby(GRANTS, lambda grant: grant.reach):
         yield f"\n## {_ABOUT[reach]}\n"
-        yield "| group | resource | verbs | why |"
-        yield "|---|---|---|---|"
+        yield "| group | resource | verbs | needed | why |"
+        yield "|---|---|---|---|---|"
         for grant in grants:
             verbs = ", ".join(f"`{verb}`" for verb in grant.verbs.split())
             only = " No other role than that of the tenants' namespaces." if grant.names else ""
             group = f"`{grant.group}`" if grant.group else "core"
-            yield f"| {group} | `{grant.resource}` | {verbs} | {grant.why}{only} |"
+            needed = "where it keeps namespaces" if grant.keeping else "always"
+            yield f"| {group} | `{grant.resource}` | {verbs} | {needed} | {grant.why}{only} |"

@@ -1,22 +1,24 @@
 """Keeps the namespaces of tenants and their policies in the cluster as the platform wants them.
 
-It touches only objects with the label of this installation. A namespace is deleted only when offboarding says so.
+It touches only objects with the label of this installation. It deletes the namespace of a tenant that is gone only if
+Commonage made it and it has neither Pods nor claims.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.tenants import Tenant
+from commonage.engines.kubernetes.client import Unreachable
 from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import INSTALLATION, PART
-from commonage.engines.kubernetes.tenants.namespaces import POLICY, manifests_of, namespace_of
+from commonage.engines.kubernetes.tenants.names import INSTALLATION, MADE, PART
+from commonage.engines.kubernetes.tenants.namespaces import POLICY, manifests_of
 from commonage.engines.settings import KubernetesPolicySettings
 
 KEPT = (
@@ -27,6 +29,7 @@ KEPT = (
 )
 """Kinds of which those that are no longer wanted are removed."""
 
+_CLAIM = "PersistentVolumeClaim"
 Key = tuple[str, str, str]  # kind, namespace, name
 
 
@@ -48,11 +51,20 @@ class Applier(Protocol):
 
 @dataclass(slots=True)
 class TenantsReport:
-    """The changes of one turn: objects as `KIND NAMESPACE/NAME`. `failed` has the cluster's message of each."""
+    """The changes of one turn: objects as `KIND NAMESPACE/NAME`. `failed` has the cluster's message of each.
+
+    `faults` has the first failure in each namespace. `left` are namespaces of tenants that are gone, which stay.
+    """
 
     applied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, EngineFailure] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+
+    def fail(self, manifest: Manifest, failure: EngineFailure) -> None:
+        self.failed[_text(key_of(manifest))] = str(failure)
+        self.faults.setdefault(_namespace(manifest), failure)
 
 
 class TenantReconciler:
@@ -62,12 +74,12 @@ class TenantReconciler:
         self._applier, self._settings = applier, settings
         self._known: dict[Key, tuple[str, str]] = {}  # digest of what was applied, and the version that came of it
 
-    async def turn(self, tenants: Sequence[Tenant], offboarded: Collection[str] = ()) -> TenantsReport:
-        """`offboarded`: tenants whose data the platform's offboarding has dealt with; their namespaces are deleted."""
+    async def turn(self, tenants: Sequence[Tenant]) -> TenantsReport:
+        """`tenants` are all that the site has. Raises EngineFailure if the namespaces cannot be listed."""
         report = TenantsReport()
         found = await self._ours()
         by_namespace: dict[str, list[Manifest]] = {}
-        for manifest in manifests_of([one for one in tenants if one.name not in offboarded], self._settings):
+        for manifest in manifests_of(tenants, self._settings):
             by_namespace.setdefault(_namespace(manifest), []).append(manifest)
         for namespace, wanted in by_namespace.items():
             await self._apply_all(wanted, found, report)
@@ -75,12 +87,24 @@ class TenantReconciler:
             for key, present in found.items():
                 if key[1] == namespace and key not in keys and key[0] in {kind for _, kind in KEPT}:
                     await self._delete(present, report)
-        if not self._settings.single:
-            for tenant in offboarded:
-                key = ("Namespace", "", namespace_of(tenant, self._settings))
-                if key in found:
-                    await self._delete(found[key], report)
+        for key, present in found.items():
+            if key[0] == "Namespace" and key[2] not in by_namespace and "deletionTimestamp" not in present["metadata"]:
+                await self._leave(present, report)
         return report
+
+    async def _leave(self, namespace: Manifest, report: TenantsReport) -> None:
+        """Delete the namespace of a tenant that is gone, if Commonage made it and nothing of the tenant is left."""
+        name = namespace["metadata"]["name"]
+        try:
+            if _is_made(namespace) and not await self._has_any("Pod", name) and not await self._has_any(_CLAIM, name):
+                await self._delete(namespace, report)
+            else:
+                report.left.append(name)
+        except EngineFailure as failure:
+            report.fail(namespace, failure)
+
+    async def _has_any(self, kind: str, namespace: str) -> bool:
+        return bool(await self._applier.list("v1", kind, "", namespace))
 
     async def _ours(self) -> Mapping[Key, Manifest]:
         """Namespaces of this installation, and what it keeps in them."""
@@ -117,14 +141,20 @@ class TenantReconciler:
                         f"{INSTALLATION}={label_value(self._settings.installation)}",
                         retryable=True,
                     )
-                made = await self._applier.apply(manifest)
+                # A field that is not applied again is removed.
+                made = await self._applier.apply(
+                    _marked(manifest) if present is None or _is_made(present) else manifest
+                )
+            except Unreachable:
+                raise
             except EngineFailure as failure:
-                report.failed[_text(key)] = str(failure)
+                report.fail(manifest, failure)
                 if key[0] == "Namespace":  # without it, nothing in it can be
                     return
             else:
                 self._known[key] = digest, _version(made)
-                report.applied.append(_text(key))
+                if present is None or _version(made) != _version(present):
+                    report.applied.append(_text(key))
 
     async def _delete(self, manifest: Manifest, report: TenantsReport) -> None:
         key = key_of(manifest)
@@ -133,7 +163,7 @@ class TenantReconciler:
         try:
             await self._applier.delete(manifest)
         except EngineFailure as failure:
-            report.failed[_text(key)] = str(failure)
+            report.fail(manifest, failure)
         else:
             self._known.pop(key, None)
             report.removed.append(_text(key))
@@ -141,6 +171,18 @@ class TenantReconciler:
     def _is_ours(self, manifest: Manifest) -> bool:
         labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
         return labels.get(INSTALLATION) == label_value(self._settings.installation)
+
+
+def _is_made(manifest: Manifest) -> bool:
+    return MADE in (manifest["metadata"].get("annotations") or {})
+
+
+def _marked(manifest: Manifest) -> Manifest:
+    """With the note that Commonage created it, if it is a namespace."""
+    if manifest["kind"] != "Namespace":
+        return manifest
+    meta = manifest["metadata"]
+    return {**manifest, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), MADE: "true"}}}
 
 
 def key_of(manifest: Manifest) -> Key:

@@ -41,7 +41,8 @@ class SiteReport:
     """The site's engine, nodes and environments now. `failure`: why its engine does not answer; then they are its last.
 
     `samples_dropped`: how many samples of an outage did not fit on the site's disk. `lets_join`: the site has a join
-    service for nodes. `measures_storage`: it answers the requests of `storage`.
+    service for nodes. `measures_storage`: it answers the requests of `storage`; `keeps_tenants`: that of
+    `tenants`, which a site agent of an older release does not know.
     """
 
     capabilities: Capabilities
@@ -51,6 +52,7 @@ class SiteReport:
     samples_dropped: int = 0
     lets_join: bool = False
     measures_storage: bool = False
+    keeps_tenants: bool = False
 
 
 @dataclass(frozen=True, slots=True)

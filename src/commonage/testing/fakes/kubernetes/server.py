@@ -1,7 +1,8 @@
 """The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
 
 It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
-that a kubelet tells, and reviews of the tokens in `tokens`. There is no discovery, no user and no TLS.
+that a kubelet tells, and reviews of the tokens in `tokens`. All requests are those of one user, who lacks the rights in
+`forbidden`. There is no discovery and no TLS.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from commonage.testing.fakes.kubernetes.store import (
     matches_labels,
 )
 
+_SELF_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+USER = "system:serviceaccount:commonage-system:control"
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 VERSION = "v1.36.0-double"
 _PATH = re.compile(
@@ -80,7 +83,7 @@ class _Selected:
 class ApiServer:
     """`outage`: while it is set, requests are answered with 503 and watches end.
 
-    `tokens`: the user that a token is of, and its audience.
+    `tokens`: the user that a token is of, and its audience. `forbidden`: pairs of verb and resource.
     """
 
     def __init__(self, store: Store, api: Api, kubelets: Kubelets) -> None:
@@ -90,6 +93,7 @@ class ApiServer:
         self._watches: set[asyncio.Queue[Manifest | None]] = set()
         self._is_out = False
         self.tokens: dict[str, tuple[Manifest, str]] = {}
+        self.forbidden: set[tuple[str, str]] = set()
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -140,15 +144,31 @@ class ApiServer:
                 return web.json_response({"gitVersion": VERSION})
             if request.path == _TOKEN_REVIEWS:
                 return web.json_response(self._review(await _body(request)), status=201)
+            if request.path == _SELF_REVIEWS:
+                return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
             found = _PATH.fullmatch(request.path)
             kind = _PLURALS.get((found["api"], found["plural"])) if found else None
             if found is None or kind is None:
                 raise ApiError(404, "NotFound", _NO_SUCH)
             key = (found["namespace"] or "", found["name"] or "")
+            self._authorize(request.method, kind, key)
             handler = self._handler(request.method, found["name"], found["sub"])
             return await handler(request, kind, key)
         except ApiError as error:
             return web.json_response(_status(error), status=error.http_status)
+
+    def _authorize(self, method: str, kind: Kind, key: Key) -> None:
+        verb = {"POST": "create", "GET": "get" if key[1] else "list"}.get(method, method.lower())
+        if (verb, kind.plural) not in self.forbidden:
+            return
+        group = kind.api.removeprefix("/api").removeprefix("s/").partition("/")[0] if "/apis/" in kind.api else ""
+        where = f'in the namespace "{key[0]}"' if key[0] else "at the cluster scope"
+        raise ApiError(
+            403,
+            "Forbidden",
+            f'{kind.plural} "{key[1]}" is forbidden: User "{USER}" cannot {verb} resource "{kind.plural}" in API group '
+            f'"{group}" {where}',
+        )
 
     def _handler(
         self, method: str, name: str | None, sub: str | None

@@ -46,6 +46,9 @@ KINDS = (
     Kind("/api/v1", "services", "Service"),
     VOLUME_CLAIMS := Kind("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
     QUOTAS := Kind("/api/v1", "resourcequotas", "ResourceQuota"),
+    Kind("/api/v1", "limitranges", "LimitRange"),
+    Kind("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
+    Kind("/apis/rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
     DEVICE_CLAIMS := Kind("/apis/resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
     SLICES := Kind("/apis/resource.k8s.io/v1", "resourceslices", "ResourceSlice", is_namespaced=False),
     CLASSES := Kind("/apis/resource.k8s.io/v1", "deviceclasses", "DeviceClass", is_namespaced=False),
@@ -143,7 +146,7 @@ class Store:
         return None if found is None else self.update(kind, found | parts)
 
     def remove(self, kind: Kind, key: Key) -> None:
-        """Remove it, then what it owns."""
+        """Remove it, then what it owns; with a namespace, all that is in it."""
         before = self._objects[kind.plural].pop(key)
         self.version += 1
         last = before | {"metadata": before["metadata"] | {"resourceVersion": str(self.version)}}
@@ -152,7 +155,8 @@ class Store:
         for owned in KINDS:
             for one in list(self.all(owned)):
                 owners = one["metadata"].get("ownerReferences") or ()
-                if owners and all(owner["uid"] == uid for owner in owners):
+                is_inside = kind is NAMESPACES and key_of(one)[0] == key[1]
+                if is_inside or (owners and all(owner["uid"] == uid for owner in owners)):
                     self.remove(owned, key_of(one))
 
     def _write(self, kind: Kind, key: Key, before: Manifest | None, after: Manifest) -> Manifest:
