@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
-from passlib.hash import sha512_crypt
 from tests.contract.docker_filter.cases import SHARED, bound, but, container, service
 from tests.contract.docker_filter.filtering import ask_through
 from tests.contract.harness.dockerd import IMAGE
@@ -185,7 +185,10 @@ def _make_accounts(folder: Path) -> None:
     people = {"ada": 1001, "bob": 1002}
     users = [f"{name}:x:{number}:{number}::/home/{name}:/bin/bash" for name, number in people.items()]
     groups = [f"{name}:x:{number}:" for name, number in people.items()]
-    hashed = [f"{name}:{sha512_crypt.hash(f'secret of {name}')}:20000:0:99999:7:::" for name in people]
+    hashed = [
+        f"{name}:{bcrypt.hashpw(f'secret of {name}'.encode(), bcrypt.gensalt(4)).decode()}:20000:0:99999:7:::"
+        for name in people
+    ]
     lines = {
         "passwd": ["root:x:0:0:root:/root:/bin/bash", *users],
         "group": ["root:x:0:", *groups, "gpu-users:x:2001:ada", "gpu-admins:x:2002:"],
