@@ -60,8 +60,9 @@ class _Extended(Authenticator):
                 'groups, for example "ou=groups,dc=example,dc=org".'
             )
 
-        if self.has_trait("tls_kwargs"):  # LDAP; ldap3 accepts any certificate if it is not told otherwise
-            self.tls_kwargs = {"validate": ssl.CERT_REQUIRED, **self.tls_kwargs}
+        tls: Mapping[str, Any] | None = getattr(self, "tls_kwargs", None)
+        if tls is not None:  # LDAP; ldap3 accepts any certificate if it is not told otherwise
+            self.set_trait("tls_kwargs", {"validate": ssl.CERT_REQUIRED, **tls})
 
     async def authenticate(self, handler: Any, data: Any = None) -> Any:
         try:
