@@ -150,7 +150,7 @@ SIGNED_IN = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def settings_file(site: Host) -> Iterator[Path]:
     """The settings of the installation, which has none of its own before and after."""
     path = site.data / "commonage.toml"
@@ -158,25 +158,27 @@ def settings_file(site: Host) -> Iterator[Path]:
     path.unlink()
     site.compose("up", "--detach")
     site.compose("restart", "control")
+    _until_healthy(site, COMPOSED, HEALTHY)
     assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
 
 
 @pytest.mark.needs("chromium")
-@pytest.mark.parametrize("authenticator", SIGNED_IN)
-def test_people_sign_in_with_other_authenticators(site: Host, settings_file: Path, authenticator: str) -> None:
-    sign_in = site.data / "secrets" / "sign-in.py"
-    sign_in.write_text(configuration(authenticator, **OPTIONS[authenticator]))
-    sign_in.chmod(0o600)
-    settings = {"authenticator_class": authenticator, "hub_config": str(sign_in), "contact": CONTACT}
-    settings_file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
-    if authenticator == "pam":
-        _make_accounts(site.accounts)
-        site.compose("up", "--detach", "hub", more=("pam.yaml",))
-    site.compose("restart", "control")
-    found = site.visit("signed_in_by", authenticator, str(site.provider_certificate), _hub_token(site))
-    user, groups, refusal = SIGNED_IN[authenticator]
-    assert (found["user"], found["groups"]) == (user, groups)
-    assert refusal in found["refusal"] and CONTACT in found["refusal"]
+class TestOtherAuthenticators:
+    @pytest.mark.parametrize("authenticator", SIGNED_IN)
+    def test_people_sign_in(self, site: Host, settings_file: Path, authenticator: str) -> None:
+        sign_in = site.data / "secrets" / "sign-in.py"
+        sign_in.write_text(configuration(authenticator, **OPTIONS[authenticator]))
+        sign_in.chmod(0o600)
+        settings = {"authenticator_class": authenticator, "hub_config": str(sign_in), "contact": CONTACT}
+        settings_file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+        if authenticator == "pam":
+            _make_accounts(site.accounts)
+            site.compose("up", "--detach", "hub", more=("pam.yaml",))
+        site.compose("restart", "control")
+        found = site.visit("signed_in_by", authenticator, str(site.provider_certificate), _hub_token(site))
+        user, groups, refusal = SIGNED_IN[authenticator]
+        assert (found["user"], found["groups"]) == (user, groups)
+        assert refusal in found["refusal"] and CONTACT in found["refusal"]
 
 
 def _make_accounts(folder: Path) -> None:
