@@ -13,35 +13,20 @@ from tests.acceptance.browser import ARGUMENTS, PATIENCE_MS
 from tests.conftest import chromium_path
 from tests.fakes.identity_providers import GitHub, OpenId, served
 from tests.fakes.learning_platform import CLAIM, LearningPlatform
+from tests.fakes.sign_in_guide import CONTACT, configuration, github_at, openid_at
 from tests.fakes.waiting import wait_until
 from tests.integration.hub_installation import Installation
 
 from commonage.server.processes.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("chromium")]
-GUIDE = Path(__file__).parents[2] / "docs" / "operate" / "sign-in.md"
-SECTIONS = {
-    "GitHub": "GitHubOAuthenticator",
-    "OpenID Connect": "GenericOAuthenticator",
-    "LDAP": "LDAPAuthenticator",
-    "PAM": "PAMAuthenticator",
-    "LTI: a learning platform": "LtiAuthenticator",
-}
-CONTACT = "gpu-help@example.org"
-
-
-def shown(title: str) -> str:
-    """The Python file that the guide shows below this title."""
-    _, _, section = GUIDE.read_text().partition(f"\n### {title}\n")
-    return section.partition("```python\n")[2].partition("```")[0]
 
 
 @asynccontextmanager
-async def installed(folder: Path, authenticator: str, title: str, **replaced: str) -> AsyncIterator[Installation]:
+async def installed(folder: Path, authenticator: str, **replaced: object) -> AsyncIterator[Installation]:
     """A hub with the guide's configuration, in which the keys of `replaced` are set to other values."""
-    text = shown(title) + "".join(f"c.{SECTIONS[title]}.{option} = {value}\n" for option, value in replaced.items())
     config = folder / "hub.py"
-    config.write_text(text)
+    config.write_text(configuration(authenticator, **replaced))
     settings = {"authenticator_class": authenticator, "hub_config": config, "contact": CONTACT}
     async with Installation(folder / "data", **settings) as here:
         yield here
@@ -82,6 +67,11 @@ async def is_refused(page: Page, *said: str) -> None:
         assert one in text, text
 
 
+async def reads_that_the_password_is_wrong(page: Page) -> None:
+    assert "Invalid username or password" in await page.locator(".login_error").inner_text()
+    assert f"Forgotten password, or no access? Ask {CONTACT}." in await page.locator(".sign-in").inner_text()
+
+
 async def groups_of(here: Installation, user: str) -> list[str]:
     account = await here.identity.account(user)
     assert account is not None
@@ -91,8 +81,7 @@ async def groups_of(here: Installation, user: str) -> list[str]:
 async def test_github_admits_members_and_their_teams_are_groups(page: Page, tmp_path: Path) -> None:
     async with AsyncExitStack() as closing:
         github, url = await closing.enter_async_context(served(GitHub()))
-        addresses = {"github_url": repr(url), "github_api": repr(f"{url}/api")}
-        here = await closing.enter_async_context(installed(tmp_path, "github", "GitHub", **addresses))
+        here = await closing.enter_async_context(installed(tmp_path, "github", **github_at(url)))
         github.visitor = "mona"
         await signs_in_with_a_click(page, here)
         await sees_the_token_page(page, "mona")
@@ -100,18 +89,16 @@ async def test_github_admits_members_and_their_teams_are_groups(page: Page, tmp_
         github.visitor = "mallory"
         await signs_in_with_a_click(page, here)
         await is_refused(page, "mallory", "the GitHub organization our-lab or the team gpu of the GitHub organization")
+        github.answers = False
+        await signs_in_with_a_click(page, here)
+        await is_refused(page, "GitHub does not answer", "Wait a minute, then sign in again")
 
 
 async def test_openid_admits_a_group(page: Page, tmp_path: Path) -> None:
     async with AsyncExitStack() as closing:
         groups = {"ada": ["gpu-users", "optics"], "grace": ["gpu-users", "gpu-admins"], "bob": ["optics"]}
         provider, url = await closing.enter_async_context(served(OpenId(groups)))
-        addresses = {
-            "authorize_url": repr(f"{url}/auth"),
-            "token_url": repr(f"{url}/token"),
-            "userdata_url": repr(f"{url}/userinfo"),
-        }
-        here = await closing.enter_async_context(installed(tmp_path, "generic-oauth", "OpenID Connect", **addresses))
+        here = await closing.enter_async_context(installed(tmp_path, "generic-oauth", **openid_at(url)))
         for user, admin in (("ada", False), ("grace", True)):
             provider.visitor = user
             await signs_in_with_a_click(page, here)
@@ -121,11 +108,14 @@ async def test_openid_admits_a_group(page: Page, tmp_path: Path) -> None:
         provider.visitor = "bob"
         await signs_in_with_a_click(page, here)
         await is_refused(page, "bob", "the group gpu-users")
+        provider.answers = False
+        await signs_in_with_a_click(page, here)
+        await is_refused(page, "Example University does not answer", "Wait a minute, then sign in again")
 
 
 @pytest.fixture
-def directory() -> Iterator[int]:
-    """The port of an LDAP server."""
+def directory() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The port of an LDAP server, and its process."""
     port = free_port()
     program = Path(__file__).parents[1] / "fakes" / "ldap_server.py"
     process = subprocess.Popen([sys.executable, program, str(port)])
@@ -137,23 +127,28 @@ def directory() -> Iterator[int]:
 
     try:
         wait_until(answers)
-        yield port
+        yield port, process
     finally:
         process.terminate()
         process.wait(10)
 
 
-async def test_ldap_admits_a_group(page: Page, tmp_path: Path, directory: int) -> None:
-    at = {"server_address": "'127.0.0.1'", "server_port": str(directory), "tls_strategy": "'insecure'"}
-    async with installed(tmp_path, "ldap", "LDAP", **at) as here:
+async def test_ldap_admits_a_group(page: Page, tmp_path: Path, directory: tuple[int, subprocess.Popen[bytes]]) -> None:
+    port, server = directory
+    at = {"server_address": "127.0.0.1", "server_port": port, "tls_strategy": "insecure"}
+    async with installed(tmp_path, "ldap", **at) as here:
         await signs_in_with_a_password(page, here, "ada", "wrong")
-        assert "Invalid username or password" in await page.locator(".login_error").inner_text()
+        await reads_that_the_password_is_wrong(page)
         await signs_in_with_a_password(page, here, "ada", "secret of ada")
         await sees_the_token_page(page, "ada")
         assert await here.identity.is_admin("ada")
         assert await groups_of(here, "ada") == ["gpu-users"]
         await signs_in_with_a_password(page, here, "bob", "secret of bob")
         await is_refused(page, "bob", "the group gpu-users")
+        server.terminate()
+        server.wait(10)
+        await signs_in_with_a_password(page, here, "ada", "secret of ada")
+        await is_refused(page, "The directory of users does not answer", "Wait a minute, then sign in again")
 
 
 @contextmanager
@@ -174,10 +169,10 @@ def pam_service(folder: Path) -> Iterator[str]:
 async def test_pam_admits_a_unix_group(page: Page, tmp_path: Path) -> None:
     # Debian has these accounts on every machine.
     with pam_service(tmp_path) as service:
-        options = {"service": repr(service), "allowed_groups": "{'games'}", "admin_groups": "{'games'}"}
-        async with installed(tmp_path, "pam", "PAM", **options) as here:
+        options = {"service": service, "allowed_groups": {"games"}, "admin_groups": {"games"}}
+        async with installed(tmp_path, "pam", **options) as here:
             await signs_in_with_a_password(page, here, "games", "wrong")
-            assert "Invalid username or password" in await page.locator(".login_error").inner_text()
+            await reads_that_the_password_is_wrong(page)
             await signs_in_with_a_password(page, here, "games", "secret of all")
             await sees_the_token_page(page, "games")
             assert await groups_of(here, "games") == ["games"]
@@ -191,19 +186,24 @@ async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: 
         platform, url = await closing.enter_async_context(served(LearningPlatform()))
         platform_url = url.replace("127.0.0.1", "localhost")  # another site than the hub's, as browsers see it
         registration = {
-            "issuer": repr(platform.ISSUER),
-            "client_id": repr(platform.CLIENT),
-            "deployment_ids": repr({platform.DEPLOYMENT}),
-            "authorize_url": repr(f"{platform_url}/auth"),
-            "jwks_url": repr(f"{url}/keys"),
+            "issuer": platform.ISSUER,
+            "client_id": platform.CLIENT,
+            "deployment_ids": {platform.DEPLOYMENT},
+            "authorize_url": f"{platform_url}/auth",
+            "jwks_url": f"{url}/keys",
         }
-        title = "LTI: a learning platform"
-        here = await closing.enter_async_context(installed(tmp_path, "lti", title, **registration))
+        here = await closing.enter_async_context(installed(tmp_path, "lti", **registration))
         platform.tool = here.url
         platform.target = f"{platform.tool}/services/commonage/classes/ml101/session"
         await page.context.clear_cookies()
         await page.goto(f"{platform.tool}/hub/login")
         assert "open the link to this server in Moodle" in await page.locator("main, body").first.inner_text()
+
+        platform.answers = False
+        await page.goto(f"{platform_url}/course")
+        await page.locator("#tool").click()
+        assert "Wait a minute. Open the link in your course again." in await page.locator(".error").inner_text()
+        platform.answers = True
 
         # A student; then a teacher at the same browser, without a sign-out between them.
         for visitor, roles, groups in (

@@ -18,10 +18,10 @@ TEAMS = {"mona": ["students"]}
 
 
 class GitHub:
-    """Signs in whoever `visitor` names; the code and the token are that name."""
+    """Signs in whoever `visitor` names; the code and the token are that name. It `answers`, or is overloaded."""
 
     def __init__(self) -> None:
-        self.visitor = ""
+        self.visitor, self.answers = "", True
         self.app = FastAPI()
         self.app.add_api_route("/login/oauth/authorize", self.authorize)
         self.app.add_api_route("/login/oauth/access_token", self.token, methods=["POST"])
@@ -34,6 +34,7 @@ class GitHub:
         return RedirectResponse(f"{redirect_uri}?{urlencode({'code': self.visitor, 'state': state})}")
 
     async def token(self) -> dict[str, str]:
+        _check(self.answers)
         return {"access_token": self.visitor, "token_type": "bearer", "scope": "read:org"}
 
     async def user(self, authorization: str = Header()) -> dict[str, Any]:
@@ -55,10 +56,10 @@ class GitHub:
 
 
 class OpenId:
-    """Signs in whoever `visitor` names, with the groups of `groups`."""
+    """Signs in whoever `visitor` names, with the groups of `groups`. It `answers`, or is overloaded."""
 
     def __init__(self, groups: dict[str, list[str]]) -> None:
-        self.visitor, self.groups = "", groups
+        self.visitor, self.groups, self.answers = "", groups, True
         self.app = FastAPI()
         self.app.add_api_route("/auth", self.authorize)
         self.app.add_api_route("/token", self.token, methods=["POST"])
@@ -68,6 +69,7 @@ class OpenId:
         return RedirectResponse(f"{redirect_uri}?{urlencode({'code': self.visitor, 'state': state})}")
 
     async def token(self) -> dict[str, str]:
+        _check(self.answers)
         return {"access_token": self.visitor, "token_type": "Bearer", "scope": "openid profile"}
 
     async def userinfo(self, authorization: str = Header()) -> dict[str, Any]:
@@ -83,15 +85,21 @@ P = TypeVar("P", bound=_Provider)
 
 
 @asynccontextmanager
-async def served(provider: P) -> AsyncIterator[tuple[P, str]]:
-    """The provider and its address, while it is served."""
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(provider.app, port=port, log_level="error", lifespan="off"))
+async def served(provider: P, *, port: int = 0, certificate: str | None = None) -> AsyncIterator[tuple[P, str]]:
+    """The provider and its address, while it is served. `certificate`: a file with one and its key, for HTTPS."""
+    port = port or free_port()
+    config = uvicorn.Config(provider.app, port=port, log_level="error", lifespan="off", ssl_certfile=certificate)
+    server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
     await until(lambda: server.started)
-    yield provider, f"http://127.0.0.1:{port}"
+    yield provider, f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     server.should_exit = True
     await serving
+
+
+def _check(answers: bool) -> None:
+    if not answers:
+        raise HTTPException(503)
 
 
 def _bearer(authorization: str) -> str:

@@ -1,4 +1,7 @@
-"""A small LDAP directory for tests: `python tests/fakes/ldap_server.py PORT`. It listens on the loopback only."""
+"""A small LDAP directory for tests: `python tests/fakes/ldap_server.py PORT`. It listens on the loopback only.
+
+With a second word, the file of a certificate and its key, it speaks LDAPS.
+"""
 
 import sys
 from io import BytesIO
@@ -7,7 +10,7 @@ from typing import Any
 from ldaptor.inmemory import fromLDIFFile
 from ldaptor.interfaces import IConnectedLDAPEntry
 from ldaptor.protocols.ldap.ldapserver import LDAPServer
-from twisted.internet import defer, reactor
+from twisted.internet import defer, reactor, ssl
 from twisted.internet.protocol import ServerFactory
 from twisted.python.components import registerAdapter
 
@@ -49,16 +52,21 @@ class Directory(ServerFactory):
         self.root = root
 
 
-def listen(root: Any, port: int) -> None:
+def listen(root: Any, port: int, certificate: str | None) -> None:
     registerAdapter(lambda factory: factory.root, Directory, IConnectedLDAPEntry)
-    reactor.listenTCP(port, Directory(root), interface="127.0.0.1")  # type: ignore[attr-defined]  # chosen at import
+    where: Any = reactor  # chosen at import
+    if certificate is None:
+        where.listenTCP(port, Directory(root), interface="127.0.0.1")
+    else:
+        identity = ssl.DefaultOpenSSLContextFactory(certificate, certificate)
+        where.listenSSL(port, Directory(root), identity, interface="127.0.0.1")
 
 
-def main(port: int) -> None:
+def main(port: int, certificate: str | None = None) -> None:
     made: defer.Deferred[Any] = fromLDIFFile(BytesIO(LDIF))
-    made.addCallback(listen, port)
+    made.addCallback(listen, port, certificate)
     reactor.run()  # type: ignore[attr-defined]  # chosen at import
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

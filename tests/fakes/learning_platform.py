@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 CLAIM = "https://purl.imsglobal.org/spec/lti/claim/"
@@ -22,7 +22,7 @@ def new_key() -> rsa.RSAPrivateKey:
 class LearningPlatform:
     """Launches `visitor` into the tool at `tool`; `changed` are claims that differ from those of a usual launch.
 
-    `sent` has the forms that it had browsers post to the tool.
+    It `answers` to who asks for its keys, or is overloaded. `sent` has the forms that it had browsers post to the tool.
     """
 
     ISSUER, CLIENT, DEPLOYMENT, COURSE = "https://moodle.example.org", "commonage-tool", "7", "42"
@@ -33,7 +33,7 @@ class LearningPlatform:
         self.changed: dict[str, Any] = {}
         self.key = self.signs_with = new_key()
         self.sent: list[dict[str, str]] = []
-        self.keys_read = 0
+        self.keys_read, self.answers = 0, True
         self.app = FastAPI()
         self.app.add_api_route("/course", self.course, response_class=HTMLResponse)
         self.app.add_api_route("/auth", self.authorize, methods=["GET"], response_class=HTMLResponse)
@@ -60,6 +60,8 @@ class LearningPlatform:
         return RedirectResponse(f"{self.tool}/hub/lti/login?{urlencode(self.initiation)}")
 
     async def keys(self) -> dict[str, Any]:
+        if not self.answers:
+            raise HTTPException(503)
         self.keys_read += 1
         public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**public, "kid": "1", "use": "sig", "alg": "RS256"}]}

@@ -20,6 +20,8 @@ from tests.contract.harness.leftovers import unmount_below
 from tests.contract.harness.made_once import forget_others, made_once
 from tests.contract.harness.swarm import Node, Swarm
 
+from commonage.link.certificate_authority import CertificateAuthority
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 TAG = "under-test"
@@ -86,9 +88,16 @@ class Host:
         self.data = self.daemon.folder / "site"  # beside the daemon's own files, and gone with them
         self.shared = self.daemon.folder / "shared"
         self.shared.mkdir()
+        self.accounts = self.daemon.folder / "accounts"
         self.passwords = self.daemon.folder / "passwords"
         self.passwords.touch(mode=0o600)
         self.passwords.write_text(f"admin={ADMIN_PASSWORD}\nusers={USERS_PASSWORD}\n")
+        authority = CertificateAuthority.open(self.daemon.folder / "authority")
+        self.trusted = self.daemon.folder / "trusted.crt"  # instead of the authorities of this machine
+        self.trusted.write_text(authority.certificate)
+        served = authority.serve(["localhost", "127.0.0.1"])
+        self.provider_certificate = self.daemon.folder / "provider.pem"
+        self.provider_certificate.write_text(served.cert_pem + served.key_pem)
         for image in ("commonage", "commonage-services"):
             self.load(self.daemon, image)
 
@@ -106,6 +115,8 @@ class Host:
             "COMMONAGE_TAG": TAG,
             "COMMONAGE_DATA_DIR": str(self.data),
             "COMMONAGE_PASSWORDS": str(self.passwords),
+            "COMMONAGE_CA_BUNDLE": str(self.trusted),
+            "COMMONAGE_ACCOUNTS": str(self.accounts),
             "COMMONAGE_CERTIFICATES": str(self.daemon.folder / "certificates"),
             "COMMONAGE_DOCKER_RUN": str(self.daemon.folder),
             "COMMONAGE_DOCKER_IMAGE": IMAGE,
@@ -130,9 +141,10 @@ class Host:
         agent = str(DEPLOY / "compose" / "agent.yaml")
         self.run("docker-compose", "-f", agent, "-p", "agent", "up", "--detach", **there)
 
-    def compose(self, *words: str) -> str:
-        """Run docker-compose on the compose file; what it says. Fails when it does."""
-        return self.run("docker-compose", "-f", str(DEPLOY / "compose" / "compose.yaml"), "-p", "site", *words)
+    def compose(self, *words: str, more: tuple[str, ...] = ()) -> str:
+        """Run docker-compose on the compose file and these `more`; what it says. Fails when it does."""
+        named = [word for file in ("compose.yaml", *more) for word in ("-f", str(DEPLOY / "compose" / file))]
+        return self.run("docker-compose", *named, "-p", "site", *words)
 
     def stack(self, *files: str, **variables: str) -> None:
         """Deploy these files of the stack. The daemon goes about it by itself."""

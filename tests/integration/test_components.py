@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,14 @@ async def test_a_component_waits_and_follows_what_is_written_down(
     assert not said.exists()
 
 
-async def test_a_change_of_its_settings_starts_it_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named_in", ["argv", "reads"])
+async def test_a_change_of_its_settings_starts_it_anew(tmp_path: Path, named_in: str) -> None:
     child = _child(tmp_path, "same")
     settings = tmp_path / "settings.json"
-    child = Child(**{**{name: getattr(child, name) for name in Child.__slots__}, "argv": [*child.argv, str(settings)]})
+    if named_in == "argv":
+        child = replace(child, argv=[*child.argv, str(settings)])
+    else:
+        child = replace(child, reads=[settings])
     described = []
     for content in ("one", "one", "two"):
         settings.write_text(content)

@@ -10,16 +10,20 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
 from tests.contract.docker_filter.cases import SHARED, bound, but, container, service
 from tests.contract.docker_filter.filtering import ask_through
 from tests.contract.harness.dockerd import IMAGE
 from tests.contract.harness.processes import processes_of
 from tests.contract.harness.swarm import Node
+from tests.fakes.sign_in_guide import CONTACT, configuration
 from tests.fakes.waiting import wait_until
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
+from tests.integration.visiting_browser import OPTIONS
 
 pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900), pytest.mark.made_ahead("deploy images")]
 
@@ -133,6 +137,68 @@ def _descendants(site: Host, container: str) -> set[str]:
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return found
+
+
+# --- other ways to sign in ------------------------------------------------------------------------------------------
+
+SIGNED_IN = {
+    "github": ("mona", ["our-lab:students"], "not a member of the GitHub organization our-lab"),
+    "generic-oauth": ("ada", ["gpu-users", "optics"], "not a member of the group gpu-users"),
+    "ldap": ("ada", ["gpu-users"], "not a member of the group gpu-users"),
+    "lti": ("lti-2", ["ml101"], 'the course "Cooking" (id 43)'),
+    "pam": ("ada", ["ada", "gpu-users"], "not a member of the group gpu-users"),
+}
+
+
+@pytest.fixture(scope="class")
+def settings_file(site: Host) -> Iterator[Path]:
+    """The settings of the installation, which has none of its own before and after."""
+    path = site.data / "commonage.toml"
+    yield path
+    path.unlink()
+    site.compose("up", "--detach")
+    site.compose("restart", "control")
+    _until_healthy(site, COMPOSED, HEALTHY)
+    assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
+
+
+@pytest.mark.needs("chromium")
+class TestOtherAuthenticators:
+    @pytest.mark.parametrize("authenticator", SIGNED_IN)
+    def test_people_sign_in(self, site: Host, settings_file: Path, authenticator: str) -> None:
+        sign_in = site.data / "secrets" / "sign-in.py"
+        sign_in.write_text(configuration(authenticator, **OPTIONS[authenticator]))
+        sign_in.chmod(0o600)
+        settings = {"authenticator_class": authenticator, "hub_config": str(sign_in), "contact": CONTACT}
+        settings_file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+        if authenticator == "pam":
+            _make_accounts(site.accounts)
+            site.compose("up", "--detach", "hub", more=("pam.yaml",))
+        site.compose("restart", "control")
+        found = site.visit("signed_in_by", authenticator, str(site.provider_certificate), _hub_token(site))
+        user, groups, refusal = SIGNED_IN[authenticator]
+        assert (found["user"], found["groups"]) == (user, groups)
+        assert refusal in found["refusal"] and CONTACT in found["refusal"]
+
+
+def _make_accounts(folder: Path) -> None:
+    """The files of a machine with two accounts, of whom ada is in the group gpu-users."""
+    folder.mkdir()
+    people = {"ada": 1001, "bob": 1002}
+    users = [f"{name}:x:{number}:{number}::/home/{name}:/bin/bash" for name, number in people.items()]
+    groups = [f"{name}:x:{number}:" for name, number in people.items()]
+    hashed = [
+        f"{name}:{bcrypt.hashpw(f'secret of {name}'.encode(), bcrypt.gensalt(4)).decode()}:20000:0:99999:7:::"
+        for name in people
+    ]
+    lines = {
+        "passwd": ["root:x:0:0:root:/root:/bin/bash", *users],
+        "group": ["root:x:0:", *groups, "gpu-users:x:2001:ada", "gpu-admins:x:2002:"],
+        "shadow": ["root:*:20000:0:99999:7:::", *hashed],
+    }
+    for name, text in lines.items():
+        (folder / name).write_text("\n".join(text) + "\n")
+    (folder / "shadow").chmod(0o640)
 
 
 # --- the filter before the Docker socket ---------------------------------------------------------------------------

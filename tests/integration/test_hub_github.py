@@ -8,6 +8,7 @@ from tests.fakes.identity_providers import GitHub, served
 from tests.integration.hub_installation import Installation
 
 from commonage.domain.principals import Scope
+from commonage.server.processes.children import ChildFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -62,3 +63,10 @@ async def test_the_shared_passwords_open_nothing(here: Installation) -> None:
     async with here.browser() as browser:
         await here.sign_in(browser, "admin", here.secrets.admin_password)
         assert (await browser.get("/hub/home")).url.path != "/hub/home"
+
+
+async def test_a_configuration_that_is_not_there_is_said(tmp_path: Path) -> None:
+    absent = tmp_path / "sign-in.py"
+    with pytest.raises(ChildFailed, match=f"hub_config: the hub cannot read {absent}. Correct the path"):
+        async with Installation(tmp_path / "data", authenticator_class="github", hub_config=absent):
+            pass

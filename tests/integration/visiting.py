@@ -10,11 +10,11 @@ from contextlib import closing
 
 import httpx2
 from tests.integration.sign_in import sign_in
+from tests.integration.visiting_browser import URL, signed_in_by
 
 from commonage.sdk import Client
 from commonage.wire.workloads import SubmitIn
 
-URL = "https://localhost"
 _WITHIN_S = 60
 
 
@@ -152,7 +152,20 @@ def session_ended(token: str, user: str) -> bool:
         return True
 
 
-ACTS = (signed_in, job, started, measured, ended, attempts, all_stopped, nodes, drained, session, session_ended)
+ACTS = (
+    signed_in,
+    job,
+    started,
+    measured,
+    ended,
+    attempts,
+    all_stopped,
+    nodes,
+    drained,
+    session,
+    session_ended,
+    signed_in_by,
+)
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""A class with nbgrader, as docs/use/nbgrader.md shows it: release, fetch, submit, collect, with the recipe's own file.
+"""A class with nbgrader, as docs/use/nbgrader.md shows it: release, fetch, submit, collect and grade, with its recipe.
 
 Not collected with the others, as nbgrader is no requirement of the tests. Make a virtual environment with nbgrader and
 run `NBGRADER=DIR/bin/nbgrader .venv/bin/python -m pytest -n 0 tests/integration/walk_nbgrader.py`. The workloads are
@@ -7,6 +7,7 @@ processes; that a container has the volumes of its owner alone is in tests/contr
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import textwrap
@@ -127,6 +128,9 @@ def test_an_assignment_is_released_fetched_submitted_and_collected(installation:
     # The pretended submission of Ann is a newer one of Bob.
     again = runs(installation, "tina", teachers, "cd ml101; grep -l ann submitted/*/ps1/problem.ipynb")
     assert again.split() == ["submitted/ann/ps1/problem.ipynb"]
+    graded = runs(installation, "tina", teachers, "cd ml101; nbgrader autograde ps1; nbgrader export; cat grades.csv")
+    rows = list(csv.DictReader(graded[graded.index("assignment,") :].splitlines()))
+    assert {row["student_id"]: row["max_score"] for row in rows} == {"ann": "1.0", "bob": "1.0"}
     # Students have neither the boxes nor a volume to release to; the boxes are nobody's to write.
     for wrong in ("ml101-submitted", "ml101-outbound:rw"):
         runs(installation, "ann", students, "true", wrong, fails=True)

@@ -166,6 +166,10 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "The resource restricts a site that has joined; remove the site first, or set its tenants to [].",
         ),
         "material-without-version": ("No version yet", "The repository of the material was not read so far."),
+        "tenant-not-empty": (
+            "Tenant not empty",
+            "The tenant has work, folders or members; remove it by an offboarding (`POST /offboardings`).",
+        ),
         "resource-in-use": ("Resource in use", "Live workloads use the resource; `detail` lists them."),
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
     },

@@ -1,28 +1,36 @@
 """What Commonage adds to every authenticator but the shared passwords. Used by `hub.config`.
 
-- A user who is refused reads why, and what to do.
+- A user who is refused, or whose provider does not answer, reads why, and what to do.
+- LDAP checks the certificate of the directory, and does not hold up the hub.
 - With `Authenticator.manage_groups`, groups also come from LDAP and from Unix accounts (PAM).
 """
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import pwd
 import re
+import ssl
 from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from jupyterhub.auth import Authenticator, LocalAuthenticator
 from jupyterhub.utils import maybe_future
+from ldap3.core.exceptions import LDAPCommunicationError, LDAPStartTLSError
 from tornado import web
+from tornado.httpclient import HTTPClientError
 from traitlets import TraitError, Unicode
 from traitlets.utils.importstring import import_item
 
 _ENTRY_POINTS = "jupyterhub.authenticators"
 _FIRST_VALUE = re.compile(r"[^=]+=\s*((?:\\.|[^,\\])+)")  # of a distinguished name
 _PART = re.compile(r"(?:\\.|[^,\\])+")
+_ADMINISTRATOR = "the administrator of this server"
+_PROVIDER_WITHIN_S = 30
+_NO_ANSWER = (OSError, HTTPClientError, LDAPCommunicationError, LDAPStartTLSError)
 _GITHUB = (
     "If you are a member, GitHub may not have told us: open GitHub, Settings, Applications, Authorized OAuth Apps, and "
     "grant this application access to the organization."
@@ -51,6 +59,20 @@ class _Extended(Authenticator):
                 "may begin with the same name, and only one of them is yours. Set it to the name directly above your "
                 'groups, for example "ou=groups,dc=example,dc=org".'
             )
+
+        tls: Mapping[str, Any] | None = getattr(self, "tls_kwargs", None)
+        if tls is not None:  # LDAP; ldap3 accepts any certificate if it is not told otherwise
+            self.set_trait("tls_kwargs", {"validate": ssl.CERT_REQUIRED, **tls})
+
+    async def authenticate(self, handler: Any, data: Any = None) -> Any:
+        try:
+            async with asyncio.timeout(_PROVIDER_WITHIN_S):
+                if self.has_trait("bind_dn_template"):  # LDAP; its coroutine blocks
+                    return await asyncio.to_thread(asyncio.run, super().authenticate(handler, data))
+                return await maybe_future(super().authenticate(handler, data))
+        except _NO_ANSWER as error:
+            self.log.error("The sign-in provider does not answer: %s: %s", type(error).__name__, error)
+            raise web.HTTPError(503, no_answer(self.login_service, self.contact)) from error
 
     async def check_allowed(self, username: str, authentication: Mapping[str, Any] | None = None) -> bool:
         if not await maybe_future(super().check_allowed(username, authentication)):
@@ -82,9 +104,16 @@ def name_in(distinguished_name: str) -> str:
     return (re.sub(r"\\(.)", r"\1", found[1]) if found else distinguished_name).strip().lower()
 
 
+def no_answer(service: str | None, contact: str | None) -> str:
+    return (
+        f"{service or 'The directory of users'} does not answer this server as it should, so your sign-in cannot be "
+        f"checked. Wait a minute, then sign in again. If that fails, ask {contact or _ADMINISTRATOR}."
+    )
+
+
 def refusal(authenticator: Authenticator, username: str, contact: str | None) -> str:
     """Why this authenticator does not admit the user, and what to do."""
-    who = contact or "the administrator of this server"
+    who = contact or _ADMINISTRATOR
     organizations = _listed(authenticator, "allowed_organizations")
     groups = [name_in(one) for one in _listed(authenticator, "allowed_groups")]
     if organizations:

@@ -1,6 +1,7 @@
 """Loaded by JupyterHub itself. The rules are in `commonage.hub.config`; an installation's own file is loaded last."""
 
 import os
+import sys
 from pathlib import Path
 
 from commonage.hub import sign_in_limit
@@ -12,4 +13,10 @@ settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTIN
 configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
 sign_in_limit.install(settings.max_failed_sign_ins_per_minute, settings.trusted_proxies)
 if settings.extra_config is not None:
+    # JupyterHub itself ignores a file that is missing.
+    if not os.access(settings.extra_config, os.R_OK):
+        sys.exit(
+            f"hub_config: the hub cannot read {settings.extra_config}. Correct the path in commonage.toml. Where the "
+            f"hub runs in a container of its own, put the file into {settings.secrets_dir}."
+        )
     load_subconfig(settings.extra_config, path="")  # type: ignore[name-defined]  # noqa: F821

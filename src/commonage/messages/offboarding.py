@@ -59,6 +59,22 @@ def _waits(reason: r.WaitsForNewName, _say: Say) -> str:
     return f"Held until {reason.receiver} has taken over the work of {reason.subject} {reason.name}."
 
 
+def _not_empty(reason: r.TenantNotEmpty, _say: Say) -> str:
+    nouns = {
+        "workload": reason.workloads,
+        "cron job": reason.cron_jobs,
+        "reservation": reason.reservations,
+        "image": reason.images,
+        "folder": reason.folders,
+        "member": reason.members,
+    }
+    left = [count(number, noun) for noun, number in nouns.items() if number]
+    return (
+        f"Tenant {reason.tenant} cannot be deleted yet, because it has {', '.join(left)}. Plan first what becomes of "
+        f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`."
+    )
+
+
 TEXTS: Texts = {
     r.SessionsStop: lambda reason, _: f"Stop {count(len(reason.workloads), 'session')} ({_some(reason.workloads)}).",
     r.WorkloadsStop: lambda reason, _: f"Stop {_workloads(reason.workloads)}.",
@@ -147,4 +163,5 @@ TEXTS: Texts = {
     r.StoppedByOffboarding: "Stopped because {by} renames or removes {subject} {name}.",
     r.NameRetired: _retired,
     r.WaitsForNewName: _waits,
+    r.TenantNotEmpty: _not_empty,
 }

@@ -1,12 +1,15 @@
 """What a refused user reads, and the names of LDAP groups."""
 
+import ssl
 from typing import Any
 
 import pytest
 from jupyterhub.auth import Authenticator, DummyAuthenticator
+from ldap3.core.exceptions import LDAPSocketOpenError
 from oauthenticator.generic import GenericOAuthenticator
 from oauthenticator.github import GitHubOAuthenticator
 from tornado import web
+from tornado.httpclient import HTTPClientError
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
@@ -53,6 +56,26 @@ async def test_an_extended_authenticator_has_the_options_of_its_base() -> None:
     with pytest.raises(web.HTTPError, match="does not admit that user") as refused:
         await made.check_allowed("bob")
     assert refused.value.status_code == 403
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(), HTTPClientError(502), LDAPSocketOpenError(), TimeoutError()]
+)
+async def test_a_provider_that_does_not_answer_is_named(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(DummyAuthenticator, "authenticate", fails)
+    made = authenticator_of("dummy", "help@example.org")(login_service="Example University")
+    with pytest.raises(web.HTTPError, match=r"Example University does not answer .* ask help@example.org") as refused:
+        await made.authenticate(None, {})
+    assert refused.value.status_code == 503
+
+
+def test_ldap_checks_the_certificate_of_the_directory() -> None:
+    made = authenticator_of("ldap", None)(config=Config({"LDAPAuthenticator": {"tls_kwargs": {"sni": "ldap"}}}))
+    assert made.tls_kwargs == {"sni": "ldap", "validate": ssl.CERT_REQUIRED}
 
 
 def test_an_unknown_authenticator_is_refused() -> None:

@@ -118,7 +118,7 @@ async def put_resource(request: Request, kind: str, name: str) -> Response:
     summary="Delete a resource",
     responses=problems(
         *QUERY, "kind-not-found", "resource-not-found", "version-mismatch", "resource-in-use", "managed-elsewhere",
-        "unknown-reference", "site-would-open",
+        "unknown-reference", "site-would-open", "tenant-not-empty", "unavailable",
     ),
     openapi_extra=_VERSION,
 )  # fmt: skip
@@ -126,7 +126,7 @@ async def put_resource(request: Request, kind: str, name: str) -> Response:
 async def delete_resource(request: Request, kind: str, name: str, force: bool = False) -> ResourceOut:
     """Delete a resource; a built-in one of its name is in force again. Refused while workloads use it, unless `force`.
 
-    For admins.
+    A tenant with work, folders or members is refused in any case: remove it by an offboarding. For admins.
     """
     control, principal = context(request).control, caller(request)
     deleted = await control.resources.delete(principal, kind, name, _version(request), force=force)

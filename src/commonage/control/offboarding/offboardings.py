@@ -101,6 +101,15 @@ class Offboardings:
         await self._need_known(wanted)
         return await self._planner.plan(wanted)
 
+    async def need_empty(self, tenant: str) -> None:
+        """Called before the resource of a tenant is deleted by itself.
+
+        Raises Conflict while the tenant has work, folders or members, and Unavailable while the hub does not answer.
+        """
+        left = None if tenant == self._settings.default_tenant else await self._planner.left_in(tenant)
+        if left is not None:
+            raise Conflict(left, code="tenant-not-empty")
+
     async def begin(self, principal: Principal, wanted: Wanted, version: str) -> Offboarding:
         """Begin what a plan of this version says; the steps follow by themselves. The same request again returns it.
 

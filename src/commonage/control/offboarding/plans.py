@@ -24,6 +24,7 @@ from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.domain.offboarding import Change, DataChoice, Subject, Wanted, WorkChoice
+from commonage.domain.permissions import SubjectKind
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
@@ -102,6 +103,22 @@ class Planner:
     def images_of(self, wanted: Wanted) -> Sequence[Image]:
         of_user = wanted.subject is Subject.USER
         return [one for one in self.catalogue.images() if (one.by if of_user else one.tenant) == wanted.name]
+
+    async def left_in(self, tenant: str) -> Reason | None:
+        """Why the resource of this tenant may not be deleted alone; None if it has nothing else."""
+        wanted = Wanted(Subject.TENANT, Change.REMOVE, tenant)
+        declared = [one for known in self.settings.rules.tenants if known.name == tenant for one in known.members]
+        subjects = {(one.kind, one.subject) for one in declared}
+        subjects |= {(SubjectKind.USER, user) for user in await self.identity.group(tenant) or ()}
+        counts = {
+            "workloads": len(self.work_of(Subject.TENANT, tenant)),
+            "cron_jobs": sum(not one.removed for one in self.cron_jobs_of(wanted)),
+            "reservations": len(self.reservations_of(wanted)),
+            "images": len(self.images_of(wanted)),
+            "folders": len(await self.folders_of(wanted)),
+            "members": len(subjects),
+        }
+        return reasons.TenantNotEmpty(tenant=tenant, **counts) if any(counts.values()) else None
 
     async def folders_of(self, wanted: Wanted) -> Sequence[OwnedFolder]:
         if self.homes is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -87,6 +87,7 @@ class Resources:
 
     `admit`, called with the resources in force and those after a change, raises if it may not be made.
     `is_claimed`: whether the name of a tenant was given up, or is being taken by a rename.
+    `need_empty`, called before a tenant is deleted by itself, raises if that needs a plan.
     `ignored`: settings of the file that the database has replaced.
     """
 
@@ -99,6 +100,7 @@ class Resources:
     builtin: Platform
     sites: Collection[str]
     on_change: Callable[[Platform], None]
+    need_empty: Callable[[str], Awaitable[None]]
     is_claimed: Callable[[str], bool] = lambda _tenant: False
     admit: Callable[[Platform, Platform], None] = lambda _before, _after: None
     ignored: tuple[str, ...] = ()
@@ -254,8 +256,14 @@ class Resources:
     async def delete(
         self, principal: Principal, kind: str, name: str, version: int, *, force: bool = False
     ) -> StoredResource:
-        """Delete one resource of this version; while workloads use it only with `force`. Raises NotFound, Conflict."""
+        """Delete one resource of this version; while workloads use it only with `force`. Raises NotFound, Conflict.
+
+        A tenant with work, folders or members needs an offboarding instead, and `force` does not help.
+        """
         self._access(principal).need(Permission.MANAGE_PLATFORM)
+        if kind == "Tenant":
+            need_unmanaged(self._one(kind, name))
+            await self.need_empty(name)
         return await self.delete_for(principal.name, kind, name, version, force=force)
 
     async def delete_for(self, by: str, kind: str, name: str, version: int, *, force: bool = False) -> StoredResource:

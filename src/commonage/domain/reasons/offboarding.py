@@ -394,3 +394,15 @@ class ClassesDeleted(Reason):
     """The classes of the tenant are deleted, with their reservations."""
 
     classes: tuple[str, ...]
+
+
+class TenantNotEmpty(Reason):
+    """The resource of a tenant with work, folders or members cannot be deleted alone. Each number counts one kind."""
+
+    tenant: str
+    workloads: int
+    cron_jobs: int
+    reservations: int
+    images: int
+    folders: int
+    members: int

@@ -38,7 +38,8 @@ class Child:
     """The command of one child and its readiness conditions.
 
     `ready_line` must appear in its output, and `ready` must return true, before it counts as ready (either may be
-    omitted). `ready_s` is the timeout for that, `grace_s` the time between SIGTERM and SIGKILL.
+    omitted). `ready_s` is the timeout for that, `grace_s` the time between SIGTERM and SIGKILL. `reads` are files that
+    it reads once, at its start, besides those of `argv`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Child:
     env: Mapping[str, str]
     log_path: Path
     cwd: Path
+    reads: Sequence[Path] = ()
     ready_line: str | None = None
     ready: Callable[[], Awaitable[bool]] | None = None
     ready_s: float = 60.0

@@ -61,7 +61,7 @@ def _file(name: str, data_dir: Path) -> Path:
 
 def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
     own = {name: value for name, value in child.env.items() if os.environ.get(name) != value}
-    files = [Path(word) for word in child.argv if word.startswith(f"{data_dir}/")]
+    files = [*(Path(word) for word in child.argv if word.startswith(f"{data_dir}/")), *child.reads]
     content = hashlib.sha256(b"\0".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
     return {
         "argv": list(child.argv),
@@ -69,7 +69,7 @@ def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
         "log": str(child.log_path.absolute()),
         "grace_s": child.grace_s,
         "variables": own,  # variables that differ from the control plane's own environment
-        "content": content,  # of its settings: a change restarts the component
+        "content": content,  # of the files that it reads at its start: a change restarts the component
     }
 
 

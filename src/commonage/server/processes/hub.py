@@ -137,6 +137,7 @@ def hub_child(plan: HubPlan) -> Child:
         argv=[sys.executable, "-m", "commonage.hub", str(settings_file)],
         env=inherited_environment(),
         cwd=folder,
+        reads=[settings.hub_config.absolute()] if settings.hub_config else [],
         log_path=plan.data_dir / "logs" / "hub.log",
         ready_line=HUB_READY_LINE,
         # Through the proxy, which answers 503 until it has read the route.

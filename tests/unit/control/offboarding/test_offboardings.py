@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, job, submit
 
 from commonage.control.control import Control
 from commonage.control.offboarding.offboardings import PlanRefused
-from commonage.control.resources.resources import Documents
+from commonage.control.resources.resources import ANY_VERSION, Documents
 from commonage.control.workloads.cron_jobs import NewCronJob
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
@@ -599,3 +599,29 @@ def test_steps_are_in_order_and_the_last_ends_it() -> None:
         assert current.next_step is step and current.is_pending
         current = current.after(step, 2.0)
     assert (current.next_step, current.ended_at) == (None, 2.0)
+
+
+async def test_a_tenant_is_deleted_as_a_resource_only_while_it_is_empty() -> None:
+    world = World()
+    async with world.site.open() as control:
+        await control.resources.apply(ROOT, Documents([{"kind": "Tenant", "name": OPTICS}]))
+
+        async def left() -> dict[str, Any]:
+            with pytest.raises(Conflict) as refused:
+                await control.resources.delete(ROOT, "Tenant", OPTICS, ANY_VERSION, force=True)
+            assert refused.value.problem_code == "tenant-not-empty"
+            found = refused.value.reason
+            assert isinstance(found, reasons.TenantNotEmpty)
+            return {name: number for name, number in asdict(found).items() if number and name != "tenant"}
+
+        assert await left() == {"members": 2}  # those of the group at the hub
+        world.hub.members.clear()
+        world.homes.there["/data/optics"] = "measurements"
+        assert await left() == {"folders": 1}
+        del world.homes.there["/data/optics"]
+        work = await submit(control, job(tenant=OPTICS), principal=ROOT)
+        assert await left() == {"workloads": 1}
+        await control.workloads.stop(ROOT, work.id)
+        await world.site.clock.advance(5)
+        await control.resources.delete(ROOT, "Tenant", OPTICS, ANY_VERSION)
+        assert control.resources.of_kind("Tenant") == []

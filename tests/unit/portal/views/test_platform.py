@@ -47,6 +47,20 @@ async def test_admin_creates_changes_and_deletes_a_resource(portal: Portal, root
     assert portal.control.resources.all(ROOT) == []
 
 
+async def test_a_tenant_with_members_is_removed_by_a_plan_only(portal: Portal, root: Person) -> None:
+    members = [{"user": "ann", "role": "manager"}, {"group": "optics", "role": "member"}]
+    await portal.control.resources.apply(ROOT, Documents([{**LAB, "members": members}]))
+    shown = await root.get("platform/edit?kind=Tenant&name=vision/a%20b")
+    assert_whole(shown.text)
+    assert 'offboard?subject=tenant&amp;change=remove&amp;name=vision/a%20b"' in shown.text
+    assert "platform/remove" not in shown.text
+    refused = await root.post("platform/remove", {**LAB, "version": "1", "force": "1"})
+    assert refused.status_code == 409
+    assert "Tenant vision/a b cannot be deleted yet, because it has 2 members. Plan first" in refused.text
+    plan = await root.get("offboard?subject=tenant&change=remove&name=vision/a%20b")
+    assert_whole(plan.text)
+
+
 async def test_invalid_and_stale_forms_keep_entered_values(root: Person) -> None:
     form = {**LAB, "version": "0", "field-title": "Lab", "field-weight": "heavy"}
     invalid = await root.post("platform/edit", form)
