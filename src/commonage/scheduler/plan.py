@@ -331,7 +331,7 @@ class SchedulingPass:
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
-        numbers = choose_nodes(costs, len(queued_requests), lambda number: snapshot.runs(queued.environment, number))
+        numbers = choose_nodes(costs, len(queued_requests), snapshot.environments.runs(queued.environment))
         if numbers is None:
             return self.backfill.latest_end(queued, shape, fit) - self.now
         for member, number in zip(queued_requests, numbers, strict=True):

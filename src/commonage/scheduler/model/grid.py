@@ -20,6 +20,7 @@ from commonage.domain.sites import SiteSet
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
+MAX_CHANGED = 500_000  # listed changes before all caches are dropped
 MAX_ROWS = 4096  # cached rows of one `Rows`; requests vary over months
 
 
@@ -177,7 +178,7 @@ class Grid:
                 self.free_mib[number, index] -= sign * share.memory_mib
                 self.free_milli[number, index] -= sign * share.compute_milli
         self.changed.append(number)
-        if len(self.changed) > 50_000:
+        if len(self.changed) > MAX_CHANGED:
             self._invalidate()
 
     @contextmanager
@@ -354,7 +355,7 @@ class Row:
     def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
         grid, at = self._grid, len(self._grid.changed)
-        if self._epoch != grid.epoch:
+        if self._epoch != grid.epoch or at - self._at > len(grid.nodes):
             self._row = compute(np.arange(len(grid.nodes)))
         elif self._at != at:
             stale = np.fromiter(set(grid.changed[self._at :]), np.int64)
