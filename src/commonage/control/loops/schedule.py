@@ -17,6 +17,10 @@ from commonage.scheduler.plan import Eviction, plan
 log = logging.getLogger(__name__)
 LONGEST_REST_S = 2.0
 SHORTEST_REST_S = 0.005
+STARTS_S = 0.025
+"""A pass ends when this time has passed since its first start, so that thousands of starts are no pause of seconds for
+everything else. The next pass goes on with the rest of the queue.
+"""
 REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks everything else
 
 
@@ -53,7 +57,7 @@ class Schedule:
         now = self._clock.now()
         if self._paused:
             return 0
-        outcome = plan(self._live_state.snapshot, now)
+        outcome = plan(self._live_state.snapshot, now, _Slice(self._clock).is_over)
         self._live_state.set_plan(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
@@ -70,3 +74,17 @@ class Schedule:
         self._live_state.note_eviction(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the scheduler", now, StopCause.EVICTION, eviction.reason)
         await self._writer.apply(eviction.workload_id, StopRequested(stop))
+
+
+class _Slice:
+    """Ends a pass after its time for starts. Uses the clock port, as `run` does."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._first_at: float | None = None
+
+    def is_over(self, _started: int) -> bool:
+        now = self._clock.now()
+        if self._first_at is None:
+            self._first_at = now
+        return now - self._first_at >= STARTS_S

@@ -130,6 +130,10 @@ class Queue:
         numbers: Ints = self._group[slots]
         return numbers
 
+    def has_class(self, count: int) -> npt.NDArray[np.bool_]:
+        """[count]: the request classes of which something is queued."""
+        return np.array([*(size > 0 for size in self._class_sizes), *[False] * (count - len(self._class_sizes))])
+
     def slot(self, workload_id: str) -> int:
         """The slot of a workload; -1 if it is not queued."""
         return self._slot.get(workload_id, -1)
@@ -252,7 +256,7 @@ class Queue:
             some = order[tied]
             before = [key[some] for key in levels]
             order[tied] = some[self._by_age(some, (keys[tied], *before))]
-        self._columns, self._ages = self._columns[:, order], self._ages[order]
+        self._columns, self._ages = self._columns.take(order, axis=1), self._ages[order]
         return keys, np.ones(len(order), np.bool_) if behind is None else ~behind[order]
 
     def _by_age(self, rows: Ints, before: tuple[Ints | Floats, ...]) -> Ints:
@@ -314,7 +318,7 @@ class Queue:
             self._columns, self._ages = np.delete(self._columns, gone, axis=1), np.delete(self._ages, gone)
         elif left:
             stay = self._is_queued[slots]
-            self._columns, self._ages = self._columns[:, stay], self._ages[stay]
+            self._columns, self._ages = self._columns.compress(stay, axis=1), self._ages[stay]
         rows = len(self._ages)
         if len(arrived):
             fresh = np.stack((arrived, self._account[arrived], self._request_class[arrived], np.zeros_like(arrived)))
