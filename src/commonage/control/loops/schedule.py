@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
@@ -57,7 +58,7 @@ class Schedule:
         now = self._clock.now()
         if self._paused:
             return 0
-        outcome = plan(self._live_state.snapshot, now, _Slice(self._clock).is_over)
+        outcome = plan(self._live_state.snapshot, now, Slice(self._clock.now).is_over)
         self._live_state.set_plan(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
@@ -76,15 +77,15 @@ class Schedule:
         await self._writer.apply(eviction.workload_id, StopRequested(stop))
 
 
-class _Slice:
-    """Ends a pass after its time for starts. Uses the clock port, as `run` does."""
+class Slice:
+    """Ends a pass after its time for starts, by a clock that goes on during the pass."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._first_at: float | None = None
 
     def is_over(self, _started: int) -> bool:
-        now = self._clock.now()
+        now = self._now()
         if self._first_at is None:
             self._first_at = now
         return now - self._first_at >= STARTS_S

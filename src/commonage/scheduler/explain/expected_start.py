@@ -47,9 +47,7 @@ class ExpectedStart:
     latest: float | None = None
 
 
-def expected_start(
-    snapshot: Snapshot, target: QueuedRequest, now: float, promised_at: float | None
-) -> ExpectedStart:
+def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float, promised_at: float | None) -> ExpectedStart:
     """When `target` starts if no new request comes. `promised_at`: the start that a pass now promises."""
     over = over_quota(snapshot, target, snapshot.grid.shape(target.request))
     if isinstance(over, waiting.GpuHoursSpent):

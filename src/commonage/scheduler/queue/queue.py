@@ -89,8 +89,8 @@ class Queue:
         self._priorities: Counter[int] = Counter()
         self._arrived: list[int] = []
         self._left: list[tuple[int, QueuedRequest]] = []  # their slots are reused after the next order
-        # In the last order, which is nearly the next one: nearly sorted input sorts fast, and adjacent columns add fast.
-        # `AHEAD` is the cost of the requests of the same account ahead, in `COST_UNIT`.
+        # In the last order, which is nearly the next one: it sorts fast. `AHEAD` is the cost of the requests of the
+        # same account ahead, in `COST_UNIT`.
         self._columns: Ints = np.zeros((4, 0), np.int64)
         self._ages: Floats = np.zeros(0)  # submission times
         self._costs: Ints = np.zeros(0, np.int64)  # of each request class, as counted in `AHEAD`
