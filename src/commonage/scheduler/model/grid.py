@@ -355,7 +355,7 @@ class Row:
     def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
         grid, at = self._grid, len(self._grid.changed)
-        if self._epoch != grid.epoch or at - self._at > len(grid.nodes):
+        if self._epoch != grid.epoch:
             self._row = compute(np.arange(len(grid.nodes)))
         elif self._at != at:
             stale = np.fromiter(set(grid.changed[self._at :]), np.int64)
