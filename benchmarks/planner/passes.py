@@ -16,11 +16,12 @@ from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.planner.synthetic import DEVICES, NOW, QUEUED, USERS, SyntheticCluster, ended
+from commonage.control.loops.schedule import Slice
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.domain.workloads import State, Workload
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.shapes import QueuedRequest
-from commonage.scheduler.plan import Plan, plan
+from commonage.scheduler.plan import Plan, all_starts, plan
 
 STEPS = 50
 FRONT = 500
@@ -45,9 +46,10 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cluster size: the first pass over the whole queue, the next pass (`changed`) after all of its starts, passes
-    without changes (`whole`), and passes after one arrival and after one departure. Then explanations of queued
-    workloads (`explain`: anywhere in the queue; `front`: of the first `FRONT`) and dry runs of new ones.
+    """One cluster size: the first pass over the whole queue, at once and as the schedule loop cuts it (`cut`), the next
+    pass (`changed`) after all of its starts, passes without changes (`whole`), and passes after one arrival and after
+    one departure. Then explanations of queued workloads (`explain`: anywhere in the queue; `front`: of the first
+    `FRONT`) and dry runs of new ones.
     """
 
     nodes: int
@@ -58,6 +60,7 @@ class Row:
     request_classes: int
     started: int
     first: Durations
+    cut: Durations
     changed: Durations
     whole: Durations
     arrival: Durations
@@ -88,7 +91,10 @@ def measured(nodes: int, steps: int = STEPS, users: int = USERS) -> Row:
         live_state.put(cluster.queued(NOW - 50_000 + 50_000 * number / (nodes * QUEUED)))
     running, queued = len(live_state.allocated()), live_state.queue_length()
     at = iter(range(1, 1_000_000))
-    first, started = _pass(cluster, live_state, at, lambda _now: None)
+    first, outcome = _planned(live_state, NOW)
+    started = len(outcome.started)
+    cut = [_planned(live_state, NOW, cut=True)[0] for _ in range(6)][1:]  # the first warms the caches up again
+    _apply(cluster, live_state, outcome, lambda: NOW)
     changed, _ = _pass(cluster, live_state, at, lambda _now: None)
     whole = [_pass(cluster, live_state, at, lambda _now: None)[0] for _ in range(5)]
     arrivals = [
@@ -112,6 +118,7 @@ def measured(nodes: int, steps: int = STEPS, users: int = USERS) -> Row:
         request_classes=len({queued.request for queued in live_state.snapshot.queue}),
         started=started,
         first=Durations.of([first]),
+        cut=Durations.of(cut),
         changed=Durations.of([changed]),
         whole=Durations.of(whole),
         arrival=Durations.of(arrivals),
@@ -121,6 +128,13 @@ def measured(nodes: int, steps: int = STEPS, users: int = USERS) -> Row:
         dry_run=dry_run,
         memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
+
+
+def _planned(live_state: LiveState, now: float, *, cut: bool = False) -> tuple[tuple[float, float], Plan]:
+    """A plan and its time. With `cut` it ends after the CPU time that the schedule loop gives to starts."""
+    clock, cpu = time.perf_counter(), time.process_time()
+    outcome = plan(live_state.snapshot, now, Slice(time.process_time).is_over if cut else all_starts)
+    return (time.perf_counter() - clock, time.process_time() - cpu), outcome
 
 
 def _pass(

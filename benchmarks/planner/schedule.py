@@ -37,8 +37,9 @@ def schedule(sizes: list[int], users: int, steps: int, chart: str | None, as_jso
 
     \b
     For each node 10 workloads run and 100 wait. Passes are timed as the server makes them: the first over the whole
-    queue, the next with all that it started, and then one after each arrival and after each departure. Then queued
-    workloads are explained, from anywhere and from the first 500, and new ones are considered (dry run).
+    queue (at once, and as the server cuts it into short passes), the next with all that it started, and then one after
+    each arrival and after each departure. Then queued workloads are explained, from anywhere and from the first 500,
+    and new ones are considered (dry run).
 
     \b
     Example:
@@ -66,6 +67,7 @@ def _show(rows: list[Row]) -> None:
         "running",
         "waiting",
         "first pass",
+        "cut",
         "next pass",
         "no change",
         "arrival",
@@ -83,6 +85,7 @@ def _show(rows: list[Row]) -> None:
             f"{row.running:,}",
             f"{row.queued:,}",
             f"{row.first.median_ms / 1000:.1f} s",
+            _cell(row.cut),
             _cell(row.changed),
             _cell(row.whole),
             _cell(row.arrival),

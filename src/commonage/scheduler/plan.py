@@ -11,7 +11,7 @@ that runs as long or longer. For each request the pass checks, in this order: qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +33,7 @@ from commonage.scheduler.snapshot import Snapshot
 MAX_PROMISE_ATTEMPTS = 4 * MAX_PROMISES
 """Waiting requests, from the front, for which a promise is tried. Without time limits ahead a start may be unknown."""
 MAX_VICTIM_SEARCHES = 8  # failed victim searches in one pass
+CLASSES_AT_ONCE = 1 << 16  # requests, from the front, that are searched at once for the first of each class
 SOON_S = 60.0  # a request that can start within this time evicts nothing
 
 
@@ -66,19 +67,27 @@ class Plan:
         return tuple((workload_id, allocated.allocation) for workload_id, allocated in self.started.items())
 
 
-def plan(snapshot: Snapshot, now: float) -> Plan:
-    """The plan at `now`: deterministic for a snapshot."""
-    with trial_pass(snapshot, now) as done:
+EndsAfter = Callable[[int], bool]
+"""Whether a pass ends after this number of starts; the next pass goes on. Asked after each start."""
+
+
+def all_starts(_started: int) -> bool:
+    return False
+
+
+def plan(snapshot: Snapshot, now: float, ends_after: EndsAfter = all_starts) -> Plan:
+    """The plan at `now`: deterministic for a snapshot, apart from where `ends_after` cuts it off."""
+    with trial_pass(snapshot, now, ends_after) as done:
         return done.plan()
 
 
 @contextmanager
-def trial_pass(snapshot: Snapshot, now: float) -> Iterator[SchedulingPass]:
+def trial_pass(snapshot: Snapshot, now: float, ends_after: EndsAfter = all_starts) -> Iterator[SchedulingPass]:
     """A finished pass. Inside the context the snapshot is as it will be after the plan: for explanations."""
     snapshot.refresh(now)
     with snapshot.trial():
         finished = SchedulingPass(snapshot, now)
-        finished.run()
+        finished.run(ends_after)
         yield finished
 
 
@@ -107,7 +116,7 @@ class SchedulingPass:
     def plan(self) -> Plan:
         return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.backfill)
 
-    def run(self) -> None:
+    def run(self, ends_after: EndsAfter = all_starts) -> None:
         per_account = self._bounded or bool(self.snapshot.rules.reservations)
         equivalence_classes = EquivalenceClasses(self.order, self._fits_now, self._gangs(), per_account=per_account)
         while (next_request := equivalence_classes.next()) is not None:
@@ -129,6 +138,8 @@ class SchedulingPass:
             if longest is None:
                 self._settled[index] = True
                 equivalence_classes.started(number)
+                if ends_after(len(self.started)):
+                    return
             else:
                 shape = self.snapshot.fits.shape(int(self.order.request_classes[index]))
                 self._protect_nodes(index, self._within_quota(queued_requests[0], shape))
@@ -175,11 +186,17 @@ class SchedulingPass:
 
     def _find_protected(self, since: int) -> list[tuple[int, int]]:
         """(index, request class): from `since` on, the first of each class that fits nowhere; in reverse order."""
-        order = self.order
-        waits = ~self._fits_now[order.request_classes[since:]] & order.leads[since:] & ~self._settled[since:]
-        indices = since + np.flatnonzero(waits)[::-1]
-        first = np.full(len(self._fits_now), -1)
-        first[order.request_classes[indices]] = indices  # the last assignment wins: the first in the order
+        order, first = self.order, np.full(len(self._fits_now), -1)
+        wanted = self.snapshot.queue.has_class(len(first)) & ~self._fits_now
+        for begin in range(since, len(order), CLASSES_AT_ONCE):
+            some = slice(begin, begin + CLASSES_AT_ONCE)
+            waits = ~self._fits_now[order.request_classes[some]] & order.leads[some] & ~self._settled[some]
+            indices = begin + np.flatnonzero(waits)[::-1]
+            here = np.full(len(first), -1)
+            here[order.request_classes[indices]] = indices  # the last assignment wins: the first in the order
+            first = np.where(first < 0, here, first)
+            if (first[wanted] >= 0).all():
+                break
         protected: list[tuple[int, int]] = [
             (int(first[request_class]), request_class) for request_class in np.flatnonzero(first >= 0).tolist()
         ]
@@ -331,7 +348,7 @@ class SchedulingPass:
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
-        numbers = choose_nodes(costs, len(queued_requests), lambda number: snapshot.runs(queued.environment, number))
+        numbers = choose_nodes(costs, len(queued_requests), snapshot.environments.runs(queued.environment))
         if numbers is None:
             return self.backfill.latest_end(queued, shape, fit) - self.now
         for member, number in zip(queued_requests, numbers, strict=True):

@@ -6,7 +6,6 @@ explanations read it, and undo what they try (`trial`). It gives the same plan a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from commonage.scheduler.backfill.claims import AvailabilityProfiles
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
 from commonage.scheduler.model.allocations import AllocationTable
+from commonage.scheduler.model.environments import Environments
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import AllocatedRequest, Floats, Ints, QueuedRequest
 from commonage.scheduler.policies import Policy
@@ -58,7 +58,7 @@ class Snapshot:
         self.durations = Durations()
         self._mix = mix or WorkloadMix()
         self._undo: list[tuple[AllocatedRequest, int]] | None = None
-        self._environments: defaultdict[str, Counter[NodeKey]] = defaultdict(Counter)
+        self.environments = Environments(self.grid)
         self._capacity = (-1, Capacity())
         self._policies = policies
         self.policy = self._make_policy()
@@ -130,7 +130,7 @@ class Snapshot:
         self.allocated[allocated.workload_id] = allocated
         self._charge(allocated)
         self.gpu_times.begin(allocated.tenant, allocated.owner, allocated.environment, allocated.allocation)
-        self._environments[allocated.environment][allocated.allocation.node_key] += 1
+        self.environments.take(allocated)
         self._apply(allocated, 1)
 
     def release(self, workload_id: str, at: float) -> None:
@@ -160,12 +160,7 @@ class Snapshot:
         )
 
     def _remove(self, allocated: AllocatedRequest) -> None:
-        runs = self._environments[allocated.environment]
-        runs[allocated.allocation.node_key] -= 1
-        if not runs[allocated.allocation.node_key]:
-            del runs[allocated.allocation.node_key]
-            if not runs:
-                del self._environments[allocated.environment]
+        self.environments.give(allocated)
         self._apply(allocated, -1)
 
     def _apply(self, allocated: AllocatedRequest, sign: int) -> None:
@@ -245,9 +240,6 @@ class Snapshot:
         return at, [
             request for slot in np.flatnonzero(ends <= at) if (request := self.allocations.allocated[slot]) is not None
         ]
-
-    def runs(self, environment: str, number: int) -> bool:
-        return self.grid.nodes[number].key in self._environments.get(environment, ())
 
     def capacity(self) -> Capacity:
         if self._capacity[0] != self.grid.puts:

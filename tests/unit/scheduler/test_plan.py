@@ -46,6 +46,41 @@ def test_capacity_is_never_exceeded(scene: Scene) -> None:
 
 
 @SLOWLY
+@given(scenes(gangs=True), st.integers(0, 2), st.integers(1, 3))
+def test_requests_to_protect_are_found_part_by_part(scene: Scene, promises: int, at_once: int) -> None:
+    whole = stored_fields(scene.plan()), scene.plan().backfill.protected.tolist()
+    assert whole == _with_constants(scene, CLASSES_AT_ONCE=at_once)
+    few = _with_constants(scene, MAX_PROMISES=promises)
+    assert few == _with_constants(scene, MAX_PROMISES=promises, CLASSES_AT_ONCE=at_once)
+
+
+def _with_constants(scene: Scene, **constants: int) -> tuple[object, list[bool]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in constants.items():
+            patch.setattr(f"commonage.scheduler.plan.{name}", number)
+        outcome = scene.plan()
+    return stored_fields(outcome), outcome.backfill.protected.tolist()
+
+
+@SLOWLY
+@given(scenes(gangs=True), st.integers(1, 3))
+def test_plan_that_ends_early_is_the_begin_of_the_whole_plan(scene: Scene, most: int) -> None:
+    """The next plan goes on: nothing exceeds the capacity, and gangs start whole."""
+    whole, done = scene.plan().starts, []
+    part = plan(scene.snapshot(), scene.now, lambda started: started >= most).starts
+    assert part == whole[: len(part)]
+    assert len(part) >= min(most, len(whole))
+    while True:
+        outcome = plan(scene.snapshot(), scene.now, lambda started: started >= most)
+        done += list(outcome.starts)
+        scene = scene.after(outcome)
+        assert overdrawn(scene) == []
+        if not outcome.starts:
+            break
+    assert not scene.plan().starts
+
+
+@SLOWLY
 @given(scenes(gangs=True))
 def test_start_gets_its_request_on_a_schedulable_node(scene: Scene) -> None:
     requests = {queued_request.workload_id: queued_request for queued_request in scene.queue}

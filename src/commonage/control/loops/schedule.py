@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
@@ -17,6 +18,10 @@ from commonage.scheduler.plan import Eviction, plan
 log = logging.getLogger(__name__)
 LONGEST_REST_S = 2.0
 SHORTEST_REST_S = 0.005
+STARTS_S = 0.025
+"""A pass ends when this time has passed since its first start, so that thousands of starts are no pause of seconds for
+everything else. The next pass goes on with the rest of the queue.
+"""
 REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks everything else
 
 
@@ -53,7 +58,7 @@ class Schedule:
         now = self._clock.now()
         if self._paused:
             return 0
-        outcome = plan(self._live_state.snapshot, now)
+        outcome = plan(self._live_state.snapshot, now, Slice(self._clock.now).is_over)
         self._live_state.set_plan(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
@@ -70,3 +75,17 @@ class Schedule:
         self._live_state.note_eviction(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the scheduler", now, StopCause.EVICTION, eviction.reason)
         await self._writer.apply(eviction.workload_id, StopRequested(stop))
+
+
+class Slice:
+    """Ends a pass after its time for starts, by a clock that goes on during the pass."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._first_at: float | None = None
+
+    def is_over(self, _started: int) -> bool:
+        now = self._now()
+        if self._first_at is None:
+            self._first_at = now
+        return now - self._first_at >= STARTS_S

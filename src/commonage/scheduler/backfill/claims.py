@@ -58,7 +58,7 @@ class AvailabilityProfiles:
 
     def _refresh(self) -> None:
         grid = self._grid
-        if self._epoch != grid.epoch:
+        if self._epoch != grid.epoch or len(grid.changed) - self._at > len(grid.nodes):
             self._allocations.sync()
             self._paths.clear()
             self._epoch = grid.epoch

@@ -2,7 +2,8 @@
 
 Called by explain.py. Time limits give the best estimate: the start is no later unless a request comes ahead. Without
 them, past durations (queue/durations.py) replace them. Far back in a long queue the total work ahead is divided by the
-capacity, which is a guess. An expected start is not a promise.
+capacity, which is a guess. An expected start is not a promise. On a large cluster a promise is the expected start:
+many passes would only simulate its next seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from commonage.scheduler.snapshot import Snapshot
 MAX_AHEAD = 500  # queued requests ahead that are considered
 MAX_PASSES = 12  # simulated passes; quick enough to answer while a user types
 FEW_ALLOCATED = 100  # with more allocations, passes take longer: fewer are simulated
+MANY_ALLOCATED = 1000  # with more, one ends every few seconds, and no pass is simulated
 FEW_PASSES = 4  # after at most this number of passes there is time to simulate the range, too
 USUAL, SOON, LATE = 0.5, 0.25, 0.9  # quantiles of past durations
 
@@ -45,8 +47,8 @@ class ExpectedStart:
     latest: float | None = None
 
 
-def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float) -> ExpectedStart:
-    """When `target` starts if no new request comes."""
+def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float, promised_at: float | None) -> ExpectedStart:
+    """When `target` starts if no new request comes. `promised_at`: the start that a pass now promises."""
     over = over_quota(snapshot, target, snapshot.grid.shape(target.request))
     if isinstance(over, waiting.GpuHoursSpent):
         return ExpectedStart(over.resets_at, BY_QUOTA_RESET, Confidence.GUESS, over.resets_at)
@@ -54,6 +56,10 @@ def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float) -> Exp
     place = snapshot.order(now).place(slot) if slot >= 0 else MAX_AHEAD
     if place >= MAX_AHEAD:
         return _from_total_work(snapshot, target, now, waiting.TooManyAhead(ahead=MAX_AHEAD))
+    if len(snapshot.allocations) > MANY_ALLOCATED:
+        if promised_at is not None:
+            return ExpectedStart(promised_at, BY_LIMITS, Confidence.LIMITS, latest=promised_at)
+        return _from_total_work(snapshot, target, now, waiting.NoRoomFromNextEnds())
     by_limits = _Simulation(snapshot, target, now, None)
     at = by_limits.run()
     if at is not None:

@@ -65,7 +65,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             choices = site_choices(snapshot, done, queued)
             promised = promised_site(done, queued, snapshot)
             candidates = candidates_beside(done, queued)
-        expected = expected_start(snapshot, queued, now)
+        expected = expected_start(snapshot, queued, now, None if promised is None else promised[1])
         instead = smaller_request(snapshot, queued, now, candidates)
     request = queued.request
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request

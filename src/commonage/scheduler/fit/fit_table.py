@@ -6,8 +6,6 @@ is the pass's last step, after quotas, reservations and backfill: the members of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from commonage.domain.requests import Request
@@ -149,10 +147,11 @@ NEAR_TIE = 0.01
 """
 
 
-def choose_nodes(costs: Floats, count: int, runs_environment: Callable[[int], bool]) -> tuple[int, ...] | None:
+def choose_nodes(costs: Floats, count: int, runs_environment: Bools) -> tuple[int, ...] | None:
     """The numbers of `count` different nodes, the cheapest first; None if not all members can start.
 
-    `costs` [N] are inf where no member may start. Near ties prefer nodes that run the environment: its image is there.
+    `costs` [N] are inf where no member may start. Near ties prefer nodes that run the environment [N]: its image is
+    there.
     """
     if np.count_nonzero(np.isfinite(costs)) < count:
         return None
@@ -163,13 +162,12 @@ def choose_nodes(costs: Floats, count: int, runs_environment: Callable[[int], bo
     return tuple(chosen)
 
 
-def cheapest_node(costs: Floats, runs_environment: Callable[[int], bool]) -> int:
+def cheapest_node(costs: Floats, runs_environment: Bools) -> int:
     """The cheapest near tie that runs the environment, else the cheapest node. At least one cost must be finite."""
     best = int(np.argmin(costs))
-    if runs_environment(best):
+    if runs_environment[best]:
         return best
     possible = np.flatnonzero(np.isfinite(costs))
     bound = costs[best] + NEAR_TIE * (costs[possible].max() - costs[best])
-    near = possible[costs[possible] <= bound]
-    by_cost = near[np.argsort(costs[near], kind="stable")].tolist()
-    return next((number for number in by_cost if runs_environment(number)), best)
+    near = possible[(costs[possible] <= bound) & runs_environment[possible]]
+    return int(near[np.argmin(costs[near])]) if len(near) else best

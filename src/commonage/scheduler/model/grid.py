@@ -20,6 +20,7 @@ from commonage.domain.sites import SiteSet
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
+MAX_CHANGED = 500_000  # listed changes before all caches are dropped
 MAX_ROWS = 4096  # cached rows of one `Rows`; requests vary over months
 
 
@@ -177,7 +178,7 @@ class Grid:
                 self.free_mib[number, index] -= sign * share.memory_mib
                 self.free_milli[number, index] -= sign * share.compute_milli
         self.changed.append(number)
-        if len(self.changed) > 50_000:
+        if len(self.changed) > MAX_CHANGED:
             self._invalidate()
 
     @contextmanager

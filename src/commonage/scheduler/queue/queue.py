@@ -15,9 +15,8 @@ go to the older request, then to the lower id. A gang takes the position of its 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,6 +30,8 @@ from commonage.scheduler.model.shapes import Floats, Ints, QueuedRequest
 from commonage.scheduler.queue.fair_share import Usage
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the capacity, so that the order of summation does not matter
+FEW_CHANGES = 64  # arrivals and departures between two orders that are applied one by one
+SLOT, ACCOUNT, CLASS, AHEAD = range(4)  # the lines of `Queue._columns`
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +88,12 @@ class Queue:
         self._gangs: defaultdict[str, set[int]] = defaultdict(set)
         self._priorities: Counter[int] = Counter()
         self._arrived: list[int] = []
-        self._left: list[int] = []  # their slots are reused after the next merge
-        self._by_age: Ints = np.zeros(0, np.int64)
-        self._slots: Ints = np.zeros(0, np.int64)  # in their last order
+        self._left: list[tuple[int, QueuedRequest]] = []  # their slots are reused after the next order
+        # In the last order, which is nearly the next one: it sorts fast. `AHEAD` is the cost of the requests of the
+        # same account ahead, in `COST_UNIT`.
+        self._columns: Ints = np.zeros((4, 0), np.int64)
+        self._ages: Floats = np.zeros(0)  # submission times
+        self._costs: Ints = np.zeros(0, np.int64)  # of each request class, as counted in `AHEAD`
         self._account: Ints = np.zeros(64, np.int64)
         self._request_class: Ints = np.zeros(64, np.int64)
         self._priority: Ints = np.zeros(64, np.int64)
@@ -100,9 +104,7 @@ class Queue:
         self._group: Ints = np.zeros(64, np.int64)
         self.groups = Groups()
         self._is_queued: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
-        self._last: tuple[tuple[object, ...], QueueOrder, Floats] | None = None  # with the keys of all slots
-        self._lines: _Lines | None = None
-        self._costs_ahead: tuple[tuple[int, bytes], Ints] | None = None
+        self._last: tuple[tuple[object, ...], QueueOrder, Floats] | None = None  # with the keys, in order
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -127,6 +129,10 @@ class Queue:
         """[slots]: the numbers in `groups`."""
         numbers: Ints = self._group[slots]
         return numbers
+
+    def has_class(self, count: int) -> npt.NDArray[np.bool_]:
+        """[count]: the request classes of which something is queued."""
+        return np.array([*(size > 0 for size in self._class_sizes), *[False] * (count - len(self._class_sizes))])
 
     def slot(self, workload_id: str) -> int:
         """The slot of a workload; -1 if it is not queued."""
@@ -170,7 +176,7 @@ class Queue:
             return
         self.queued_requests[slot] = None
         self._is_queued[slot] = False
-        self._left.append(slot)
+        self._left.append((slot, queued))
         self._priorities[queued.priority] -= 1
         if not self._priorities[queued.priority]:
             del self._priorities[queued.priority]
@@ -215,127 +221,73 @@ class Queue:
         """The order at `now`. `costs` is the dominant share of each request class."""
         state = (now, self.version, usage.version, rules, costs.tobytes())
         if self._last is None or self._last[0] != state:
-            self._merge_changes()
-            keys = self._keys(now, usage, rules, costs)
-            behind = self._join_gangs(keys) if self._gangs else None
-            self._last = (state, self._sorted(now, keys, behind), keys)
+            self._merge_changes(np.rint(costs * COST_UNIT).astype(np.int64))
+            keys, leads = self._sort(self._keys(now, usage, rules))
+            slots, classes = self._columns[SLOT], self._columns[CLASS]
+            self._last = (state, QueueOrder(now, self.version, slots, classes, self._account, self._limit, leads), keys)
         return self._last[1]
 
-    def _sorted(self, now: float, keys: Floats, behind: npt.NDArray[np.bool_] | None) -> QueueOrder:
-        age = self._by_age
-        before = self._nearly_sorted(age)
-        if len(self._priorities) == 1:
-            slots = self._ranked(before, keys)
-        else:
-            levels = (before[self._priority[before] == priority] for priority in sorted(self._priorities, reverse=True))
-            slots = np.concatenate([age[:0], *(self._ranked(level, keys) for level in levels)])
-        self._slots = slots
-        leads = np.ones(len(slots), np.bool_) if behind is None else ~behind[slots]
-        return QueueOrder(now, self.version, slots, self._request_class[slots], self._account, self._limit, leads)
-
-    def _nearly_sorted(self, age: Ints) -> Ints:
-        """All slots, nearly in order: the last order, then new ones. Nearly sorted input sorts ten times faster."""
-        before = self._slots[self._is_queued[self._slots]]
-        if len(before) == len(age):
-            return before
-        known = np.zeros(len(self._is_queued), np.bool_)
-        known[before] = True
-        return np.concatenate((before, age[~known[age]]))
-
-    def _ranked(self, slots: Ints, keys: Floats) -> Ints:
-        """The slots ordered by key, then age."""
-        ranked = keys[slots]
-        order = np.argsort(ranked, kind="stable")
-        slots, ranked = slots[order], ranked[order]
-        equal = ranked[1:] == ranked[:-1]
-        if bool(equal.any()):
-            rank = np.empty(len(self._is_queued), np.int64)
-            rank[self._by_age] = np.arange(len(self._by_age))
-            tied = np.concatenate((equal, [False])) | np.concatenate(([False], equal))
-            some = slots[tied]
-            slots[tied] = some[np.lexsort((rank[some], keys[some]))]
-        return slots
-
-    def _keys(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Floats:
-        """[slots]: the sort keys of all requests, in capacity-seconds."""
-        age = self._by_age
-        keys = np.zeros(len(self._is_queued))
-        if not len(age):
-            return keys
+    def _keys(self, now: float, usage: Usage, rules: Rules) -> Floats:
+        """[n]: the sort keys of all requests, in capacity-seconds."""
         own, of_tenants = usage.debts(now)
-        lines = self._by_account()
-        mine, account, first = lines.slots, lines.accounts, lines.first
+        accounts = self._columns[ACCOUNT]
         tenant = usage.tenant_of[: len(own)]
-        members = np.bincount(tenant[account[first]], minlength=len(of_tenants))[tenant]
-        weights = np.array([max(rules.tenant(name).weight, 1e-9) for name in usage.tenants])[tenant]
+        waits = np.bincount(accounts, minlength=len(own)) > 0
+        members = np.bincount(tenant[waits], minlength=len(of_tenants))[tenant]
+        weight_of = {one.name: one.weight for one in reversed(rules.tenants)}
+        weights = np.array([max(weight_of.get(name, 1.0), 1e-9) for name in usage.tenants])[tenant]
         base = (of_tenants[tenant] + members * own) / weights
         step = members * rules.entry_penalty_s / weights / COST_UNIT
-        keys[mine] = base[account] + step[account] * self._ahead(lines, costs) + rules.age_credit * lines.submitted
+        keys: Floats = step[accounts]
+        keys *= self._columns[AHEAD]
+        keys += base[accounts]
+        keys += rules.age_credit * self._ages
         return keys
 
-    def _ahead(self, lines: _Lines, costs: Floats) -> Ints:
-        """The cost of the requests of the same account ahead of each request, in the order of the lines."""
-        state = (self.version, costs.tobytes())
-        if self._costs_ahead is None or self._costs_ahead[0] != state:
-            cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._request_class[lines.slots]]
-            before = np.cumsum(cost) - cost
-            before -= np.repeat(before[lines.first], np.diff(np.concatenate((lines.first, [len(cost)]))))
-            self._costs_ahead = (state, before)
-        return self._costs_ahead[1]
+    def _sort(self, keys: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Order the columns by priority, key and age; returns the keys and `leads` in this order."""
+        behind = self._join_gangs(keys) if self._gangs else None
+        levels = () if len(self._priorities) < 2 else (-self._priority[self._columns[SLOT]],)
+        order = np.lexsort((keys, *levels)) if levels else np.argsort(keys, kind="stable")
+        keys = keys[order]
+        equal = keys[1:] == keys[:-1]
+        if bool(equal.any()):
+            tied = np.flatnonzero(np.concatenate((equal, [False])) | np.concatenate(([False], equal)))
+            some = order[tied]
+            before = [key[some] for key in levels]
+            order[tied] = some[self._by_age(some, (keys[tied], *before))]
+        self._columns, self._ages = self._columns.take(order, axis=1), self._ages[order]
+        return keys, np.ones(len(order), np.bool_) if behind is None else ~behind[order]
 
-    def _by_account(self) -> _Lines:
-        levels = tuple(sorted(self._priorities, reverse=True))
-        if self._lines is None or self._lines.levels != levels:
-            codes = self._codes(self._by_age, levels)
-            # numpy sorts 16-bit numbers by radix sort, in one sweep
-            order = np.argsort(codes.astype(np.uint16) if int(codes.max()) < 65536 else codes, kind="stable")
-            slots = self._by_age[order]
-            self._lines = _Lines(levels, slots, codes[order], self._submitted[slots])
-        return self._lines
-
-    def _codes(self, slots: Ints, levels: tuple[int, ...]) -> Ints:
-        """[slots]: a number for each account and priority; those of an account are adjacent."""
-        if len(levels) < 2:
-            return self._account[slots]
-        level = np.searchsorted(-np.array(levels), -self._priority[slots])
-        return np.asarray(self._account[slots] * len(levels) + level, np.int64)
-
-    def _merge_lines(self, young: Sequence[int], *, has_left: bool) -> None:
-        """Keep the lines in step with the queue: a few requests came, and some left."""
-        lines, levels = self._lines, tuple(sorted(self._priorities, reverse=True))
-        if lines is None or lines.levels != levels:
-            self._lines = None
-            return
-        if has_left:
-            lines = lines.only(self._is_queued[lines.slots])
-        if young:
-            fresh = np.array(young, np.int64)
-            codes = self._codes(fresh, levels)
-            begins, ends = np.searchsorted(lines.codes, codes), np.searchsorted(lines.codes, codes, side="right")
-            places = [
-                bisect_left(lines.slots, self._age_of(slot), begin, end, key=self._age_of)
-                for slot, begin, end in zip(young, begins.tolist(), ends.tolist(), strict=True)
-            ]
-            order = np.lexsort((np.arange(len(fresh)), codes))
-            lines = lines.with_inserted(
-                np.array(places)[order], fresh[order], codes[order], self._submitted[fresh[order]]
-            )
-        self._lines = lines
+    def _by_age(self, rows: Ints, before: tuple[Ints | Floats, ...]) -> Ints:
+        """The order of rows by the keys `before` (the last counts most), then submission time, then id."""
+        keys = (self._ages[rows], *before)
+        order = np.lexsort(keys)
+        equal = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+        cuts = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
+        for first, last in zip(cuts[::2].tolist(), (cuts[1::2] + 1).tolist(), strict=True):
+            ids = [self._queued(slot).workload_id for slot in self._columns[SLOT, rows[order[first:last]]].tolist()]
+            order[first:last] = order[first:last][sorted(range(len(ids)), key=ids.__getitem__)]
+        return order
 
     def _join_gangs(self, keys: Floats) -> npt.NDArray[np.bool_]:
-        """Give gang members the key of their first; returns [slots]: True for those behind the first."""
-        behind = np.zeros(len(self._is_queued), np.bool_)
+        """Give gang members the key of their first; returns [n]: True for those behind the first."""
+        row_of = np.empty(len(self._is_queued), np.int64)
+        row_of[self._columns[SLOT]] = np.arange(len(keys))
+        behind = np.zeros(len(keys), np.bool_)
         for slots in self._gangs.values():
-            members = sorted(slots, key=self._age_of)
+            members = row_of[sorted(slots, key=self._age_of)]
             keys[members] = keys[members].min()
             behind[members[1:]] = True
         return behind
 
     def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
         """[slots]: priority, submission time and sort key of all requests, for explanations."""
-        self.order(now, usage, rules, costs)
+        slots = self.order(now, usage, rules, costs).slots
         assert self._last is not None  # from the order
-        return self._priority, self._submitted, self._last[2]
+        keys = np.zeros(len(self._is_queued))
+        keys[slots] = self._last[2]
+        return self._priority, self._submitted, keys
 
     def gangs(self) -> list[str]:
         return list(self._gangs)
@@ -353,45 +305,58 @@ class Queue:
         queued = self._queued(slot)
         return (queued.submitted_at, queued.workload_id)
 
-    def _merge_changes(self) -> None:
-        has_left = bool(self._left)
-        if has_left:
-            self._by_age = self._by_age[self._is_queued[self._by_age]]
-            arrived = {slot for slot in self._arrived if self._is_queued[slot]}
-            self._free += self._left
-            self._left = []
+    # --- columns --------------------------------------------------------------------------------------------------
+
+    def _merge_changes(self, costs: Ints) -> None:
+        """Bring the columns in step with the queue. A few changes only touch the requests of the same accounts."""
+        slots, left = self._columns[SLOT], self._left
+        arrived = np.array([slot for slot in dict.fromkeys(self._arrived) if self._is_queued[slot]], np.int64)
+        is_known = np.array_equal(costs, self._costs) and len(left) + len(arrived) <= FEW_CHANGES
+        gone = [row for slot, _ in left for row in np.flatnonzero(slots == slot).tolist()] if is_known else ()
+        removed = [(int(self._columns[CLASS, row]), int(slots[row])) for row in gone]
+        if gone:
+            self._columns, self._ages = np.delete(self._columns, gone, axis=1), np.delete(self._ages, gone)
+        elif left:
+            stay = self._is_queued[slots]
+            self._columns, self._ages = self._columns.compress(stay, axis=1), self._ages[stay]
+        rows = len(self._ages)
+        if len(arrived):
+            fresh = np.stack((arrived, self._account[arrived], self._request_class[arrived], np.zeros_like(arrived)))
+            self._columns = np.concatenate((self._columns, fresh), axis=1)
+            self._ages = np.concatenate((self._ages, self._submitted[arrived]))
+        self._costs = costs
+        if is_known:
+            gone_requests = dict(left)
+            for request_class, slot in removed:
+                self._count(slot, gone_requests[slot], -int(costs[request_class]), rows)
+            for number, slot in enumerate(arrived.tolist()):
+                cost = int(costs[self._request_class[slot]])
+                self._columns[AHEAD, rows + number] = self._count(slot, self._queued(slot), cost, rows + number)
         else:
-            arrived = set(self._arrived)
-        self._arrived = []
-        if len(arrived) > 100 + len(self._by_age) // 10:
-            self._by_age = np.array(sorted([*self._by_age.tolist(), *arrived], key=self._age_of), np.int64)
-            self._lines = None
+            self._count_all()
+        self._free += [slot for slot, _ in left]
+        self._arrived, self._left = [], []
+
+    def _count(self, slot: int, queued: QueuedRequest, cost: int, rows: int) -> int:
+        """Add the cost of a request to `AHEAD` of those behind it among the first `rows`; returns its own `AHEAD`."""
+        same = np.flatnonzero(self._columns[ACCOUNT, :rows] == self._account[slot])
+        slots = self._columns[SLOT, same]
+        priority, ages = self._priority[slots], self._ages[same]
+        behind = (priority < queued.priority) | ((priority == queued.priority) & (ages > queued.submitted_at))
+        for index in np.flatnonzero((priority == queued.priority) & (ages == queued.submitted_at)).tolist():
+            behind[index] = self._queued(int(slots[index])).workload_id > queued.workload_id
+        self._columns[AHEAD, same[behind]] += cost
+        return int(self._costs[self._columns[CLASS, same[~behind]]].sum())
+
+    def _count_all(self) -> None:
+        """Compute `AHEAD` of all requests."""
+        columns = self._columns
+        if not columns.shape[1]:
             return
-        young = sorted(arrived, key=self._age_of)
-        if young:
-            places = [bisect_left(self._by_age, self._age_of(slot), key=self._age_of) for slot in young]
-            self._by_age = np.insert(self._by_age, places, young)
-        if young or has_left:
-            self._merge_lines(young, has_left=has_left)
-
-
-class _Lines:
-    """The queue by account, then priority, then age. Columns [n]: `slots`, their `codes` (see `Queue._codes`), their
-    submission times and `accounts`. `first` are the indices at which accounts begin.
-    """
-
-    def __init__(self, levels: tuple[int, ...], slots: Ints, codes: Ints, submitted: Floats) -> None:
-        self.levels, self.slots, self.codes, self.submitted = levels, slots, codes, submitted
-        self.accounts: Ints = codes if len(levels) < 2 else codes // len(levels)
-        self.first: Ints = np.flatnonzero(np.concatenate(([True], self.accounts[1:] != self.accounts[:-1])))
-
-    def only(self, which: npt.NDArray[np.bool_]) -> _Lines:
-        return _Lines(self.levels, self.slots[which], self.codes[which], self.submitted[which])
-
-    def with_inserted(self, places: Ints, slots: Ints, codes: Ints, submitted: Floats) -> _Lines:
-        return _Lines(
-            self.levels,
-            np.insert(self.slots, places, slots),
-            np.insert(self.codes, places, codes),
-            np.insert(self.submitted, places, submitted),
-        )
+        account = columns[ACCOUNT]
+        order = self._by_age(np.arange(len(account)), (-self._priority[columns[SLOT]], account))
+        account, cost = account[order], self._costs[columns[CLASS, order]]
+        first = np.flatnonzero(np.concatenate(([True], account[1:] != account[:-1])))
+        before = np.cumsum(cost) - cost
+        before -= np.repeat(before[first], np.diff(np.concatenate((first, [len(cost)]))))
+        columns[AHEAD, order] = before

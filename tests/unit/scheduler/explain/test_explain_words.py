@@ -7,11 +7,12 @@ from tests.unit.scheduler.clusters import GIB, NOW, PATIENT, Scene, allocated, q
 
 from commonage.domain.explanations import Ahead, Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.nodes import NodeState
-from commonage.domain.reasons import waiting
+from commonage.domain.reasons import Reason, waiting
 from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
-from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_TOTAL_WORK, MAX_AHEAD
+from commonage.scheduler.explain import expected_start
+from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_LIMITS, BY_TOTAL_WORK, MAX_AHEAD
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.queue.durations import ENOUGH, Durations
@@ -177,6 +178,20 @@ def test_expected_start_far_back_follows_total_work() -> None:
     endless = [queued(number, "1") for number in range(MAX_AHEAD + 2)]
     explanation = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
     assert (explanation.confidence, explanation.expected_start_at) == (Confidence.UNKNOWN, None)
+
+
+@pytest.mark.parametrize(("number", "start", "basis"), [(1, NOW + 900, BY_LIMITS), (9, NOW + 2100, BY_TOTAL_WORK)])
+def test_expected_start_on_a_large_cluster_is_the_promise(
+    monkeypatch: pytest.MonkeyPatch, number: int, start: float, basis: Reason
+) -> None:
+    """Only two of nine queued requests get a promise."""
+    monkeypatch.setattr(expected_start, "MANY_ALLOCATED", 1)
+    monkeypatch.setattr("commonage.scheduler.plan.MAX_PROMISES", 2)
+    before = [replace(busy(node, 24), ends_at=NOW + 900) for node in range(2)]
+    queue = [queued(place, "1", limit=300) for place in range(1, 10)]
+    scene = Scene(NOW, [factories.node(f"n{node}", 1) for node in range(2)], before, queue)
+    explanation = scene.explain(queue[number - 1])
+    assert (explanation.expected_start_at, explanation.basis) == (start, basis)
 
 
 def requested_mib(gpus: str, slots: int = 3) -> int:

@@ -12,7 +12,7 @@ from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
 from commonage.scheduler.fit.fit_table import FitTable, cheapest_node, choose_nodes
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.shapes import Floats, QueuedRequest
+from commonage.scheduler.model.shapes import Bools, Floats, QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.scheduler.queue.fair_share import Capacity
 from commonage.scheduler.queue.quota import amounts_of
@@ -82,33 +82,34 @@ def row(*values: float) -> Floats:
     return np.array(values, np.float64)
 
 
-def nowhere(_: int) -> bool:
-    return False
+def at(*numbers: int, nodes: int) -> Bools:
+    """[nodes]: True for these."""
+    return np.isin(np.arange(nodes), numbers)
 
 
 def test_members_get_the_cheapest_nodes_or_none() -> None:
     costs = row(5, 1, INF, 3)
-    assert choose_nodes(costs, 2, nowhere) == (1, 3)
-    assert choose_nodes(costs, 3, nowhere) == (1, 3, 0)
-    assert choose_nodes(costs, 4, nowhere) is None
+    assert choose_nodes(costs, 2, at(nodes=4)) == (1, 3)
+    assert choose_nodes(costs, 3, at(nodes=4)) == (1, 3, 0)
+    assert choose_nodes(costs, 4, at(nodes=4)) is None
     assert costs.tolist() == [5, 1, INF, 3]
 
 
 def test_cheapest_node_prefers_the_environment_only_in_near_ties() -> None:
     costs = row(10.0, 5.0, 5.04, INF, 5.2)
-    assert cheapest_node(costs, lambda number: number in (2, 3)) == 2
-    assert cheapest_node(costs, lambda number: number == 4) == 1, "too expensive"
-    assert cheapest_node(costs, lambda number: number == 3) == 1, "may not start there"
-    assert cheapest_node(costs, lambda _number: True) == 1
+    assert cheapest_node(costs, at(2, 3, nodes=5)) == 2
+    assert cheapest_node(costs, at(4, nodes=5)) == 1, "too expensive"
+    assert cheapest_node(costs, at(3, nodes=5)) == 1, "may not start there"
+    assert cheapest_node(costs, np.ones(5, np.bool_)) == 1
 
 
 def test_near_ties_prefer_nodes_with_the_environment() -> None:
-    assert choose_nodes(row(1, 1.001, 9), 2, lambda number: number == 1) == (1, 0)
+    assert choose_nodes(row(1, 1.001, 9), 2, at(1, nodes=3)) == (1, 0)
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, INF]), min_size=1, max_size=6), st.integers(1, 6))
 def test_all_members_get_different_nodes_or_none_start(costs: list[float], count: int) -> None:
-    found = choose_nodes(row(*costs), count, nowhere)
+    found = choose_nodes(row(*costs), count, at(nodes=len(costs)))
     free = [cost for cost in costs if cost < INF]
     assert (found is None) == (len(free) < count)
     if found is not None:

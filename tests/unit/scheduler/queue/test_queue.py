@@ -1,7 +1,9 @@
 """The order of the queue."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, NOW
@@ -9,6 +11,7 @@ from tests.unit.scheduler.clusters import GIB, NOW
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
+from commonage.scheduler.queue import queue
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -148,6 +151,87 @@ def test_order_is_independent_of_arrivals_and_departures(comings: list[tuple[int
     assert order(kept) == in_order(rebuilt, *there.values())
     assert [kept.position(name, NOW) for name in order(kept)] == list(range(1, len(there) + 1))
     assert len(kept.queue) == len(there)
+
+
+def plain_order(snapshot: Snapshot, present: Iterable[QueuedRequest], now: float) -> list[str]:
+    """The order by its definition, computed for each request alone."""
+    present, rules, usage = list(present), snapshot.rules, snapshot.usage
+    snapshot.fits.refresh()
+    shares = snapshot.fits.shares(snapshot.capacity())
+
+    def line(one: QueuedRequest) -> tuple[float, float, str]:
+        return (-one.priority, one.submitted_at, one.workload_id)
+
+    def cost(one: QueuedRequest) -> int:
+        return round(shares[snapshot.queue._class_of[one.request]] * 1e9)
+
+    def key(one: QueuedRequest) -> float:
+        members = len({other.owner for other in present if other.tenant == one.tenant})
+        owners = {owner for tenant, owner in usage._number if tenant == one.tenant}
+        mine = [other for other in present if (other.tenant, other.owner) == (one.tenant, one.owner)]
+        ahead = sum(cost(other) for other in mine if line(other) < line(one))
+        weight = rules.tenant(one.tenant).weight
+        base = sum(usage.debt(one.tenant, owner, now) for owner in sorted(owners))
+        base = (base + members * usage.debt(one.tenant, one.owner, now)) / weight
+        return base + members * rules.entry_penalty_s / weight / 1e9 * ahead + rules.age_credit * one.submitted_at
+
+    keys = {one.workload_id: key(one) for one in present}
+    for one in present:
+        if one.gang is not None:
+            keys[one.workload_id] = min(key(other) for other in present if other.gang == one.gang)
+    present.sort(key=lambda one: (-one.priority, keys[one.workload_id], one.submitted_at, one.workload_id))
+    return [one.workload_id for one in present]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 20),
+        PEOPLE,
+        st.sampled_from(["lab", "bio"]),
+        st.sampled_from([0, 0, 5]),
+        st.sampled_from([None, None, "g"]),
+        st.sampled_from([CORE, Request(3000, GIB)]),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([0.0, 0.01]), st.sampled_from([0.0, 600.0]), st.sampled_from([0, 2, 64]))
+def test_order_agrees_with_its_definition(
+    steps: list[tuple[int, ...]], credit: float, penalty: float, few: int
+) -> None:
+    """Changes one by one or many at once, with ties and gangs, at several times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "FEW_CHANGES", few)
+        _orders_agree(steps, Rules(tenants=(Tenant("bio", weight=2.0),), age_credit=credit, entry_penalty_s=penalty))
+
+
+def _orders_agree(steps: list[tuple[int, ...]], rules: Rules) -> None:
+    snapshot, there = cluster(rules), {}
+    holds(snapshot, "ann", 3, NOW - HOUR)
+    for number, owner, tenant, priority, gang, request, looks in steps:
+        name = f"w{number:03}"
+        if name in there:
+            snapshot.dequeue(name)
+            del there[name]
+        else:
+            there[name] = queued(
+                number,
+                owner,
+                tenant,
+                priority=0 if gang else priority,
+                gang=gang,
+                request=request,
+                submitted_at=NOW - number // 4,
+            )
+            snapshot.enqueue(there[name])
+        if looks == 1:
+            assert order(snapshot, NOW + number) == plain_order(snapshot, there.values(), NOW + number)
+        elif looks == 2:
+            holds(snapshot, owner, 1, NOW - number, tenant)
+    assert order(snapshot) == plain_order(snapshot, there.values(), NOW)
 
 
 def test_unused_request_classes_are_reused() -> None:
