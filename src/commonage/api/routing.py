@@ -110,7 +110,7 @@ def caller(request: Request) -> Principal:
 
 
 def access_for(request: Request) -> Access:
-    """What the caller of a `Guarded` route may do."""
+    """The permissions of the caller of a `Guarded` route."""
     return access_of(caller(request), context(request).control.settings)
 
 

@@ -314,7 +314,7 @@ class Branch:
         progress: Progress | None = None,
         lock: int | None = None,
     ) -> Iterator[bytes]:
-        """What git writes, while it runs. It ends with the iterator."""
+        """Yields git's output while it runs. Closing the iterator ends git."""
         where = ["--git-dir", str(self.folder)] if arguments[0] != "init" else []
         process = self._popen([*where, *arguments], subprocess.DEVNULL, lock)
         said, deadline, guarded = b"", time.monotonic() + limit_s, time.monotonic()

@@ -1,4 +1,4 @@
-"""What Commonage adds to every authenticator but the shared passwords. Used by `hub.config`.
+"""Additions to every authenticator except the shared passwords. Used by `hub.config`.
 
 - A user who is refused reads why, and what to do.
 - With `Authenticator.manage_groups`, groups also come from LDAP and from Unix accounts (PAM).

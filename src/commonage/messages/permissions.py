@@ -1,4 +1,4 @@
-"""What permissions and roles are, in words: for refusals, and for the page of the reference (`scripts/docs.py`)."""
+"""Texts about permissions and roles: for refusals, and for the page of the reference (`scripts/docs.py`)."""
 
 from __future__ import annotations
 

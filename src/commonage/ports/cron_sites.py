@@ -86,7 +86,7 @@ class CronSite(Protocol):
         ...
 
     def reports(self) -> AsyncIterator[RunReport]:
-        """What the site decided without a link, in order, until cancelled."""
+        """Yields the site's decisions without a link, in order, until cancelled."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a session reports of its activity, what it is told, and how its owner extends it."""
+"""A session's reports of its activity, the notices to its owner, and extensions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OfferName = Literal["extend", "release-gpu"]
 
 
 class ActivityIn(Strict):
-    """What happens in a session, as it reports itself. Clocks differ, so it says for how long nothing has happened."""
+    """A session's report of its activity. It gives durations instead of times, because clocks differ."""
 
     attempt: int = Field(ge=1, description="Number of the attempt that reports.")
     idle_s: float = Field(ge=0, allow_inf_nan=False, description="Seconds since the last sign of use.")

@@ -69,7 +69,7 @@ class TenantOut(BaseModel):
 
 
 class QuotaOut(BaseModel):
-    """What one bound of a quota leaves. CPUs and GPUs in thousandths, memory in MiB, GPU-hours in GPU-seconds."""
+    """The room that one bound of a quota leaves. CPUs, GPUs in thousandths, memory in MiB, GPU-hours in GPU-seconds."""
 
     tenant: str
     scope: Literal["tenant", "user", "environment", "model"]

@@ -210,7 +210,7 @@ class Resources:
         return found
 
     def plan(self, principal: Principal, documents: Documents) -> Plan:
-        """What `apply` would do now. Raises InvalidInput with the field, and Conflict."""
+        """Preview `apply`. Raises InvalidInput with the field, and Conflict."""
         self._access(principal).need(Permission.SEE_PLATFORM)
         return self._planned(documents.declaration())[0]
 

@@ -360,7 +360,7 @@ class ExitCodeLoss(StrEnum):
 
 
 class ExternalActor(StrEnum):
-    """What ended an attempt from outside."""
+    """A program outside the platform that ended an attempt."""
 
     DOCKER = "docker"
     DAEMON = "daemon"
@@ -445,8 +445,7 @@ class OverGpuShare(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NeededBy:
-    """Who needs the memory: workloads beside it (`is_queued` False), of whose shares `free_mib` are free, or one that
-    waits."""
+    """Workloads that need the memory: a queued one, or those on the same GPU, whose shares have `free_mib` left."""
 
     is_queued: bool
     needed_mib: int

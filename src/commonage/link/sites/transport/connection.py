@@ -40,9 +40,9 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What one side serves: requests, messages, and at most `max_incoming` streams at once.
+    """Handlers of one side: for requests, messages, and at most `max_incoming` streams at once.
 
-    `targets` are what the connections of `SiteConnection.carry` lead to.
+    `targets` are the destinations of connections that `SiteConnection.carry` opens.
     """
 
     requests: Mapping[RequestType[Any, Any], RequestHandler] = field(default_factory=dict)
