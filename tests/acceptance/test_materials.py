@@ -68,7 +68,7 @@ def _session(installation: Served, user: str) -> str:
 
 
 def _inside(installation: Served, user: str, session: str, script: str) -> str:
-    """What a shell in the session prints."""
+    """Output of a shell in the session."""
     done = installation.cli("exec", session, "--", "sh", "-c", f"{{ {script}; }} 2>&1", token=installation.token(user))
     return done.stdout.strip()
 

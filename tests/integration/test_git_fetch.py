@@ -68,7 +68,7 @@ def gits(folder: Path) -> list[int]:
 
 
 def rest(folder: Path) -> list[str]:
-    """What an ended fetch leaves."""
+    """Files that an ended fetch leaves."""
     return [one.name for one in folder.rglob("*") if re.search(r"\.lock$|^tmp_|\.keep$|^shallow_", one.name)]
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a link when the agent's own part in it breaks."""
+"""Failures of the agent's own handlers on a link."""
 
 import asyncio
 from typing import Any

@@ -98,7 +98,7 @@ class GpuWarning(Reason):
 
 
 class QuotaUse(Reason):
-    """The room that a bound of a quota leaves. `may_borrow`: more is possible while other tenants leave theirs unused."""
+    """The room that a bound of a quota leaves. `may_borrow`: more is possible while other tenants leave theirs idle."""
 
     tenant: str
     scope: QuotaScope
