@@ -130,7 +130,7 @@ def _storage(settings: Settings, data: DataDir) -> Storage | None:
 
 
 async def _network(credentials: SiteCredentials, kept: KeptNetwork) -> SiteNetwork:
-    """The ports of the platform, which the engine has to know: those of the last link, at first of the first one."""
+    """The ports of the platform, which the engine needs: from the last link, or else from the first one."""
     if (known := await asyncio.to_thread(kept.read)) is not None:
         return known
     found: asyncio.Future[SiteNetwork] = asyncio.get_running_loop().create_future()

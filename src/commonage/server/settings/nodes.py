@@ -291,8 +291,8 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_agents: Annotated[str, AfterValidator(_namespaced_name)] = setting(
         "",
-        "ServiceAccount of the node agents, and the ConfigMap from which they read the certificate of the server's own "
-        "authority: both have this namespace and name. Default: there are no agents "
+        "Namespace and name that the ServiceAccount of the node agents and their ConfigMap have. The server writes the "
+        "certificate of its own authority into the ConfigMap. Default: there are no agents "
         f"({docs_page('operate/kubernetes-agent')}).",
         "NAMESPACE/NAME",
     )

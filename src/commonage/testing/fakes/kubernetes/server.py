@@ -1,7 +1,7 @@
-"""The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
+"""The double of the API server over HTTP, on a loopback port. Used by `FakeCluster`.
 
-It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
-that a kubelet tells, and reviews of the tokens in `tokens`. There is no discovery, no user and no TLS.
+It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the usage
+that kubelets report, and reviews of the tokens in `tokens`. There is no discovery, no user and no TLS.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Selected:
 class ApiServer:
     """`outage`: while it is set, requests are answered with 503 and watches end.
 
-    `tokens`: the user that a token is of, and its audience.
+    `tokens`: user and audience of each token.
     """
 
     def __init__(self, store: Store, api: Api, kubelets: Kubelets) -> None:
