@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.link.issued_certificates import write_file
+from commonage.files.atomic import write_file
 from commonage.link.sites.messages.engine import SiteNetwork
 
 _log = logging.getLogger(__name__)

@@ -145,7 +145,6 @@ class SiteConnection(Exchange):
     # --- in -------------------------------------------------------------------------------------------------------
 
     async def run(self, silence_s: float = SILENCE_S) -> None:
-        """Send and receive until the link ends. Always raises ConnectionLost, with the reason."""
         tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._beat())]
         decoder = FrameDecoder()
         try:
