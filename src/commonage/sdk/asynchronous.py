@@ -506,7 +506,7 @@ class AsyncClient:
         return await self._get(material_path(name), MaterialOut)
 
     async def sync_material(self, name: str) -> MaterialOut:
-        """Ask the repository for a new commit now. For teachers and managers."""
+        """Sync with the repository now. For teachers and managers."""
         return await self._call(Call("POST", material_path(name, "sync"), MaterialOut))
 
     async def reset_material(self, name: str, files: Sequence[str] = ()) -> MaterialOut:

@@ -482,7 +482,7 @@ class Client:
         return self._get(material_path(name), MaterialOut)
 
     def sync_material(self, name: str) -> MaterialOut:
-        """Ask the repository for a new commit now. For teachers and managers."""
+        """Sync with the repository now. For teachers and managers."""
         return self._call(Call("POST", material_path(name, "sync"), MaterialOut))
 
     def reset_material(self, name: str, files: Sequence[str] = ()) -> MaterialOut:

@@ -18,7 +18,7 @@ class ActivityIn(Strict):
     idle_s: float = Field(ge=0, allow_inf_nan=False, description="Seconds since the last sign of use.")
     busy: bool = Field(description="A kernel computes, or a program runs in a terminal.")
     programs: list[Annotated[PlainText, Field(max_length=64)]] = Field(
-        default_factory=list, max_length=8, description="Names of what runs."
+        default_factory=list, max_length=8, description="Names of running programs."
     )
     is_measured: bool = Field(True, description="False: something runs whose use cannot be measured.")
 

@@ -57,7 +57,7 @@ class TenantOut(BaseModel):
     per_model: list[tuple[str, BoundsOut]] = Field(
         description="Limits for all members together on GPUs whose model contains the name."
     )
-    quotas: list[ReasonOut] = Field(description="What each bound leaves to you, as `QuotaUse`.")
+    quotas: list[ReasonOut] = Field(description="Room that each bound leaves to you, as `QuotaUse`.")
     allocated: AmountsOut
     borrowed: AmountsOut
     lent: AmountsOut

@@ -377,7 +377,7 @@ class NotDelivered(Reason):
 
 
 class LostTooOften(Reason):
-    """The workload was lost as often as it may queue again."""
+    """The workload was lost, and has no requeue left."""
 
     losses: int
     cause: Reason

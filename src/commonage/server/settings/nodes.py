@@ -113,7 +113,7 @@ class NodeSettings(BaseModel):
 class EngineSettings(BaseModel):
     engine: Literal["process", "docker", "swarm", "kubernetes"] = setting(
         "process",
-        "What runs workloads: processes of this machine, containers of its Docker daemon, services of its Swarm, or "
+        "Where workloads run: processes of this machine, containers of its Docker daemon, services of its Swarm, or "
         "Pods of a Kubernetes cluster.",
         flag="--engine",
     )
