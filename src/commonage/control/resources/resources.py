@@ -310,7 +310,7 @@ class Resources:
         *,
         admitted: bool = False,
     ) -> tuple[Plan, _Next]:
-        """The plan of these changes, and the resources after them, checked as a whole. `admitted`: by an earlier call."""
+        """The plan of these changes, and the resources after them, checked. `admitted`: by an earlier call."""
         forms = dict(self._forms)
         rows, events = [], []
         now, source = self.clock.now(), managed_by or by
