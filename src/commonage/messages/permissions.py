@@ -49,10 +49,11 @@ ROLES = {
 def _missing(reason: r.PermissionMissing, _say: Say) -> str:
     where = f" in tenant {reason.tenant}" if reason.tenant else ""
     action = next((text for one, text in ACTIONS.items() if one == reason.permission), reason.permission)
+    of_admin = "" if reason.tenant else " If you are an admin, use a token with admin rights."
     return (
         f"Permission denied: {reason.user} may not {action.partition(':')[0]}{where}. Roles that permit it: "
         f"{', '.join(reason.roles)}. "
-        "Ask an admin for one of them."
+        f"Ask an admin for one of them.{of_admin}"
     )
 
 

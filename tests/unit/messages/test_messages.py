@@ -214,3 +214,9 @@ def test_who_is_ahead() -> None:
 def test_the_reference_lists_every_code_once() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", reference(), re.MULTILINE)
     assert sorted(listed) == [kind.__name__ for kind in KINDS]
+
+
+def test_a_refusal_on_the_platform_names_the_rights_of_an_admins_token() -> None:
+    missing = {"user": "root", "permission": "manage-platform", "roles": ("admin",)}
+    assert messages.text(refusals.PermissionMissing(**missing, tenant="")).endswith("use a token with admin rights.")
+    assert messages.text(refusals.PermissionMissing(**missing, tenant="lab")).endswith("Ask an admin for one of them.")
