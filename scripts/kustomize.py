@@ -79,7 +79,7 @@ def _all(manifests: Sequence[dict[str, Any]]) -> str:
 
 
 def agent_roles() -> str:
-    """What the site agent of an appliance may do: as the control plane of a cluster, in its own namespace of Pods."""
+    """The site agent's roles. It reads the cluster as a control plane does, and writes only in its Pods' namespace."""
     name, agent, pods = "commonage-site-agent", "commonage-site", "commonage-site-workloads"
     subject = {"kind": "ServiceAccount", "name": name, "namespace": agent}
     made = []

@@ -213,12 +213,12 @@ def _renamer(rules: tuple[int, ...], section: Section) -> Renamer:
 
 
 def renamer_of(section: Section, path: str) -> Renamer:
-    """What the rules of a section make of the text of one file; files with the same rules share one."""
+    """The renamer for one file, by the rules of a section; files with the same rules share one."""
     return _renamer(tuple(index for index, rule in enumerate(section.rules) if rule.concerns(path)), section)
 
 
 class Renamer:
-    """What some rules make of identifiers and sentences."""
+    """Applies rules to identifiers and sentences."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = list(rules)

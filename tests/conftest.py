@@ -1,8 +1,8 @@
-"""What every test shares: the event loop, the machinery a test may ask for, a fresh PostgreSQL database.
+"""Fixtures and markers of all tests: the event loop, optional programs, a fresh PostgreSQL database.
 
-A test that cannot do without something a node may lack says so with `@pytest.mark.needs("postgresql")`; the names
-stand in MACHINERY below. Where it is missing the test is skipped and the summary names it with the way to get it.
-With CI=true nothing may be skipped: a missing machinery fails the test, and any other skip fails the run.
+A test that needs something which a machine may lack is marked `@pytest.mark.needs("postgresql")`; MACHINERY below has
+the names. Without it the test is skipped, and the summary says how to install it. With CI=true no test may be skipped:
+missing machinery fails the test, and any other skip fails the run.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ FIRST = (
     "tests/integration/test_joining.py",
     "tests/integration/test_deploy.py",
 )
-"""What lasts longest; of this first what does not wait for what is made ahead."""
+"""The slowest tests, which start first. Those that need no preparation come before the others."""
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 POSTGRES_VARIABLE = "COMMONAGE_TEST_POSTGRES_URL"
 INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian"

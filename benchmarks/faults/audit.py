@@ -1,4 +1,4 @@
-"""What is compared after the day: the jobs' own notes, the platform's records, and what is left on both ends."""
+"""Comparison after the day: the jobs' own notes, the platform's records, and the remains at both ends."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _compare_events(findings: Findings, day: Day) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What the servers have open when nothing runs. After a restart some listen at other ports."""
+    """Open listeners and descriptors of the servers when nothing runs. After a restart some listen at other ports."""
 
     listeners: list[str]
     descriptors: dict[str, int]

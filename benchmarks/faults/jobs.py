@@ -120,7 +120,7 @@ def _job(key: str, at: float, chance: random.Random) -> Job:
 
 @dataclass(slots=True)
 class Noted:
-    """What one job noted: starts and ends of attempts by their numbers, and the lines that each could not print."""
+    """The notes of one job: starts and ends of attempts by their numbers, and the lines that each could not print."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)

@@ -41,7 +41,7 @@ DESK = (1280, 900)
 
 @dataclass
 class Problems:
-    """What went wrong in a page, in the order it did. `allowed` are parts of texts that a test expects."""
+    """Errors of a page, in order. `allowed` are parts of texts that a test expects."""
 
     found: list[str] = field(default_factory=list)
     allowed: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ def await_state(page: Page, label: str, within_s: float = 60) -> None:
 
 
 def overflow(page: Page) -> list[str]:
-    """What reaches beyond the right edge so that the page scrolls sideways; empty when nothing does."""
+    """Elements beyond the right edge, which make the page scroll sideways."""
     script = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
         [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)
         .slice(0, 8).map(e => `${e.tagName} ${e.className}`)"""

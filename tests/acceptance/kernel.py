@@ -76,7 +76,7 @@ async def computing(session_url: str, token: str, source: str) -> AsyncIterator[
 
 
 async def terminal_says(session_url: str, token: str, command: str, end: str) -> str:
-    """What a terminal of the session shows until `end` stands in it, which `command` has it print."""
+    """Output of `command` in a terminal of the session, up to `end`, which it prints last."""
     session_url, host = by_number(session_url)
     headers, text = {"Authorization": f"token {token}", **host}, ""
     async with aiohttp.ClientSession(headers=headers) as http:

@@ -122,7 +122,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
 
 
 def _claims(installation: Served, sessions: set[str]) -> dict[str, str]:
-    """Which process runs each session, as its run folder says: it is written once, by the process itself."""
+    """The process of each session, from its run folder. The process itself writes it, once."""
     return {one: (installation.data / "runs" / f"{one}-1" / "pid").read_text() for one in sessions}
 
 

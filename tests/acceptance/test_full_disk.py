@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from tests.acceptance.kernel import by_number
 from tests.acceptance.served import USERS_PASSWORD, Served, served
-from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
-from tests.contract.harness.small_session import session_image
+from tests.contract.harness.dockerd import new_folder
+from tests.contract.harness.small_session import session_daemon
 from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
@@ -40,12 +40,7 @@ def installation(request: pytest.FixtureRequest) -> Iterator[Served]:
         environments.mkdir()
         variables = {}
         if request.param == "docker":
-            daemon = Dockerd(new_folder(), NO_RULES)
-            ending.callback(daemon.remove)
-            daemon.start()
-            repository, _, tag = IMAGE.partition(":")
-            daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
-            variables = {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+            variables = ending.enter_context(session_daemon())
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "tmpfs", str(data)], check=True)
         ending.callback(subprocess.run, ["umount", "--lazy", str(data)], check=False)
         (data / "environments").symlink_to(environments)

@@ -7,15 +7,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.acceptance.served import Served, served
-from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
-from tests.contract.harness.small_session import session_image
+from tests.contract.harness.dockerd import new_folder
+from tests.contract.harness.small_session import session_daemon
 from tests.fakes.waiting import wait_until
-from tests.integration.git_server import GitServer, PushedRepository, git_server, stalling
+from tests.integration.git_server import GitServer, PushedRepository, stalling
 
 from commonage.sdk import Client
 from commonage.wire.materials import MaterialOut
@@ -29,24 +28,8 @@ def installation() -> Iterator[Served]:
     with ExitStack() as ending:
         folder = new_folder()
         ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        daemon = Dockerd(new_folder(), NO_RULES)
-        ending.callback(daemon.remove)
-        daemon.start()
-        repository, _, tag = IMAGE.partition(":")
-        daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
-        variables = {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+        variables = ending.enter_context(session_daemon())
         yield ending.enter_context(served(folder, "--engine", "docker", "--gpus", "none", variables=variables))
-
-
-@pytest.fixture
-def git(tmp_path: Path) -> Iterator[GitServer]:
-    with git_server(tmp_path / "git") as server:
-        yield server
-
-
-@pytest.fixture
-def course(git: GitServer) -> PushedRepository:
-    return git.repository("course")
 
 
 def _declare(admin: Client, name: str, url: str) -> None:
@@ -68,7 +51,7 @@ def _session(installation: Served, user: str) -> str:
 
 
 def _inside(installation: Served, user: str, session: str, script: str) -> str:
-    """What a shell in the session prints."""
+    """Output of a shell in the session."""
     done = installation.cli("exec", session, "--", "sh", "-c", f"{{ {script}; }} 2>&1", token=installation.token(user))
     return done.stdout.strip()
 

@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.acceptance.browser import DESK, PHONE, chromium, go, overflow, person
 from tests.acceptance.served import ADMIN_PASSWORD, Served, served
-from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, new_folder
-from tests.contract.harness.small_session import session_image
+from tests.contract.harness.small_session import session_daemon
 from tests.fakes.waiting import wait_until
 
 from commonage.sdk import Client
@@ -42,12 +41,7 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     folder, variables = tmp_path_factory.mktemp("offboarding"), dict[str, str]()
     with ExitStack() as ending:
         if request.param == "docker":
-            daemon = Dockerd(new_folder(), NO_RULES)
-            ending.callback(daemon.remove)
-            daemon.start()
-            repository, _, tag = IMAGE.partition(":")
-            daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
-            variables = {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+            variables = ending.enter_context(session_daemon())
         flags = ("--engine", request.param, "--gpus", "none")
         running = ending.enter_context(served(folder, *flags, variables=variables))
         (folder / "optics.commonage.yml").write_text(RESOURCES.format(folder=folder))

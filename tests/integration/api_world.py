@@ -140,7 +140,7 @@ class FakeIdentity(HubUsers):
 
 @dataclass(frozen=True)
 class SampledDevices:
-    """What measures the GPU of `gpu-1`, and how often."""
+    """The devices that measure the GPU of `gpu-1`, and the interval."""
 
     devices: Devices
     sample_every_s: float = 5.0

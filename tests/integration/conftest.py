@@ -1,10 +1,13 @@
-"""Clients of the API: each module of tests of the API has a fixture `api`."""
+"""Clients of the API, for modules of tests with a fixture `api`; and a git server."""
 
 from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
 from tests.integration.api_world import Api
+from tests.integration.git_fixtures import course, git
+
+__all__ = ["course", "git"]
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""What deploy/ describes, for real: images built from this checkout, a Docker daemon in a network of its own, and the
-containers on it. Nothing of it is reached from outside; `Host.visit` runs a program on that node."""
+"""Runs the deployment of deploy/: images of this checkout, a Docker daemon in a network of its own, and its containers.
+Nothing of it is reached from outside; `Host.visit` runs a program on that node."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Host:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What .env of the compose file says here, and where Docker's own programs find the daemon."""
+        """Variables of the compose file's .env, and of Docker's own programs to find the daemon."""
         return {
             "DOCKER_HOST": self.daemon.url,
             "COMMONAGE_SITE": "localhost",

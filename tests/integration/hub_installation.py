@@ -259,7 +259,7 @@ class Installation:
         return await sign_in(browser, user, password)
 
     async def oauth(self, browser: httpx2.AsyncClient) -> Principal | None:
-        """What the portal does: send the browser to the hub, take the code it comes back with, ask who it is."""
+        """Sign in as the portal does: send the browser to the hub, take the code it returns with, ask for the user."""
         back = await browser.get(self.identity.authorize_url("some-state"))
         query = parse_qs(urlsplit(str(back.url)).query)
         assert back.url.path == f"{PORTAL_PATH}oauth_callback"
@@ -267,7 +267,7 @@ class Installation:
         return await self.identity.whois(await self.identity.exchange(query["code"][0]))
 
     async def server(self, user: str, name: str = "") -> dict[str, Any]:
-        """What the hub says of a server; empty if there is none."""
+        """The hub's description of a server; empty if there is none."""
         async with self.as_service() as client:
             model = (await client.get(f"users/{user}", params={"include_stopped_servers": 1})).json()
         found: dict[str, Any] = model.get("servers", {}).get(name, {})

@@ -78,7 +78,7 @@ class Site:
         return node is not None and node.state == "ready" and bool(node.devices)
 
     def states(self, name: str) -> list[str]:
-        """What the Swarm says of all nodes of this name."""
+        """The Swarm's descriptions of all nodes of this name."""
         nodes = self.swarm.manager.daemon.ask("GET", "/nodes")
         return [one["Status"]["State"] for one in nodes if one["Description"]["Hostname"] == name]
 
@@ -143,7 +143,7 @@ def site_of(
 
 
 def what_is_there(node: Newcomer) -> str:
-    """What joining could change: files, mounts, who runs since when, the Swarm, the packages."""
+    """The state that joining could change: files, mounts, processes with their start, the Swarm, packages."""
     look = r"""
         find /etc /usr/local /root /var/lib/commonage-agent -type f ! -path '*/__pycache__/*' ! -name 'report*' \
             ! -name neighbors.json -printf '%p %T@ %s %m\n' 2>/dev/null | sort

@@ -214,6 +214,6 @@ def fake_debootstrap(folder: Path, tar: bytes) -> None:
 
 
 def registry_auth(user: str, password: str, address: str) -> str:
-    """What Docker is told of who pulls."""
+    """The credentials header of a pull from Docker."""
     known = {"username": user, "password": password, "serveraddress": address}
     return base64.urlsafe_b64encode(json.dumps(known).encode()).decode()

@@ -135,7 +135,7 @@ class SwarmSite:
         return list(self.client(user).workloads(kind="session", owner=user, state=states))
 
     def says(self, user: str) -> Any:
-        """What the user's session answers through the proxy; None while nobody does."""
+        """The answer of the user's session through the proxy; None while there is none."""
         answer = self.at_session(user, "GET", "api")
         return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from tests.fakes.waiting import until
 from tests.integration.api_world import SPAWNER, Api, serving
-from tests.integration.git_server import GitServer, PushedRepository, git_server
+from tests.integration.git_server import GitServer, PushedRepository
 
 from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.tenants import Rules, Tenant
@@ -21,17 +21,6 @@ from commonage.testing.behaviour import Behaviour
 pytestmark = pytest.mark.anyio
 TEACHER = RoleBinding(SubjectKind.USER, "bob", Role.TEACHER)
 RULES = Rules((Tenant("optics", members=(TEACHER,)), Tenant("course")))
-
-
-@pytest.fixture
-def git(tmp_path: Path) -> Iterator[GitServer]:
-    with git_server(tmp_path / "git") as server:
-        yield server
-
-
-@pytest.fixture
-def course(git: GitServer) -> PushedRepository:
-    return git.repository("course")
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ CALLS = [
 
 
 def _config(source: str = "{data}/workspaces/alice", **changes: Any) -> dict[str, Any]:
-    """What the engine would send for a container with this folder."""
+    """The description that the engine would send for a container with this folder."""
     made = container()
     host = made["HostConfig"] | {"Mounts": [bound(source)], "DeviceRequests": [], "NetworkMode": "commonage-none"}
     return made | {"Image": IMAGE, "NetworkingConfig": {"EndpointsConfig": {}}, "HostConfig": host | changes}
@@ -323,7 +323,7 @@ def admin(site: Host) -> Iterator[str]:
 
 
 def _in_control(site: Host, *command: str) -> str:
-    """What the command says in the container of the control plane."""
+    """Output of the command in the container of the control plane."""
     [control] = site.daemon.containers(label=[f"{STACKED}=site_control"], status=["running"])
     return site.run("docker", "exec", control["Id"], *command)
 
@@ -339,7 +339,7 @@ def test_a_worker_that_joined_the_swarm_by_hand_takes_no_work(site: Host, admin:
 
 @pytest.fixture(scope="module")
 def agent(site: Host, admin: str) -> dict[str, Any]:
-    """What Docker says of the container of the worker's agent, once the control plane hears it."""
+    """Docker's description of the agent's container on the worker, once the agent is linked."""
     _agent_on(site, admin, site.worker)
     [found] = site.worker.daemon.containers(label=[f"{COMPOSED}=agent"])
     return dict(site.worker.daemon.ask("GET", f"/containers/{found['Id']}/json"))

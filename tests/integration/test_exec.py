@@ -142,7 +142,7 @@ class Screen:
         os.write(self.master, text.encode())
 
     def until(self, wanted: bytes) -> bytes:
-        """What is shown that matches this expression."""
+        """Wait for output that matches this expression."""
         deadline = time.monotonic() + _WITHIN_S
         while (found := re.search(wanted, self.phase)) is None:
             assert time.monotonic() < deadline, f"{wanted!r} is not in {self.phase!r}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.waiting import wait_until
-from tests.integration.git_server import GitServer, PushedRepository, Stalling, git_server, stalling
+from tests.integration.git_server import GitServer, PushedRepository, Stalling, stalling
 
 from commonage.files import git as git_module
 from commonage.files.git import Branch, GitFailed
@@ -29,12 +29,6 @@ Branch(sys.argv[1], "main", Path(sys.argv[2])).fetch(lambda: None)
 
 class Ended(Exception):
     """Raised by a guard."""
-
-
-@pytest.fixture
-def git(tmp_path: Path) -> Iterator[GitServer]:
-    with git_server(tmp_path / "git") as server:
-        yield server
 
 
 @pytest.fixture
@@ -68,7 +62,7 @@ def gits(folder: Path) -> list[int]:
 
 
 def rest(folder: Path) -> list[str]:
-    """What an ended fetch leaves."""
+    """Files that an ended fetch leaves."""
     return [one.name for one in folder.rglob("*") if re.search(r"\.lock$|^tmp_|\.keep$|^shallow_", one.name)]
 
 

@@ -392,12 +392,12 @@ def has_image(worker: Worker, image: str) -> bool:
 
 
 def boot_with(worker: Worker, user_data: str) -> str:
-    """What the log of joining says after a first start with these user data."""
+    """The log of joining after a first start with these user data."""
     said = worker.first_start(user_data)
     assert "token" not in worker.ssh("ls /run/commonage").stdout.split(), f"the token stays: {said}"
     return worker.ssh("cat /var/log/commonage-join.log").stdout
 
 
 def refusal(worker: Worker) -> str:
-    """What the agent says of being refused, empty until it does."""
+    """The agent's log line about its refusal; empty before."""
     return worker.ssh("grep 'was removed from this site' /var/log/commonage-agent.log | tail -n 1").stdout

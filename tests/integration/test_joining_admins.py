@@ -1,4 +1,4 @@
-"""What admins ask by the API of the door for nodes, on a full disk too."""
+"""Requests of admins about joining nodes by the API, also on a full disk."""
 
 from __future__ import annotations
 

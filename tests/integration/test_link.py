@@ -319,7 +319,7 @@ async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(
 
 
 class Account:
-    """Who keeps account of nodes: what it hears, in order."""
+    """Records the nodes that leave, in order."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.departed, self.trouble = site, list[str](), ""

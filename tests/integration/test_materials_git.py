@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from tests.fakes.waiting import until
-from tests.integration.git_server import GitServer, PushedRepository, git_server, stalling
+from tests.integration.git_server import GitServer, PushedRepository, stalling
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material
@@ -31,17 +31,6 @@ from commonage.storage.materials.versions import Versions
 pytestmark = pytest.mark.anyio
 NOW = 1_700_000_000.0
 _MIB = 1024 * 1024
-
-
-@pytest.fixture
-def git(tmp_path: Path) -> Iterator[GitServer]:
-    with git_server(tmp_path / "git") as server:
-        yield server
-
-
-@pytest.fixture
-def course(git: GitServer) -> PushedRepository:
-    return git.repository("course")
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def docker() -> Iterator[Dockerd]:
 
 
 def run_in(here: Site, image: str, *command: str) -> str:
-    """What the command prints in a container of the image, by a file: of a short one buildah may lose it."""
+    """Output of the command in a container of the image, by a file: buildah may lose that of a short command."""
     container = here.buildah("from", "--pull-never", image).strip()
     try:
         words = ("sh", "-c", '"$@" >/said', "sh", *command)
@@ -336,7 +336,7 @@ class Person:
 
 
 def test_images_of_a_tenant_are_its_members_alone_at_the_registry_itself(here: Site, pushed: str) -> None:
-    """What the API grants is what the registry lets do, layer by layer, and not by way of another name either."""
+    """The registry permits what the API grants, for each layer, also under another name."""
     manifest = f"/v2/lab/two/manifests/{pushed.partition('@')[2]}"
     bob, reads, ann, admin = people = [Person(here, one) for one in ("bob", "read:bob", "ann", "admin:root")]
     try:

@@ -111,7 +111,7 @@ class Platform:
         return found
 
     async def visit(self, *paths: str) -> list[str]:
-        """What an admin reads at these addresses, after signing in to the portal."""
+        """The pages at these addresses for an admin who has signed in to the portal."""
         portal = create_router(self.control, PortalAuth(self.identity, self.control.clock, "the secret of the portal"))
         app = create_app(self.control, Auth(self.identity), portal, metrics_router(self.control).routes)
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)

@@ -120,15 +120,18 @@ class Platform:
         self.local[site] = engine
         return engine
 
+    def engine_of(self, site: str) -> RemoteEngine | None:
+        return next((one for one in self.sites.engines() if one.site == site), None)
+
     async def engine(self, site: str) -> RemoteEngine:
         """The engine of this site, once it is linked."""
 
         def is_linked() -> bool:
-            engine = self.sites.engine_of(site)
+            engine = self.engine_of(site)
             return engine is not None and engine.is_connected
 
         await until(is_linked)
-        engine = self.sites.engine_of(site)
+        engine = self.engine_of(site)
         assert engine is not None
         return engine
 
@@ -212,11 +215,11 @@ async def test_removed_site_is_gone_and_starts_afresh_when_it_joins_again(platfo
     engine = await platform.engine("lab")
     await platform.world.links.removed("lab", "the site lab was removed")
     await until(lambda: not engine.is_connected)
-    assert platform.sites.engine_of("lab") is None
+    assert platform.engine_of("lab") is None
     assert list((platform.world.folder / "sites").iterdir()) == []
     await platform.world.links.joined("lab")
     await platform.world.links.joined("lab")  # an answer was lost, and the join is repeated
-    again = platform.sites.engine_of("lab")
+    again = platform.engine_of("lab")
     assert again is not None and again is not engine
     assert list(await again.nodes()) == []
 

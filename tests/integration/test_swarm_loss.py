@@ -81,7 +81,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls a node (of a site with this folder), and how it is mended."""
+    """A failure of a node, of a site with this folder, and its repair."""
 
     strike: Callable[[Node, Path], None]
     mend: Callable[[Node], None]

@@ -46,7 +46,7 @@ async def test_jobs_of_a_node_whose_cable_is_drawn_run_on_the_other_one_and_neve
 
 
 async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm: Swarm, tmp_path: Path) -> None:
-    """What runs on the other one stands still as long, and goes on when it is back."""
+    """Workloads on the other node are paused meanwhile, and continue when it is back."""
 
     async def has_ticked() -> bool:
         return any((tmp_path / "data").rglob("ticks"))

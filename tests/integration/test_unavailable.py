@@ -1,4 +1,4 @@
-"""What a real proxy answers right after its start, and while what it leads to is down."""
+"""Answers of a real proxy right after its start, and while its targets are down."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 
 def refused(*flags: str, **environment: str) -> str:
-    """What a server says that cannot start, on stderr; it ends with 2 and without a traceback."""
+    """The error on stderr of a server that cannot start; its exit code is 2, and there is no traceback."""
     done = subprocess.run(
         [*UP, *flags], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
     )

@@ -1,5 +1,5 @@
-"""What a person and their programs do on a deployed host, from within its network: run by `Host.visit`, it prints
-its answer as JSON."""
+"""Acts as a person and their programs on a deployed host, from within its network. Run by `Host.visit`; it prints its
+answer as JSON."""
 
 import json
 import ssl

@@ -47,7 +47,7 @@ print([one.memory_limit for one in tf.config.get_logical_device_configuration(de
 
 
 def said(python: str, program: str, usable_mib: int = 6144) -> tuple[str, str]:
-    """What it prints, and the lines of stderr that are ours."""
+    """Its output, and our lines on stderr."""
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PYTHON),

@@ -70,7 +70,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def runs(installation: Served, user: str, tenant: str, script: str, *volumes: str, fails: bool = False) -> str:
-    """What the script printed as a job of this user."""
+    """Output of the script as a job of this user."""
     programs, config = Path(NBGRADER).parent, installation.folder / "jupyter"
     head = f"exec 2>&1; export JUPYTER_CONFIG_PATH={config} PATH={programs}:$PATH; cd ~\n"
     flags = [word for volume in volumes for word in ("--volume", volume)]

@@ -70,7 +70,7 @@ def node(site: Site) -> Iterator[Node]:
 
 
 def kinds(site: Site, node: Node) -> list[str]:
-    """What file systems are where."""
+    """Types of the file systems of the node's folders."""
     return node.ssh(f"stat -f -c %T /scratch {site.shared} /sys/fs/cgroup /var/lib/docker").stdout.split()
 
 
@@ -81,7 +81,7 @@ def agent_of(node: Node) -> str:
 
 @pytest.fixture(scope="module")
 def joined(site: Site, node: Node) -> str:
-    """What joining said; without it nothing else here can be."""
+    """Output of joining. All other tests here need it."""
     return site.join(node)
 
 

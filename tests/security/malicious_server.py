@@ -157,7 +157,7 @@ class MaliciousServer:
         return (self._home / "cookies.log").read_text()
 
     def read(self, page: Page, path: str, pattern: str) -> dict[str, str]:
-        """What her page finds of `pattern` in the page at `path` of hub or portal, by the way that led there."""
+        """Matches of `pattern` that her page can read in the page at `path` of hub or portal, by kind of request."""
         found: dict[str, str] = page.evaluate(READ, [self.hub, self.path, path, pattern])
         return found
 

@@ -645,7 +645,7 @@ def _ended(daemon: Dockerd, service_id: str) -> int:
 @pytest.mark.needs("docker")
 @pytest.mark.anyio
 async def test_the_calls_of_the_engines_reach_a_real_daemon(swarm: Swarm, real: Path) -> None:
-    """What is refused above is nothing that the engines need: their own clients go through the same filter."""
+    """The engines need nothing that is refused above: their own clients pass the same filter."""
     url, label = f"unix://{real}", installation_filter(INSTALLATION)
     client, docker = SwarmClient(url), DockerClient(url)
     assert [one["Name"] for one in await client.networks(label)] == [NETWORK]

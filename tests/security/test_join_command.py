@@ -93,7 +93,7 @@ def node(tmp_path: Path) -> Node:
 
 
 async def made_by(world: World, url: str) -> JoinTokenOut:
-    """What an admin gets from the API."""
+    """The API's answer to an admin."""
     world.join_service._site = replace(world.join_service._site, script_url=url, listeners=(world.at,))
     made = await world.join_service.token(600)
     return JoinTokenOut(**asdict(made), script_sha256=(await world.join_service.kit()).script_sha256)

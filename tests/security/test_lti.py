@@ -88,7 +88,7 @@ class Browser:
         return await self.launch(await self.message())
 
     async def user(self) -> str | None:
-        """Who is signed in at the hub."""
+        """The user who is signed in at the hub."""
         found = re.search(r'user: "([^"]+)"', (await self.ask("GET", "/hub/token")).text)
         return found and found[1]
 

@@ -111,7 +111,7 @@ def _caddy(folder: Path, *, port: int, **variables: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _at_one_origin(folder: Path) -> Iterator[Deployment]:
-    """What is left where no wildcard name is available."""
+    """Protection that remains without a wildcard name."""
     port = free_port()
     here = f"http://127.0.0.1:{port}"
     with _deployed(folder, here, here, port, COMMONAGE_SESSION_HOST="none") as made:

@@ -91,7 +91,7 @@ hub, control = os.environ["HUB"], os.environ["CONTROL"]
 
 
 def run_inside(site: SwarmSite, program: str) -> list[str]:
-    """What a program says in eve's container on a worker."""
+    """Output of a program in eve's container on a worker."""
     hub, control = ports(site)
     variables = {"HUB": f"http://127.0.0.1:{hub}", "CONTROL": f"http://127.0.0.1:{control}"}
     return site.run("eve", NODE, f"python3 - <<'END'\n{_FETCH}\n{program}\nEND", variables=variables)

@@ -72,7 +72,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def named(tree: ast.Module) -> Iterator[str]:
-    """What `import_module` is called with; it may be missing where that is caught."""
+    """Arguments of `import_module`; a module may be missing where that is caught."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))

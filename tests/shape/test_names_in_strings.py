@@ -58,7 +58,7 @@ def is_module(name: str) -> bool:
 
 
 def resolve(name: str, attribute: str | None = None) -> str:
-    """What is wrong with a dotted name: a module, or attributes of one. Empty if nothing is."""
+    """The fault of a dotted name, of a module or of attributes of one; empty if it is right."""
     parts = name.split(".")
     count = next((count for count in range(len(parts), 0, -1) if is_module(".".join(parts[:count]))), 0)
     wanted = [*parts[count:], *([attribute] if attribute else [])]

@@ -1,6 +1,7 @@
-"""Every module starts with a docstring, and every folder of source code is a package that is not empty."""
+"""Modules and packages: docstrings, and folders of source code that are packages and not empty."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,10 @@ def test_every_folder_of_code_is_a_package() -> None:
     folders = {path.parent for path in SOURCES}
     without = sorted(folder.relative_to(ROOT).as_posix() for folder in folders if not (folder / "__init__.py").exists())
     assert not without, "without __init__.py the import rules do not see the folder"
+
+
+def test_docstrings_begin_with_their_subject() -> None:
+    bare = re.compile(r'^ *"""(What|Who|Whom|Whose|Which|That which) ', re.MULTILINE)
+    paths = [path for folder in ("src", "tests", "scripts", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    found = [path.relative_to(ROOT).as_posix() for path in paths if bare.search(path.read_text(encoding="utf-8"))]
+    assert found == [], "name the thing: not 'What is left of a request', but 'The rest of a request'"

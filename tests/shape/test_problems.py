@@ -32,7 +32,7 @@ BEFORE_THERE_IS_AN_API = {
 
 @cache
 def modules() -> list[ast.Module]:
-    """What the API reaches, without the table itself."""
+    """Modules that the API reaches, without the table itself."""
     return [
         ast.parse(path.read_text())
         for path in SOURCE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""What holds for every file of the repository: no registry addresses, pins with hashes, links that lead somewhere."""
+"""Rules for every file of the repository: no registry addresses, pins with hashes, no dead links."""
 
 import json
 import re

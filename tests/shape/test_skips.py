@@ -1,4 +1,4 @@
-"""What is missing on a node is named in the summary; with CI=true nothing may be skipped, whatever the reason."""
+"""The summary names missing machinery; with CI=true nothing may be skipped, whatever the reason."""
 
 import os
 import shutil

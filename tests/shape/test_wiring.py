@@ -43,7 +43,7 @@ PATCHES = (
     "hub/", "files/injected/", "engines/process/warm/zygote.py", "engines/docker/warm/template.py",
     "engines/rundir/preloading.py", "engines/rundir/unpack_child.py",
 )  # fmt: skip
-"""What configures or patches a foreign program in its own process: JupyterHub, frameworks, the interpreter."""
+"""Modules that configure or patch a foreign program in its own process: JupyterHub, frameworks, the interpreter."""
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[ast.Attribute, bool]]:
@@ -53,7 +53,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[ast.Attribute, bool]]:
 
 
 def _attributes(tree: ast.Module) -> set[str]:
-    """What objects of this module's classes are made with: fields, and what methods assign to `self`."""
+    """Attributes of this module's classes: fields, and names that methods assign to `self`."""
     found = {node.attr for node, is_own in _assigned(tree) if is_own}
     for one in [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef)]:
         targets = [part.target for part in one.body if isinstance(part, ast.AnnAssign)]

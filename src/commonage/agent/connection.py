@@ -145,24 +145,14 @@ class ControlPlaneConnection:
         self._refused = None
         if abs(welcome.now - time.time()) > _MAX_CLOCK_SKEW_S:
             _log.warning("the clocks of this node and the control plane differ by %.0f s", time.time() - welcome.now)
-        tasks = [
-            asyncio.create_task(self._on_connected(connection, welcome)),
-            asyncio.create_task(self._keep_certificate(connection, welcome.until)),
-        ]
-        for task in tasks:
-            task.add_done_callback(lambda _: connection.close("a task of the link ended"))
         try:
-            await connection.run()
+            await connection.run_with(
+                self._on_connected(connection, welcome), self._keep_certificate(connection, welcome.until)
+            )
         except ConnectionLost:
             if self._refused is not None:
                 raise AdmissionRefused(self._refused) from None
             raise
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    raise ended
 
     def _on_refused(self, refused: LinkRefused) -> None:
         self._refused = refused

@@ -1,4 +1,4 @@
-"""`run-in-pod`: the agent in a Pod of a DaemonSet, until it is stopped by a signal. It measures its node."""
+"""`run-in-pod`: measures the node of this Pod of a DaemonSet, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         authority=str(given.authority),
         state=str(state),
         gpus=given.gpus,
-        isolation="cooperative",  # the cluster gives the GPUs
+        isolation="cooperative",  # the cluster allocates the GPUs
     )
     identity = PodIdentity(config, given.token, f"{given.control}:{given.join_port}")
     return run_agent(lambda: PodAgent(config, identity, given.root, [Path("/"), *given.disk]), verbose=given.verbose)
@@ -38,11 +38,11 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--node", required=True, help="the node's name in the cluster")
     add("--control", required=True, metavar="HOST", help="the control plane")
-    add("--join-port", type=int, default=8445, help="where it admits agents")
-    add("--agents-port", type=int, default=8444, help="where agents report")
+    add("--join-port", type=int, default=8445, help="its port for agents that join")
+    add("--agents-port", type=int, default=8444, help="its port for reports")
     add("--authority", type=Path, required=True, metavar="FILE", help="the certificate that verifies the control plane")
     add("--token", type=Path, required=True, metavar="FILE", help="the token of this Pod")
-    add("--state", type=Path, required=True, metavar="FOLDER", help="for key and certificate, in memory")
+    add("--state", type=Path, required=True, metavar="FOLDER", help="a folder in memory, for key and certificate")
     add("--root", type=Path, default=Path("/host"), help="where the node's /proc and /sys are mounted")
     add("--disk", type=Path, action="append", default=[], help="a folder on a disk of the node; repeatable")
     add("--gpus", default="auto", metavar="WHICH", help="GPUs to measure: auto, none, or simulated:1x24GiB")

@@ -27,7 +27,7 @@ from commonage.wire.reasons import Problem
 _NO_STORE = ("Cache-Control", "no-store")
 _PRINCIPAL = "commonage-principal"
 
-# Problems of routes that read a body, and of routes with query parameters.
+# Problems of every route, of routes that read a body, and of routes with query parameters.
 _OF_EVERY_ROUTE = (
     "unauthenticated",
     "scope-missing",
@@ -110,7 +110,7 @@ def caller(request: Request) -> Principal:
 
 
 def access_for(request: Request) -> Access:
-    """What the caller of a `Guarded` route may do."""
+    """The permissions of the caller of a `Guarded` route."""
     return access_of(caller(request), context(request).control.settings)
 
 
@@ -208,15 +208,7 @@ def answer(message: BaseModel, status: int = 200) -> Response:
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these problem codes, and those of every route."""
     by_status: dict[int, list[str]] = {}
-    for code in (
-        "unauthenticated",
-        "scope-missing",
-        "permission-missing",
-        "too-many-requests",
-        "internal",
-        "unavailable",
-        *codes,
-    ):
+    for code in (*_OF_EVERY_ROUTE, *codes):
         by_status.setdefault(PROBLEMS[code].status, []).append(code)
     return {status: _documented(status, found) for status, found in by_status.items()}
 

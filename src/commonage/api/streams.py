@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from typing import Any
 
@@ -45,7 +45,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
     return f"{identity}{head}data: {data}\n\n".encode()
 
 
-Hold = Callable[[], AbstractAsyncContextManager[None]]
+Hold = AbstractAsyncContextManager[None]
 """Counts and checks the connection while it is open; may raise CommonageError (see `control.request_limits`)."""
 
 
@@ -57,18 +57,20 @@ def _as_line(error: CommonageError) -> bytes:
     return f"\n[commonage: the output ends here: {messages.of_error(error)}]\n".encode()
 
 
-class Stream(StreamingResponse):
-    """A streaming response. `last_words` encodes the error if the connection is ended early."""
+class HeldResponse(StreamingResponse):
+    """A streaming response that `hold` counts while it is sent, and ends early if its token is no longer valid."""
 
     def __init__(
         self,
         chunks: AsyncGenerator[bytes],
-        media_type: str,
         hold: Hold,
-        last_words: Callable[[CommonageError], bytes],
+        *,
+        media_type: str,
+        headers: Mapping[str, str] = HEADERS,
+        status: int = 200,
     ) -> None:
-        super().__init__(chunks, headers=HEADERS, media_type=media_type)
-        self._chunks, self._hold, self._last_words = chunks, hold, last_words
+        super().__init__(chunks, status, headers, media_type)
+        self._chunks, self._hold = chunks, hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -79,17 +81,40 @@ class Stream(StreamingResponse):
             await send(message)
 
         try:
-            async with self._hold():
+            async with self._hold:
                 await super().__call__(scope, receive, noted)
         except CommonageError as error:
-            if not has_begun:
+            if has_begun:
+                await self._end_early(error, send)
+            else:
                 await failures.of_error(error)(scope, receive, send)
-                return
-            with suppress(TimeoutError):  # the client may not read
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await send({"type": "http.response.body", "body": self._last_words(error)})
         finally:
-            await self._chunks.aclose()
+            await self._release()
+
+    async def _end_early(self, error: CommonageError, send: Send) -> None:
+        """Without more, the response is shorter than announced, so that the client notices."""
+
+    async def _release(self) -> None:
+        await self._chunks.aclose()
+
+
+class Stream(HeldResponse):
+    """`last_words` encodes the error if the connection is ended early."""
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes],
+        media_type: str,
+        hold: Hold,
+        last_words: Callable[[CommonageError], bytes],
+    ) -> None:
+        super().__init__(chunks, hold, media_type=media_type)
+        self._last_words = last_words
+
+    async def _end_early(self, error: CommonageError, send: Send) -> None:
+        with suppress(TimeoutError):  # the client may not read
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await send({"type": "http.response.body", "body": self._last_words(error)})
 
 
 class Streams:

@@ -144,10 +144,10 @@ def _print_document(one: ClassOut) -> None:
 @click.option("--time-zone", metavar="ZONE", help="Europe/Berlin, UTC or +01:00.  [default: yours]")
 @click.option("--ahead", metavar="TIME", help="How long before a meeting its sessions start: 10m.")
 @click.option("--grace", metavar="TIME", help="How long after a meeting its sessions stop: 10m.")
-@click.option("--at-end", type=click.Choice(["stop", "keep"]), help="What happens to the sessions after a meeting.")
+@click.option("--at-end", type=click.Choice(["stop", "keep"]), help="Stop or keep the sessions after a meeting.")
 @prints(_print_document)
 def set_class(client: Client, name: str, roster: Path | None, calendar: Path | None, **options: Any) -> ClassOut:
-    """Create a class, or change what the options name. For teachers and managers of the tenant.
+    """Create a class, or change the fields that are given. For teachers and managers of the tenant.
 
     The seats must fit into the quota of the tenant. The times are reserved at once.
 
@@ -297,7 +297,7 @@ def allow(client: Client, name: str, teacher: str) -> ConsentOut:
 @click.argument("teacher")
 @prints(_print_consent)
 def refuse(client: Client, name: str, teacher: str) -> ConsentOut:
-    """Do not let a teacher open your session, or no longer.
+    """Refuse a teacher who asked to open your session, or withdraw your consent.
 
     \b
     Example:

@@ -152,7 +152,7 @@ def list_files(client: Client, place: Place | None, tenant: str | None) -> FileL
 @_tenant
 @calls_server
 def put(server: Server, sources: tuple[Path, ...], target: Place, replace: bool, tenant: str | None) -> None:
-    """Upload files, and folders with their content. An upload that broke off goes on when it is repeated.
+    """Upload files, and folders with their content. Repeat an interrupted upload to continue it.
 
     A target that is a folder, or ends with a slash, gets each source under its own name. Links in folders are left out.
 
@@ -209,7 +209,7 @@ def _files_to_send(client: Client, source: Path, target: Place, tenant: str | No
 @_tenant
 @calls_server
 def get(server: Server, sources: tuple[Place, ...], target: Path, replace: bool, tenant: str | None) -> None:
-    """Download files, and folders with their content. A download that broke off goes on when it is repeated.
+    """Download files, and folders with their content. Repeat an interrupted download to continue it.
 
     \b
     Examples:
@@ -263,8 +263,8 @@ def _files_to_get(client: Client, source: Place, target: Path, tenant: str | Non
 def import_s3(server: Server, source: str, target: Place, tenant: str | None, **options: Any) -> None:
     """Copy the objects of an S3 bucket into your home or a volume, by a job. Ctrl-C leaves it running.
 
-    Keys are taken from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and are secrets of the job.
-    Objects that are there with the same size are not copied again.
+    The keys come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and become secrets of the job.
+    Objects that already exist with the same size are skipped.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`commonage environment`: what workloads can run in, its contents, and packages that users added.
+"""`commonage environment`: environments, their contents, and packages that users added.
 
 `environment build` is in `server.commands`: it needs more packages.
 """
@@ -164,7 +164,7 @@ def _print_reset(session: WorkloadOut) -> None:
 def reset(client: Client, session: str) -> WorkloadOut:
     """Delete the packages that you installed in a running session, given by its id.
 
-    The session itself goes on. Its kernels are without these packages once you restart them.
+    The session keeps running. Restart its kernels to unload the packages.
 
     \b
     Example:

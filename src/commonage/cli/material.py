@@ -129,7 +129,7 @@ def show(client: Client, name: str) -> MaterialOut:
 @click.argument("name")
 @prints(_print_material)
 def sync(client: Client, name: str) -> MaterialOut:
-    """Ask the repository for a new commit now. For teachers and managers.
+    """Sync with the repository now. For teachers and managers.
 
     \b
     Example:
@@ -144,7 +144,7 @@ def sync(client: Client, name: str) -> MaterialOut:
 @click.option("--all", "everything", is_flag=True, help="Reset all files.")
 @prints(_print_material)
 def reset(client: Client, name: str, files: tuple[str, ...], everything: bool) -> MaterialOut:
-    """Make files of your copy as they are in the material. Files that you edited are kept under another name.
+    """Reset files of your copy to the material. Files that you edited are kept under another name.
 
     \b
     Examples:

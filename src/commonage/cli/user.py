@@ -120,7 +120,7 @@ def _options(*, removal: bool) -> Callable[[F], F]:
                 show_default=True,
                 help="Home and folders of volumes: give to the heir, pack into archives, keep, or delete.",
             ),
-            click.option("--to", "heir", default="", metavar="NAME", help="Heir of what is handed over."),
+            click.option("--to", "heir", default="", metavar="NAME", help="Heir: gets what is handed over."),
         ]
 
     def add(command: F) -> F:
@@ -140,7 +140,7 @@ def _options(*, removal: bool) -> Callable[[F], F]:
 def rename_user(server: Server, name: str, new_name: str, **options: Any) -> None:
     """Rename a user: home, volumes, roles, queue, usage and history follow. For admins.
 
-    Shows a plan, and asks. It can be interrupted: the server goes on by itself.
+    Shows a plan, and asks for confirmation. If you interrupt the command, the server continues.
 
     \b
     Examples:
@@ -206,7 +206,7 @@ def remove_tenant(server: Server, name: str, **options: Any) -> None:
 def release_user(server: Server, name: str, as_json: bool) -> None:
     """Permit others to use the name of a renamed or removed user. For admins.
 
-    What was kept under the name, such as a home, becomes theirs.
+    Data that was kept under the name, such as a home, becomes theirs.
 
     \b
     Example:
@@ -220,7 +220,7 @@ def release_user(server: Server, name: str, as_json: bool) -> None:
 @as_json
 @calls_server
 def release_tenant(server: Server, name: str, as_json: bool) -> None:
-    """Permit another tenant of the name of a renamed or removed one. For admins.
+    """Permit a new tenant with the name of a renamed or removed one. For admins.
 
     \b
     Example:

@@ -1,7 +1,7 @@
-"""What a principal may do, by its roles and the scopes of its token. Asked by use cases, queries, API and portal.
+"""Permissions of a principal, by its roles and the scopes of its token. Asked by use cases, queries, API and portal.
 
 Roles come from the hub (an admin, a group named like a tenant), from the bindings of tenants and platform, and from
-`domain.permissions`, which says what each permits. Nothing else decides about access.
+`domain.permissions`, which lists the permissions of each role. Nothing else decides about access.
 """
 
 from __future__ import annotations

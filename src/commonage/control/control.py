@@ -223,7 +223,7 @@ class Control:
         self._follow()
 
     def _add_queries(self) -> None:
-        """What users see of workloads, and what limits their sessions."""
+        """Queries of workloads, and limits of sessions."""
         live_state, writer, clock, settings = self.live_state, self.writer, self.clock, self.settings
         self.unused_gpus = UnusedGpus(live_state, writer, clock, settings)
         self.meetings = Meetings(self.store, writer, clock, settings)
@@ -234,7 +234,7 @@ class Control:
         self.extensions = Extensions(self.queries, live_state, writer, self.idle, clock, settings)
 
     def _add_administration(self, adapters: Adapters) -> None:
-        """What changes resources, users and tenants, and classes, which are both."""
+        """Use cases that change resources, users and tenants; and classes, which are resources with workloads."""
         self._seats = Seats(
             self.store, self.live_state, self.settings, lambda workload: self.queries.details(workload).reason
         )
@@ -287,7 +287,7 @@ class Control:
         return engine.cron_site if isinstance(engine, HasCronSite) else None
 
     async def _start_request(self, workload: Workload) -> StartRequest:
-        """What an engine starts, once the files for it are in place."""
+        """The start request for the engine, once the files of the workload are in place."""
         request = self._start_requests.of(workload)
         await self.materials.prepare(workload)
         return request

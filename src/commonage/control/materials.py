@@ -55,8 +55,8 @@ class MaterialState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MaterialView:
     """A material that a user may use. `synced_at`: when the repository was last read. `syncing`: the step of a running
-    sync. `pending`: running sessions whose copy has not the version yet. `copy` is the user's own; `may_manage`:
-    whether the user may change its credentials.
+    sync. `pending`: number of running sessions whose copy is older than the version. `copy` is the user's own;
+    `may_manage`: the user may change its credentials.
     """
 
     volume: Volume

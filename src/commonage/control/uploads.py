@@ -35,7 +35,7 @@ class Progress:
 
 
 async def receive_part(files: UserFiles, principal: Principal, where: Where, sent: SentPart) -> Progress:
-    """What came before the client was gone is kept. Raises what `UserFiles.receive` raises."""
+    """Receive a part of a file; bytes that arrive before a disconnect are kept. Raises as `UserFiles.receive` does."""
     length = _count(sent.headers, "Upload-Length")
     part = (sent.key, _count(sent.headers, "Upload-Offset"), length)
     offset = await files.receive(principal, where, part, _until_gone(sent), replace=sent.replace)

@@ -103,7 +103,7 @@ class Consent:
 
 @dataclass(frozen=True, slots=True)
 class ClassMeeting:
-    """What happened in one meeting. `warned`: its students know when their sessions end. `over`: they have ended."""
+    """The record of one meeting. `warned`: students were told when their sessions end. `over`: the sessions ended."""
 
     id: str
     class_name: str
@@ -132,7 +132,7 @@ def session_key(class_name: str, starts_at: float) -> str:
 
 
 class SeatState(StrEnum):
-    """What a teacher sees of a student. `stuck`: needs a look."""
+    """The state of a student as teachers see it. `stuck`: needs a look."""
 
     NOT_STARTED = "not-started"
     STARTED = "started"

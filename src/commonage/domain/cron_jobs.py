@@ -140,9 +140,9 @@ class Decision:
 
 
 def decide(rule: CronRule, decided_until: float, now: float, active: str = "") -> Decision | None:
-    """What to do now; None if no time is due. `active` is the id of a run that has not ended, or empty.
+    """The decision about the next due time; None if no time is due. `active`: the id of a live run, or empty.
 
-    Due times are decided in rising order, each once. So a clock that goes back repeats nothing.
+    Due times are decided in rising order, each once, so a clock that goes back repeats nothing.
     """
     due_at = rule.newest(decided_until, now)
     if due_at is None:

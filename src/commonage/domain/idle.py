@@ -18,7 +18,7 @@ KEEP_S = 7200
 
 
 class IdleAction(StrEnum):
-    """What happens to an idle session: it ends, or its owner gets one without GPU in its place."""
+    """The action on an idle session: it ends, or is replaced by one without a GPU."""
 
     STOP = "stop"
     RELEASE_GPU = "release-gpu"
@@ -26,7 +26,7 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """What one level (environment, tenant, settings) says about sessions. None: a more general level decides.
+    """The limits that one level (environment, tenant, settings) sets for sessions. None: a more general level decides.
 
     `after_s`: idle for this long, it is stopped; `warn_s`: its owner is warned this long before. `max_age_s`: the
     longest that a session may run.
@@ -49,7 +49,7 @@ DEFAULT_RULE = IdleRule(NEVER, 600, IdleAction.STOP, NEVER)
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a session reported. `active_at`: when something last happened in it, the time of the report while `busy`.
+    """A session's report. `active_at`: when it was last used; the time of the report while `busy`.
 
     `programs` are named by the session: kernels that compute, programs in terminals. `is_measured` False: something
     runs in it whose use cannot be measured, such as a desktop, so that it counts as active.
@@ -80,7 +80,7 @@ def activity_state(activity: Activity | None, now: float) -> ActivityState:
 
 
 class Decision(StrEnum):
-    """What to do about a session now."""
+    """The next step for a session."""
 
     NOTHING = "nothing"
     WARN = "warn"

@@ -426,7 +426,7 @@ def _reassigned(workload: Workload, spec: Spec, reason: Reason) -> Step:
 def _while_it_runs(
     workload: Workload, trigger: TimeLimitNear | IdleWarned | IdleWarningWithdrawn | Extended, now: float
 ) -> Step:
-    """What is said to its owner, and what the owner asks for, before a limit ends it."""
+    """Warnings to the owner before a limit ends it, and extensions that the owner asks for."""
     match trigger:
         case TimeLimitNear(left_s):
             return _time_limit_near(workload, left_s)

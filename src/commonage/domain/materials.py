@@ -47,7 +47,7 @@ class MaterialFile:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a commit has in the folder of the material. `tree` identifies the content.
+    """The content of a material's folder in a commit, identified by `tree`.
 
     `skipped` counts links and submodules, which are left out.
     """

@@ -1,4 +1,4 @@
-"""What is really used on a node, beside what is allocated: levels now, and rates from the kernel's counters. Pure."""
+"""Measured use of a node, as opposed to allocations: current levels, and rates from the kernel's counters. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LOCAL_SITE = "local"
 
 
 class NodeKey(NamedTuple):
-    """What identifies a node: its site, and its name there. Two sites may have nodes of the same name."""
+    """Identifies a node by its site, and its name there. Two sites may have nodes of the same name."""
 
     site: str
     name: str
@@ -34,7 +34,7 @@ class NodeKey(NamedTuple):
 
 
 class DeviceKey(NamedTuple):
-    """What identifies a device: its site, and its uuid there. A site may report any uuid, also one of another site."""
+    """Identifies a device by its site, and its uuid there. A site may report any uuid, also one of another site."""
 
     site: str
     uuid: str

@@ -77,7 +77,7 @@ OWN: Mapping[Permission, Scope] = {
     _P.MANAGE_IMAGES: Scope.SUBMIT,
     _P.ISSUE_TOKENS: Scope.TOKENS,
 }
-"""What everyone may do without a role with the own workloads, images and tokens, and the scope that this needs."""
+"""Permissions of all users on their own workloads, images and tokens, without a role, and the scopes they need."""
 
 
 class Role(StrEnum):

@@ -127,7 +127,6 @@ class Capabilities:
     """
 
     name: str
-    places_itself: bool = False
     isolates_users: bool = False
     limits_memory: bool = False
     limits_cpu: bool = False

@@ -42,10 +42,10 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class DailyUsage:
-    """What deleted workloads of one owner held on one day (UTC; `day` is the number of days since 1970).
+    """Allocations of one owner's deleted workloads on one day (UTC; `day` is the number of days since 1970).
 
-    `workloads`: those that held resources on that day, or had before it and have after it. `began`: those of which it
-    is the first day. So a period has the `workloads` of its first day and those that `began` on the others. The other
+    `workloads` counts those with an allocation on that day, or both before and after it. `began` counts those whose
+    first day it is. So the count for a period is `workloads` of its first day plus `began` of the others. The other
     figures are amounts times seconds.
     """
 

@@ -39,10 +39,10 @@ _LEFTOVERS = (
 )
 _PROGRESS = re.compile(r"(Receiving objects|Resolving deltas): +(\d+)%")
 _NO_ERROR = re.compile(r"(remote: )?([A-Z][a-z]+ [a-z]+: +\d|(Enumerating|Total) )")
-# However large the files are, git needs less than 100 MiB; twice the size of a file more if the server sends that as a
-# delta. By default it compares files of up to 512 MiB with ten others at once, in a thread for each core.
+# git needs less than 100 MiB however large the files are. Only a file that the server sends as a delta needs twice its
+# size more. By default git compares files of up to 512 MiB with ten others at once, in one thread for each core.
 _CONFIG = (
-    "core.bigFileThreshold=16m",  # larger files are streamed, and compared with no other
+    "core.bigFileThreshold=16m",  # larger files are streamed, not compared
     "core.packedGitWindowSize=16m",
     "core.packedGitLimit=64m",
     "core.deltaBaseCacheLimit=32m",
@@ -50,7 +50,7 @@ _CONFIG = (
     "pack.windowMemory=32m",
     "pack.deltaCacheSize=32m",
     "fetch.unpackLimit=1",  # packs are streamed, loose files are not
-    "gc.autoDetach=false",  # after a fetch it would go on without the lock
+    "gc.autoDetach=false",  # in the background it would run without the lock
 )
 _SETTINGS = {
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # others can run any program
@@ -62,7 +62,7 @@ REMOTE_ONLY = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
 Guard = Callable[[], None]
 """Called while git runs; what it raises ends git."""
 Progress = Callable[[str, int], None]
-"""Called with the name of git's step, `Receiving objects` or `Resolving deltas`, and the percentage that is done."""
+"""Called with git's name of the step, `Receiving objects` or `Resolving deltas`, and its percentage."""
 
 
 class GitFailed(Exception):
@@ -168,8 +168,8 @@ class Branch:
         self._make(guard)
         refspec = f"+{self._reference}:{self._reference}"
         limit_s = _TIMEOUT_S if guard is None else _FETCH_TIMEOUT_S
-        # "+": the newest commit counts, also after a force-push. git that reports progress to nobody ends, so that it
-        # does not outlive a server that was killed.
+        # "+": the newest commit counts, also after a force-push. With --progress, git ends when nobody reads its
+        # progress, so it does not outlive a killed server.
         command = ("fetch", "--progress", "--depth=1", "--no-tags", "--", self.url, refspec)
         with self._alone(guard) as lock:
             self._git(*command, limit_s=limit_s, guard=guard, progress=progress, lock=lock)
@@ -240,10 +240,10 @@ class Branch:
 
     @contextmanager
     def _alone(self, guard: Guard | None) -> Iterator[int]:
-        """Have one git at a time write to the repository, and remove what an ended one has left; yields the lock.
+        """Let one git at a time write to the repository, without leftovers of an interrupted one; yields the lock.
 
-        git and the programs that it starts inherit the lock, so it lasts as long as one of them, also if this process
-        is killed. Raises GitFailed, and what `guard` raises.
+        git and the programs that it starts inherit the lock, so it is held until the last of them ends, even if this
+        process is killed. Raises GitFailed, and what `guard` raises.
         """
         try:
             lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -260,7 +260,7 @@ class Branch:
             try:
                 _remove_leftovers(self.folder)
             except OSError as error:
-                raise GitFailed(f"the rest of an ended fetch cannot be removed: {error}") from error
+                raise GitFailed(f"files of an interrupted fetch cannot be removed: {error}") from error
             yield lock
         finally:
             os.close(lock)
@@ -270,7 +270,7 @@ class Branch:
         return f"refs/heads/{self.name}"
 
     def _make(self, guard: Guard | None) -> None:
-        # The folder that git makes last: without it, an earlier `init` was ended.
+        # `init` makes this folder last. Without it, an earlier `init` was interrupted.
         if not (self.folder / "objects/info").exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._alone(guard) as lock:
@@ -314,7 +314,7 @@ class Branch:
         progress: Progress | None = None,
         lock: int | None = None,
     ) -> Iterator[bytes]:
-        """What git writes, while it runs. It ends with the iterator."""
+        """Yields git's output while it runs. Closing the iterator ends git."""
         where = ["--git-dir", str(self.folder)] if arguments[0] != "init" else []
         process = self._popen([*where, *arguments], subprocess.DEVNULL, lock)
         said, deadline, guarded = b"", time.monotonic() + limit_s, time.monotonic()
@@ -392,7 +392,7 @@ def _is_locked(lock: int) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the locks and unfinished files of a git that was ended. No other may write. Raises OSError."""
+    """Remove locks and unfinished files of an interrupted git. The caller holds the lock. Raises OSError."""
     packs = folder.glob("objects/pack/*.pack")
     left = [one for one in packs if not one.with_suffix(".idx").exists()]
     for pattern in _LEFTOVERS:
@@ -412,7 +412,7 @@ def _tell(progress: Progress, text: bytes) -> None:
 
 
 def _errors_in(text: bytes) -> str:
-    """The lines that are no progress."""
+    """The lines that are not progress."""
     lines = re.split(r"[\r\n]+", text.decode(errors="replace"))
     return "\n".join(one for one in lines if not _NO_ERROR.match(one)).strip()
 

@@ -1,4 +1,4 @@
-"""What Commonage adds to every authenticator but the shared passwords. Used by `hub.config`.
+"""Additions to every authenticator except the shared passwords. Used by `hub.config`.
 
 - A user who is refused, or whose provider does not answer, reads why, and what to do.
 - LDAP checks the certificate of the directory, and does not hold up the hub.

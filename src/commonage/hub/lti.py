@@ -3,8 +3,8 @@
 1. The platform sends the browser to `login`, which sets a cookie and redirects back to the platform.
 2. The platform posts a signed message to `launch`. Cookie and message must belong together.
 
-The forms come from another site, so the hub's XSRF check does not apply; the cookie does its work. It names a random
-state, which the platform repeats, and a nonce, which it signs.
+The platform is another site, so the hub's XSRF check cannot protect these forms. The cookie does: it has a random
+state, which the platform returns, and a nonce, which the platform signs.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class LtiAuthenticator(Authenticator):
     jwks_url = Unicode(help="The platform's public keyset URL.").tag(config=True)
     username_claim = Unicode(
         "sub",
-        help="Claim that is the user name: sub, email, custom:NAME or ext:NAME. Users must not be able to change it.",
+        help="Claim with the user name: sub, email, custom:NAME or ext:NAME. Users must not be able to change it.",
     ).tag(config=True)
-    username_prefix = Unicode("lti-", help="Put before each user name.").tag(config=True)
+    username_prefix = Unicode("lti-", help="Prefix of all user names.").tag(config=True)
     allowed_courses = Dict(
         key_trait=Unicode(),
         value_trait=Unicode(),
-        help="Courses whose members may sign in: their ids, and the group of JupyterHub that each becomes.",
+        help="Courses whose members may sign in: the course id, and the JupyterHub group of its members.",
     ).tag(config=True)
     tool_url = Unicode(help="The origin of the hub, as the platform reaches it.").tag(config=True)
 
@@ -112,9 +112,9 @@ class LtiAuthenticator(Authenticator):
         return f"<p>{html.escape(say.from_course(self.login_service))}</p>"
 
     async def authenticate(self, handler: Any, data: Any = None) -> dict[str, Any] | None:
-        """Admit who `Launch` has checked, and nobody else.
+        """Admit the user whose message `Launch` has checked, and nobody else.
 
-        The hub also calls this with whatever anybody posts to its sign-in form or its API (`data`).
+        The hub also calls this for posts to its sign-in form or its API (`data`), which anybody can send.
         """
         if not isinstance(handler, Launch) or handler.claims is None:
             return None
@@ -125,7 +125,7 @@ class LtiAuthenticator(Authenticator):
 
     async def check_allowed(self, username: str, authentication: Any = None) -> bool:
         course: Course | None = (authentication or {}).get("course")
-        if course is None:  # another way than a launch, for example the start of the hub
+        if course is None:  # not called by a launch, but for example at the start of the hub
             return bool(await maybe_future(super().check_allowed(username, authentication)))
         if course.id in self.allowed_courses or await maybe_future(super().check_allowed(username, authentication)):
             return True
@@ -165,16 +165,16 @@ class _Page(BaseHandler):
     authenticator: LtiAuthenticator
 
     def check_xsrf_cookie(self) -> None:
-        """The platform posts these forms, which cannot have the hub's token."""
+        """No check: the platform posts these forms, and cannot have the hub's token."""
 
     @property
     def _cookie_options(self) -> dict[str, Any]:
-        # The message is posted by another site. Browsers send other cookies with links only.
+        # Another site posts the message. Browsers send only cookies with SameSite=None along with such a form.
         return {"secure": True, "httponly": True, "samesite": "None", "path": "/" if self._prefix else "/hub/lti/"}
 
     @property
     def _prefix(self) -> str:
-        # A session could set a cookie for the name above its own, and with it sign a user in as somebody else.
+        # Without the prefix, a session at a subdomain could set this cookie, and sign a user in as somebody else.
         return "__Host-" if self.authenticator.tool_url.startswith("https:") else ""
 
     def remember(self, state: str, nonce: str) -> None:
@@ -183,7 +183,7 @@ class _Page(BaseHandler):
         )
 
     def remembered(self) -> tuple[str, str]:
-        """State and nonce of the sign-in that this browser began, which ends it; empty if there is none."""
+        """State and nonce from this browser's cookie, which is removed; both are empty without one."""
         name = self._prefix + _COOKIE
         value = (self.get_signed_cookie(name, max_age_days=MAX_AGE_S / _DAY_S) or b"").decode()
         self.clear_cookie(name, **self._cookie_options)
@@ -232,7 +232,7 @@ class Login(_Page):
 
 
 class Launch(_Page):
-    """The redirect URL: here the platform posts who the user is."""
+    """The redirect URL, to which the platform posts the signed message."""
 
     claims: dict[str, Any] | None = None
 
@@ -253,11 +253,11 @@ class Launch(_Page):
             raise self.refused(say.blocked(ours.helper))
         course = course_of(self.claims)
         user.sync_groups(ours.groups_after({group.name for group in user.groups}, course))
-        # The portal may still know somebody else who used this browser. It asks the hub anew.
+        # The portal may still remember another user of this browser, so it must ask the hub again.
         self.redirect(f"{SIGN_IN_PATH}?next={quote(self._page(), safe='')}", status=303)
 
     def _page(self) -> str:
-        """The page of the portal that the platform's link names; the overview for any other address."""
+        """The page of the portal that the platform's link leads to; the overview for any other address."""
         target = urlsplit(target_of(self.claims or {}))
         is_ours = f"{target.scheme}://{target.netloc}" == self.authenticator.tool_url
         if not is_ours or not target.path.startswith(PORTAL_PATH):
@@ -266,14 +266,14 @@ class Launch(_Page):
 
 
 class Keys(BaseHandler):
-    """The keyset of this tool, which platforms ask for. It signs nothing, so there is no key."""
+    """The keyset of this tool, which platforms require. It is empty, because this tool signs nothing."""
 
     def get(self) -> None:
         self.finish({"keys": []})
 
 
 class Configuration(BaseHandler):
-    """Settings that an administrator of the platform enters there. Canvas reads them as JSON."""
+    """Settings to enter at the platform, as JSON, which Canvas reads."""
 
     authenticator: LtiAuthenticator
 

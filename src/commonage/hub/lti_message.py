@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Registration:
-    """The platform as registered here. `helper` is the contact that refusals name."""
+    """The platform's settings. `helper` is the contact that refusals name."""
 
     issuer: str
     client_id: str
@@ -43,7 +43,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Course:
-    """`id` is the platform's; empty if the launch came from outside of all courses."""
+    """A course of the platform. `id` is empty if the launch came from no course."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class Course:
 
 
 def checked(token: str, key: Any, nonce: str, platform: Registration) -> dict[str, Any]:
-    """The claims of a message for this server that answers the sign-in with `nonce`. Raises Refused."""
+    """The claims of a message, which must be for this server and answer the sign-in with `nonce`. Raises Refused."""
     claims, helper = _decoded(token, key, platform), platform.helper
     if claims["iat"] < time.time() - MAX_AGE_S - _LEEWAY_S:
         raise Refused(say.expired(helper))
@@ -97,8 +97,9 @@ def _decoded(token: str, key: Any, platform: Registration) -> dict[str, Any]:
 def user_name(claims: Mapping[str, Any], claim: str, prefix: str, helper: str) -> str:
     """The user name in `claim`: a claim of the message, or `custom:NAME` or `ext:NAME` for one within these claims.
 
-    There is no other claim to fall back on: a user who can leave the first one out would choose between two names.
-    The user id of the platform (`sub`) distinguishes upper and lower case, and user names do not. Raises Refused.
+    No other claim replaces a missing one: else a user who can remove a claim could choose between two names. The
+    platform's user id (`sub`) is case-sensitive and user names are not, so other ids than plain ones become digests.
+    Raises Refused.
     """
     group, _, name = claim.rpartition(":")
     within = _object(claims.get(f"{_CLAIM}{group}")) if group in ("custom", "ext") else claims
@@ -112,7 +113,7 @@ def user_name(claims: Mapping[str, Any], claim: str, prefix: str, helper: str) -
 
 
 def course_of(claims: Mapping[str, Any]) -> Course:
-    """Where the launch came from. Only a role in this course counts: a professor may be a student of another one."""
+    """The course of the launch. Only a role in this course counts: a professor may be a student in another one."""
     context = _object(claims.get(f"{_CLAIM}context"))
     roles = claims.get(f"{_CLAIM}roles")
     teaches = isinstance(roles, list) and any(role in (_INSTRUCTOR, "Instructor") for role in roles)
@@ -121,7 +122,7 @@ def course_of(claims: Mapping[str, Any]) -> Course:
 
 
 def target_of(claims: Mapping[str, Any]) -> str:
-    """The page to open after sign-in, as the platform signed it. The one in the unsigned request is not used."""
+    """The signed address of the page to open after sign-in. The one in the unsigned request is not used."""
     return str(claims.get(f"{_CLAIM}target_link_uri", ""))
 
 

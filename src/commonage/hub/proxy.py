@@ -39,7 +39,7 @@ _BY_PAGE_OF_HUB = (
     "PathPrefix(`/hub/api/`) && Header(`Sec-Fetch-Site`, `same-origin`) && Header(`Sec-Fetch-Dest`, `empty`) "
     "&& !Header(`Sec-Fetch-Mode`, `no-cors`)"
 )
-# A learning platform may be at the same site, and posts the sign-in of its users; `hub.lti` checks these forms itself.
+# A learning platform at the same site posts its users' sign-ins. `hub.lti` checks these forms itself.
 _FORM_OF_ANOTHER_ORIGIN = (
     "PathPrefix(`/hub/`) && !PathRegexp(`^/hub/lti/(login|launch)$`) && Header(`Sec-Fetch-Site`, `same-site`) "
     "&& !Method(`GET`)"

@@ -22,7 +22,7 @@ NAME = "join.commonage.internal"
 """The name in the join server's certificate, whatever address a node dials."""
 TIMEOUT_S = 20.0
 POD_PATH = "/pod"
-"""Path for the node agents of a Kubernetes cluster, whose bearer token is that of their Pod."""
+"""Path at which node agents of a Kubernetes cluster join. Their bearer token is the token of their Pod."""
 AUTHORITY_PATH, SITE_PATH = "/authority", "/site"
 """Paths for machines that join as sites: the certificate of the authority (without a token), and the site's own."""
 SITE_PURPOSE = "site"
@@ -74,7 +74,7 @@ class _Connection(http.client.HTTPConnection):
 class TrustedClient:
     """The control plane's join server at one of `places` (HOST:PORT). `authority` is the PEM that verifies it.
 
-    `token` is the bearer token that it gets. Raises JoinRefused for an authority that is not PEM.
+    `token` is the bearer token to send. Raises JoinRefused for an authority that is not PEM.
     """
 
     def __init__(self, token: str, authority: str, places: Sequence[str]) -> None:
@@ -120,7 +120,7 @@ class TrustedClient:
 
 
 class JoinClient(TrustedClient):
-    """The same with a join token, which names the authority. `authority` is the certificate that came with the script.
+    """A client with a join token, which has the digest of `authority`, the certificate that came with the script.
 
     `places` are HOST:PORT to try in place of those in the token.
     """

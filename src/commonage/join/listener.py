@@ -40,7 +40,7 @@ class SiteJoins(Protocol):
 
 
 class JoinListener:
-    """`join_service` lets machines join, `sites` sites, `pods` node agents of a Kubernetes cluster. None: nobody."""
+    """`join_service` admits machines, `sites` admits sites, `pods` admits node agents in Pods. None: all refused."""
 
     def __init__(
         self, join_service: JoinService | None, sites: SiteJoins | None = None, pods: PodJoins | None = None
@@ -74,7 +74,7 @@ class JoinListener:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token first, then turn errors into a status and a message."""
         try:
-            # Two have no secret, the last two have tokens of their own.
+            # The others check a join token. The first two need no token, the last two check one of their own.
             if request.path not in (AUTHORITY_PATH, SCRIPT_PATH, SITE_PATH, POD_PATH):
                 await self._join_service.admit(_token(request))
             return await handler(request)

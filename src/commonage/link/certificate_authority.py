@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates, write_file
+from commonage.files.atomic import write_file
+from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates
 from commonage.link.messages import NODE_ID_URI
 from commonage.link.sites.messages.hello import SITE_URI
 

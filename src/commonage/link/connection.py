@@ -78,7 +78,6 @@ class Connection(Exchange):
         self._writer.close()
 
     async def run(self, silence_s: float = SILENCE_S) -> None:
-        """Receive frames until the link ends. Always raises ConnectionLost, with the reason."""
         try:
             while self._close_reason is None:
                 frame = await read_frame(self._reader, silence_s)

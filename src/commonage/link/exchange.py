@@ -13,14 +13,14 @@ import itertools
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from commonage.domain.codec import Json, Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.link.messages import RequestType
+from commonage.link.messages import SILENCE_S, RequestType
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import ShareNotEnforced
 from commonage.ports.execs import NotRunning
@@ -105,6 +105,24 @@ class Exchange(ABC):
     @abstractmethod
     def _disconnect(self) -> None:
         """The link has ended: close the connection."""
+
+    @abstractmethod
+    async def run(self, silence_s: float = SILENCE_S) -> None:
+        """Receive frames until the link ends. Always raises ConnectionLost, with the reason."""
+
+    async def run_with(self, *work: Coroutine[Any, Any, None]) -> None:
+        """`run`, with `work` in tasks meanwhile. The link ends with the first of them, whose error is raised."""
+        tasks = [asyncio.create_task(each) for each in work]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.close("a task of the link ended"))
+        try:
+            await self.run()
+        finally:
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    raise ended
 
     # --- out ------------------------------------------------------------------------------------------------------
 

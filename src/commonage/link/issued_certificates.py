@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from commonage.domain.errors import Forbidden, file_errors
+from commonage.files.atomic import write_file
 
 _WHAT = "which node has which certificate"
 
@@ -140,17 +139,3 @@ def locked(path: Path, what: str) -> Iterator[None]:
     with file_errors(what, path), path.with_suffix(".lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def write_file(path: Path, text: str, mode: int) -> None:
-    """Write the file atomically, with its final mode from the start. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)  # a partial file would take space on a full disk

@@ -16,6 +16,7 @@ from typing import Any
 
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
+from commonage.link.admissions import Admissions, listen_at
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
 from commonage.link.exchange import MAX_FRAME_BYTES, error_text, message_frame
@@ -36,7 +37,6 @@ from commonage.link.tls import server_context
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
-_BACKLOG = 1000  # after a restart all agents dial at once
 
 
 class ListenError(CommonageError):
@@ -49,7 +49,7 @@ class ListenError(CommonageError):
 class AgentPeer:
     """A connected agent, as its client certificate identifies it.
 
-    `node_id` is empty if the certificate names no Swarm node.
+    `node_id` is empty if the certificate names no node.
     """
 
     node: str
@@ -78,13 +78,12 @@ class Listener:
         self._authority, self._serve_link, self._serve_tunnel = authority, serve_link, serve_tunnel
         self._now, self._allowed_addresses = now, allowed_addresses
         self._server: asyncio.Server | None = None
-        self._links: set[asyncio.Task[None]] = set()
+        self._admissions = Admissions(self._admit)
 
     async def open(self, bind: str, port: int) -> int:
         """Listen; returns the port, which is a free one for 0. Raises ListenError."""
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         try:
-            listening = socket.create_server((bind, port), family=family, backlog=_BACKLOG)
+            listening = listen_at(bind, port)
         except OSError as error:
             raise ListenError(
                 f"the listener for agents cannot open {bind}, port {port}: {error.strerror or error}; set agents_port "
@@ -97,7 +96,7 @@ class Listener:
         pair = await asyncio.to_thread(self._authority.serve, [SERVER_NAME])
         context = await asyncio.to_thread(server_context, pair, self._authority.certificate)
         self._server = await asyncio.start_server(
-            self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
+            self._admissions.begin, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
         )
         port: int = listening.getsockname()[1]
         return port
@@ -105,14 +104,7 @@ class Listener:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._links:
-            task.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._admit(reader, writer))
-        self._links.add(task)
-        task.add_done_callback(self._links.discard)
+        await self._admissions.close()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         agent = _peer_of(reader, writer)
@@ -149,9 +141,7 @@ class Listener:
         if hello.node != agent.node:
             return LinkRefused(f"its hello names {hello.node[:64]}, and its certificate {agent.node}", permanent=True)
         if not agent.node_id:
-            return LinkRefused(
-                f"the certificate of {agent.node} names no Swarm node: join the node again", permanent=True
-            )
+            return LinkRefused(f"the certificate of {agent.node} names no node: join the node again", permanent=True)
         if agent.serial in await asyncio.to_thread(self._authority.revoked):
             return LinkRefused(f"{agent.node} was removed from this site: join the node again", permanent=True)
         return None

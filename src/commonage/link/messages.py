@@ -27,7 +27,7 @@ SERVER_NAME = "control.commonage.internal"
 NODE_ID_URI = "commonage:swarm-node:"
 """Prefix of the URI by which an agent's certificate names its node: a subject alternative name.
 
-What follows is the id in the Swarm, or the UID in Kubernetes.
+The rest is the node's id in the Swarm, or its UID in Kubernetes.
 """
 REPORT_EVERY_S = 2.0
 SILENCE_S = 3 * REPORT_EVERY_S

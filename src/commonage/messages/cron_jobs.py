@@ -21,7 +21,7 @@ TEXTS: Texts = {
     r.CronJobRemoved: "{by} removed cron job {name} ({id}).",
     r.CronJobHandedOver: "{by} handed cron job {name} ({id}) over to {owner} in tenant {tenant}.",
     r.CronJobSuspended: "{by} suspended cron job {name} ({id}).",
-    r.CronJobResumed: "{by} resumed cron job {name} ({id}). Times that passed meanwhile do not run.",
+    r.CronJobResumed: "{by} resumed cron job {name} ({id}). Times that passed meanwhile are skipped.",
     r.CronJobTriggered: "{by} ran cron job {name} ({id}) outside its schedule: {workload_id}.",
     r.CronRunRefused: _refused,
     r.CronRunsMissed: lambda reason, _: (

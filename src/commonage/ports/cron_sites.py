@@ -82,11 +82,11 @@ class CronSite(Protocol):
         ...
 
     async def keep(self, cron_job: SiteCronJob) -> None:
-        """Give it to the site, or replace it there. Times that the site has decided stay decided."""
+        """Give it to the site, or replace it there. Earlier decisions of the site stay."""
         ...
 
     def reports(self) -> AsyncIterator[RunReport]:
-        """What the site decided without a link, in order, until cancelled."""
+        """Yields the site's decisions without a link, in order, until cancelled."""
         ...
 
 

@@ -36,10 +36,10 @@ class MaterialStorage(Protocol):
         """
 
     def syncing(self, name: str) -> MaterialSyncing | None:
-        """The step of the running sync; None if none takes over a commit."""
+        """The step of the running sync; None if no new commit is fetched."""
 
     async def old_versions(self, name: str) -> Collection[str]:
-        """Versions that are no longer in force, and what is left of ended writes: each is still on the disk."""
+        """Names of folders on the disk that are not in force: old versions, and files of interrupted writes."""
 
     async def remove_version(self, name: str, tree: str) -> None:
         """Raises Unavailable."""

@@ -1,4 +1,4 @@
-"""What this server's engine and machine can do with declared resources. Implemented in `server.platform`."""
+"""Checks whether this server's engine and machine support declared resources. Implemented in `server.platform`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MAX_AGE = "Longest time that its sessions may run: their time limit, if they ask
 
 
 class IdleEntry(Entry):
-    """What happens to idle sessions. A missing field is taken from a more general level."""
+    """Limits and the action for idle sessions. A missing field is taken from a more general level."""
 
     after: SecondsOrZero | None = Field(None, description="Idle for this long, a session is idle. 0: never.")
     warn: SecondsOrZero | None = Field(None, description="How long before that its owner is warned.")

@@ -14,7 +14,7 @@ from commonage.resources.kinds import ORDER
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a set of documents declares. `managed_by`: the source that manages them from now on.
+    """A set of declared resources. `managed_by`: the source that manages them from now on.
 
     `prune`: resources that this source managed before and no longer declares are deleted. `take_over`: resources that
     another source manages are changed, too.
@@ -27,7 +27,7 @@ class Declaration:
 
 
 def changes_of(present: Mapping[Key, StoredResource], wanted: Declaration) -> list[ResourceChange]:
-    """What has to change, in the order of the kinds; unchanged resources of the documents are included.
+    """The changes to make, in the order of the kinds; unchanged resources of the documents are included.
 
     `present` includes deleted ones. Raises Conflict if a resource is managed by another source.
     """

@@ -104,7 +104,7 @@ class TenantEntry(Form):
     )
     members: tuple[MemberEntry, ...] = Field((), description="Roles in the tenant, each with `user` or `group`.")
     idle: IdleEntry = Field(
-        IdleEntry(), description="What happens to its idle sessions. An environment may say otherwise."
+        IdleEntry(), description="Rule for its idle sessions. The rule of an environment comes first."
     )
     max_age: SecondsOrZero | None = Field(None, description=MAX_AGE)
 

@@ -34,7 +34,7 @@ class EnvironmentEntry(Form):
     image: str | None = Field(None, description="Container image, for engines that run containers.")
     kinds: tuple[Kind, ...] = Field((Kind.JOB, Kind.SERVICE), description="Kinds of workloads that may use it.")
     variables: dict[str, str] = Field(default_factory=dict, description="Environment variables of its workloads.")
-    idle: IdleEntry = Field(IdleEntry(), description="What happens to its idle sessions. Default: as the tenant says.")
+    idle: IdleEntry = Field(IdleEntry(), description="Rule for its idle sessions. Default: the rule of the tenant.")
     max_age: SecondsOrZero | None = Field(None, description=MAX_AGE)
     kernels: dict[KernelName, tuple[str, ...]] = Field(
         default_factory=dict,

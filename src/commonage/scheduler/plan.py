@@ -274,7 +274,7 @@ class SchedulingPass:
             yield snapshot.sites.at(name)
 
     def _reclaim(self, index: int) -> None:
-        """The quota refuses the request; it may still reclaim what others borrowed."""
+        """The quota refuses the request, but it may reclaim resources that others borrowed."""
         if self._protected is None and self._promise_attempts < MAX_PROMISE_ATTEMPTS:
             self._promise_attempts += 1
             self._promise(index)

@@ -220,7 +220,7 @@ class AsyncClient:
         return await self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
 
     async def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
-        """Which of these visitors may stay in a session. For JupyterHub and admins."""
+        """The visitors, of those given, who may stay in a session. For JupyterHub and admins."""
         body = VisitorsIn(visitors=list(visitors))
         return await self._call(Call("POST", workload_path(workload_id, "visitors"), VisitorsOut, body=body))
 
@@ -506,7 +506,7 @@ class AsyncClient:
         return await self._get(material_path(name), MaterialOut)
 
     async def sync_material(self, name: str) -> MaterialOut:
-        """Ask the repository for a new commit now. For teachers and managers."""
+        """Sync with the repository now. For teachers and managers."""
         return await self._call(Call("POST", material_path(name, "sync"), MaterialOut))
 
     async def reset_material(self, name: str, files: Sequence[str] = ()) -> MaterialOut:
@@ -583,7 +583,7 @@ class AsyncClient:
         return await self._call(call)
 
     async def plan(self, ask: PlanIn) -> PlanOut:
-        """What applying these documents would change, and whom that affects. For admins."""
+        """Preview applying these documents: the changes, and the people that they affect. For admins."""
         return await self._call(Call("POST", "/plan", PlanOut, body=ask))
 
     async def apply(self, ask: ApplyIn) -> PlanOut:
@@ -611,7 +611,7 @@ class AsyncClient:
         return await self._get(f"/users/{quote(name, safe='')}", UserOut)
 
     async def plan_offboarding(self, ask: OffboardingPlanIn) -> OffboardingPlanOut:
-        """What the renaming or removal of a user or tenant would do. Changes nothing. For admins."""
+        """Preview the renaming or removal of a user or tenant. Changes nothing. For admins."""
         return await self._call(Call("POST", "/offboarding-plans", OffboardingPlanOut, body=ask))
 
     async def begin_offboarding(self, ask: OffboardingIn) -> OffboardingOut:

@@ -212,7 +212,7 @@ class Client:
         return self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
 
     def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
-        """Which of these visitors may stay in a session. For JupyterHub and admins."""
+        """The visitors, of those given, who may stay in a session. For JupyterHub and admins."""
         body = VisitorsIn(visitors=list(visitors))
         return self._call(Call("POST", workload_path(workload_id, "visitors"), VisitorsOut, body=body))
 
@@ -482,7 +482,7 @@ class Client:
         return self._get(material_path(name), MaterialOut)
 
     def sync_material(self, name: str) -> MaterialOut:
-        """Ask the repository for a new commit now. For teachers and managers."""
+        """Sync with the repository now. For teachers and managers."""
         return self._call(Call("POST", material_path(name, "sync"), MaterialOut))
 
     def reset_material(self, name: str, files: Sequence[str] = ()) -> MaterialOut:
@@ -555,7 +555,7 @@ class Client:
         return self._call(call)
 
     def plan(self, ask: PlanIn) -> PlanOut:
-        """What applying these documents would change, and whom that affects. For admins."""
+        """Preview applying these documents: the changes, and the people that they affect. For admins."""
         return self._call(Call("POST", "/plan", PlanOut, body=ask))
 
     def apply(self, ask: ApplyIn) -> PlanOut:
@@ -583,7 +583,7 @@ class Client:
         return self._get(f"/users/{quote(name, safe='')}", UserOut)
 
     def plan_offboarding(self, ask: OffboardingPlanIn) -> OffboardingPlanOut:
-        """What the renaming or removal of a user or tenant would do. Changes nothing. For admins."""
+        """Preview the renaming or removal of a user or tenant. Changes nothing. For admins."""
         return self._call(Call("POST", "/offboarding-plans", OffboardingPlanOut, body=ask))
 
     def begin_offboarding(self, ask: OffboardingIn) -> OffboardingOut:

@@ -143,7 +143,7 @@ _GPUS_ELSEWHERE = {
     "swarm": "The GPUs of each node are given out by its own agent.",
     "kubernetes": "The cluster gives out the GPUs of its nodes.",
 }
-"""What the start says of GPUs, by engine: those of this machine are not opened."""
+"""The line about GPUs that the start prints, for engines that do not open the GPUs of this machine."""
 
 
 async def assemble(

@@ -8,12 +8,12 @@ import fcntl
 import json
 import os
 import socket
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from commonage.files.atomic import write_file
 from commonage.server import ServerError
 
 LAYOUT_VERSION = 1
@@ -179,17 +179,8 @@ def _held_by(path: Path, holder: Running) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write the file atomically with mode 0600, and force it to disk. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the file atomically with mode 0600. Raises OSError."""
+    write_file(path, text, 0o600)
 
 
 def _check_version(path: Path) -> None:

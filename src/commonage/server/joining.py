@@ -137,7 +137,7 @@ class JoiningMachines:
 
 
 class JoiningPods:
-    """The join listener of a control plane that only the node agents of its Kubernetes cluster join."""
+    """The join listener of a control plane where nothing joins except the node agents of its own Kubernetes cluster."""
 
     def __init__(self, settings: Settings, data_dir: Path, pods: PodJoins) -> None:
         self._pods, self._listening = pods, _Listening(settings, authority_of(data_dir))

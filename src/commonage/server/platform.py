@@ -134,7 +134,7 @@ def declared_of(settings: Settings) -> Mapping[str, Sequence[Document]]:
 
 
 def stored_platform(settings: Settings, stored: Sequence[StoredResource]) -> Platform:
-    """What a server with this database has in force. The settings file counts for kinds that it never had."""
+    """The resources in force on a server with this database. Kinds that it never had come from the settings file."""
     there = {one.kind for one in stored}
     forms = {key: form for key, form in _forms(settings).items() if key[0] not in there}
     forms |= {one.key: form_of(one) for one in stored if one.body is not None}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.gpu.detect import share_devices
+from commonage.link.agent_connections import AgentConnections
 from commonage.link.messages import Nothing
 from commonage.link.sites.credentials import SiteCredentials
 from commonage.link.sites.dialer import SiteDialer
@@ -74,7 +75,7 @@ async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
         await gateway.open()
         closing.callback(gateway.close)
         node_name = settings.node_name or socket.gethostname()
-        agents = await asyncio.to_thread(agents_of, settings, data.path, gateway.port)
+        agents = await asyncio.to_thread(agents_here, settings, data.path, gateway.port)
         sharing = sharing_of(settings, data.path)
         opened = await asyncio.to_thread(share_devices, gpus_here(settings), sharing, node_name=node_name, clock=clock)
         closing.callback(opened.devices.close)
@@ -122,6 +123,15 @@ def _joining(
     return JoiningNodes(settings, config, data.path, clock)
 
 
+def agents_here(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
+    """As `agents_of`, for a Swarm only: an appliance does not admit agents in Pods, which would wait forever."""
+    if settings.engine != "kubernetes":
+        return agents_of(settings, data_dir, gateway_port)
+    if settings.kubernetes_agents:
+        _log.warning("kubernetes_agents is ignored: nodes of an appliance have no agents in Pods. Remove the setting")
+    return None
+
+
 def _storage(settings: Settings, data: DataDir) -> Storage | None:
     """None on Kubernetes: homes and volumes are claims or folders of the nodes, which this machine does not see."""
     if settings.engine == "kubernetes":
@@ -130,7 +140,7 @@ def _storage(settings: Settings, data: DataDir) -> Storage | None:
 
 
 async def _network(credentials: SiteCredentials, kept: KeptNetwork) -> SiteNetwork:
-    """The ports of the platform, which the engine has to know: those of the last link, at first of the first one."""
+    """The ports of the platform, which the engine needs: from the last link, or else from the first one."""
     if (known := await asyncio.to_thread(kept.read)) is not None:
         return known
     found: asyncio.Future[SiteNetwork] = asyncio.get_running_loop().create_future()

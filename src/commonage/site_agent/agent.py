@@ -82,7 +82,7 @@ class SiteSettings:
 
 @dataclass(frozen=True, slots=True)
 class SiteParts:
-    """What a site may lack: GPUs, a join service for nodes, and homes and volumes that are measured."""
+    """Optional parts of a site: GPUs, a join service for nodes, and homes and volumes that are measured."""
 
     devices: SiteDevices = field(default_factory=SiteDevices)
     joining: Joining | None = None

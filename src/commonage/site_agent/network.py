@@ -1,4 +1,4 @@
-"""What the control plane says of itself on each link, kept for the next start: the engine has to know it first."""
+"""Keeps the control plane's ports and registry, which each link announces: the engine needs them at the next start."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _GROWS = (
     "SQLITE_IOERR_WRITE",
     "SQLITE_IOERR_FSYNC",
 )
-"""What SQLite says when its files cannot grow: on a full disk, it is not always SQLITE_FULL."""
+"""Errors of SQLite when its files cannot grow: on a full disk, it is not always SQLITE_FULL."""
 
 
 @contextmanager

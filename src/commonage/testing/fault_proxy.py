@@ -11,7 +11,7 @@ _CHUNK = 16 * 1024
 
 @dataclass(slots=True)
 class Faults:
-    """What the line does, in both directions, from the next bytes on.
+    """Faults of the line in both directions, from the next bytes on.
 
     `delay_s` is added to each piece of up to 16 KiB; `bytes_per_s` limits each direction of a connection. `silent`: the
     line takes bytes and delivers none, and tells neither side. `corrupt_in`: after this many more bytes one bit is

@@ -1,4 +1,4 @@
-"""What a session reports of its activity, what it is told, and how its owner extends it."""
+"""A session's reports of its activity, the notices to its owner, and extensions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OfferName = Literal["extend", "release-gpu"]
 
 
 class ActivityIn(Strict):
-    """What happens in a session, as it reports itself. Clocks differ, so it says for how long nothing has happened."""
+    """A session's report of its activity. It gives durations instead of times, because clocks differ."""
 
     attempt: int = Field(ge=1, description="Number of the attempt that reports.")
     idle_s: float = Field(ge=0, allow_inf_nan=False, description="Seconds since the last sign of use.")
     busy: bool = Field(description="A kernel computes, or a program runs in a terminal.")
     programs: list[Annotated[PlainText, Field(max_length=64)]] = Field(
-        default_factory=list, max_length=8, description="Names of what runs."
+        default_factory=list, max_length=8, description="Names of running programs."
     )
     is_measured: bool = Field(True, description="False: something runs whose use cannot be measured.")
 

@@ -68,7 +68,7 @@ class EnvironmentBuildIn(Strict):
         description="`TENANT/NAME`.", examples=["lab/nlp"]
     )
     source: Literal["requirements", "environment", "pyproject", "containerfile", "git", "image"] = Field(
-        description="What it is built from: the text of a requirements.txt, environment.yml, pyproject.toml or "
+        description="Source of the build: the text of a requirements.txt, environment.yml, pyproject.toml or "
         "Containerfile, a git repository with one of them, or an image."
     )
     text: Annotated[str, Field(max_length=48 * 1024)] = Field("", description="Content of the file.")

@@ -63,7 +63,7 @@ class FilePlaceOut(BaseModel):
     writable: bool = Field(description="You may upload to it and change it.")
     gap: ReasonOut | None = Field(description="Why its files cannot be seen here; null if they can.")
     used_mib: int | None = Field(description="Disk usage as last measured; null if it is not measured.")
-    left_mib: int | None = Field(description="What limits on storage leave; null without a limit.")
+    left_mib: int | None = Field(description="Space that storage limits leave; null without a limit.")
 
 
 class FilePlaceList(BaseModel):

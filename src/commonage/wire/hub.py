@@ -19,11 +19,11 @@ UPLOAD_PATH = f"{PORTAL_PATH}data/content"
 REFUSED_PATH = f"{PORTAL_PATH}refused"
 # The path to which the hub redirects after sign-in, and the portal's OAuth client.
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
-# Signs in to the portal anew, whoever was signed in before; `next` is the page that follows.
+# Signs in to the portal again, even if somebody is signed in. `next` is the page that follows.
 SIGN_IN_PATH = f"{PORTAL_PATH}sign-in"
 SERVICE_ACCESS_PATH = f"{PORTAL_PATH}service-access/"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
-# What a learning platform's administrator enters there, with the authenticator `lti`.
+# Settings to enter at a learning platform, with the authenticator `lti`.
 LTI_CONFIG_PATH = "/hub/lti/config"
 # Where hub and control plane serve their part of the proxy's rules to a proxy that shares no folder with them.
 HUB_RULES_PATH = "/hub/proxy-rules"

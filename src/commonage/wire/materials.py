@@ -39,7 +39,7 @@ class MaterialOut(BaseModel):
     commit: str | None = Field(description="The commit in force.")
     published_at: float | None = Field(description="When this content came into force, in unix seconds.")
     synced_at: float | None = Field(description="When the repository was last read, since the server started.")
-    syncing: ReasonOut | None = Field(description="The step of the sync that runs, and how much of it is done.")
+    syncing: ReasonOut | None = Field(description="Step and progress of the running sync.")
     error: ReasonOut | None = Field(description="Why the last sync failed.")
     files: int = Field(description="Files of the version in force.")
     size_bytes: int

@@ -88,7 +88,7 @@ class DeviceOut(BaseModel):
 
 
 class NodeUsageOut(BaseModel):
-    """What is used on a node, measured, by workloads and everything else on it; null: unknown."""
+    """Measured use of a node, by workloads and everything else on it; null: unknown."""
 
     cpu_cores: float | None = Field(description="Busy cores, since the previous measurement.")
     memory_mib: int | None = Field(description="Without caches that the kernel can free at once.")

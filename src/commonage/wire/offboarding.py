@@ -52,7 +52,7 @@ class OffboardingIn(OffboardingPlanIn):
 
 
 class OffboardingPlanOut(BaseModel):
-    """What a renaming or removal does, in the order of its steps. Nothing is done while there are obstacles."""
+    """The steps of a renaming or removal, in order. Nothing is done while there are obstacles."""
 
     wanted: WantedOut
     version: str

@@ -57,7 +57,7 @@ class TenantOut(BaseModel):
     per_model: list[tuple[str, BoundsOut]] = Field(
         description="Limits for all members together on GPUs whose model contains the name."
     )
-    quotas: list[ReasonOut] = Field(description="What each bound leaves to you, as `QuotaUse`.")
+    quotas: list[ReasonOut] = Field(description="Room that each bound leaves to you, as `QuotaUse`.")
     allocated: AmountsOut
     borrowed: AmountsOut
     lent: AmountsOut
@@ -69,7 +69,7 @@ class TenantOut(BaseModel):
 
 
 class QuotaOut(BaseModel):
-    """What one bound of a quota leaves. CPUs and GPUs in thousandths, memory in MiB, GPU-hours in GPU-seconds."""
+    """The room that one bound of a quota leaves. CPUs, GPUs in thousandths, memory in MiB, GPU-hours in GPU-seconds."""
 
     tenant: str
     scope: Literal["tenant", "user", "environment", "model"]

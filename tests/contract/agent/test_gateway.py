@@ -73,7 +73,7 @@ class Site:
             raise AssertionError(self.agent.log.read_text()[-3000:]) from None
 
     async def ask(self, space: str, address: str) -> str:
-        """What comes back of a word that is said there at the gateway's port."""
+        """The answer to a word that a program there sends to the gateway's port."""
         words = [*self._net.before(space), sys.executable, "-S", "-c", _ASK, address, str(PORT)]
         return (await asyncio.to_thread(subprocess.check_output, words, text=True)).strip()
 

@@ -183,7 +183,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
 
 
 def _held(container: str, name: str) -> int | None:
-    """What the kernel holds a container to, by the file of this name in its control group of either version."""
+    """The limit in the file of this name in a container's control group, of either version."""
     places = ("*/docker/{}/{}", "docker/{}/{}", "system.slice/docker-{}.scope/{}")
     files = [file for one in places for file in Path("/sys/fs/cgroup").glob(one.format(container, name))]
     return int(files[0].read_text()) if files else None

@@ -54,7 +54,7 @@ def container(
     devices: Mapping[str, str] = MappingProxyType({}),
     **changes: object,
 ) -> Json:
-    """What the Docker engine sends for an order that has all there is."""
+    """The description that the Docker engine sends for a start request with all fields set."""
     folders = AttemptFolders(
         f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/control", f"{DATA}/docker/runs/w-1/log"
     )

@@ -47,7 +47,7 @@ def filter_before(daemon: Path, folder: Path, **environment: str) -> Iterator[Pa
 
 
 def why_no_filter(folder: Path, **environment: str) -> str:
-    """What a filter that is told this says before it ends."""
+    """The error of a filter that does not start with these variables."""
     process = _started(folder / "no.sock", folder, environment, stderr=subprocess.PIPE)
     try:
         _, said = process.communicate(timeout=_UP_WITHIN_S)
@@ -80,7 +80,7 @@ class Listener(ThreadingMixIn, UnixStreamServer):
         self.headers: list[Mapping[str, str]] = []
         self.asked: list[str] = []
         self.says: dict[str, str] = {}
-        """What it answers, by the path without the API's version."""
+        """Answers by path, without the API's version."""
 
     def received_since(self, count: int) -> list[str]:
         return [f"{method} {path}" for method, path, _ in self.received[count:]]

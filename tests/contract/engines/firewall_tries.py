@@ -1,4 +1,4 @@
-"""What somebody who means harm tries as root of a container, on the Docker engine and on a Swarm alike."""
+"""Attacks by root of a container, on the Docker engine and on a Swarm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shared_mounts(folder: Path) -> tuple[Mount, Mount]:
 
 
 async def printed(rig: DockerRig | SwarmRig, script: str, **changes: object) -> list[str]:
-    """What a shell script prints in a container; a failing command in it is no failure."""
+    """Output of a shell script in a container. Its exit code does not count."""
     request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
     await rig.ended(request)
     return await rig.lines(request.attempt_id)

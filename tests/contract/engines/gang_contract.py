@@ -109,7 +109,7 @@ class GangContract:
         assert [one["torchrun"] for one in said] == [[str(size), str(rank), "1"] for rank in range(size)]
 
     async def test_a_gang_that_starts_again_meets_elsewhere(self, rig: EngineRig) -> None:
-        """What is left of the first attempt cannot answer the members of the second."""
+        """Programs that are left of the first attempt cannot answer the members of the second."""
         members = self._members(rig)
         first = await self._run(rig, members)
         second = await self._run(rig, self._attempt(2, members))

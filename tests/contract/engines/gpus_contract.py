@@ -1,4 +1,4 @@
-"""What a container of ours sees of this machine's GPUs, looked at from within. The daemon is real, the GPUs are not.
+"""GPUs as programs in a container see them. The daemon is real, the GPUs are not.
 
 Inherited for each way in which GPUs reach containers; `site` is the fixture to give.
 """
@@ -39,7 +39,7 @@ GREEDY_ENV = (
     "NVIDIA_DRIVER_CAPABILITIES=all",
 )
 WIDER = (("NVIDIA_VISIBLE_DEVICES", "all"), ("NVIDIA_GDS", "enabled"), ("CUDA_VERSION", "12.8"))
-"""What a user may try."""
+"""Variables with which a user may try to get more GPUs."""
 NONE: dict[str, str] = {}
 
 

@@ -1,4 +1,4 @@
-"""What an engine that ended without a word leaves of commands beside attempts: nothing, once it is there again."""
+"""Commands in attempts whose engine was killed: nothing is left of them once it has started again."""
 
 from __future__ import annotations
 

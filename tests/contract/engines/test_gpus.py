@@ -79,7 +79,7 @@ class TestByRequest(DockerGpus):
         return by_request
 
     async def test_an_image_that_needs_a_newer_driver_is_told_so(self, site: Site) -> None:
-        """What the toolkit says comes from far within, behind who called whom."""
+        """The toolkit's message is the last part of a long chain of errors."""
         request = site.request([share_of(site.gpu[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
         end = await site.rig.ended(request)
         assert end.exit_code not in (0, None), "it never passes"
@@ -134,7 +134,7 @@ class TestInASwarm(GpusContract):
             yield Site(rig, gpus, devices)
 
     async def test_swarm_itself_gives_no_vram_twice(self, site: Site, swarm: Swarm) -> None:
-        """What others than we reserve there is not given to a share."""
+        """A share gets no VRAM that another service of the Swarm reserves."""
         whole = [share_of(one, one.memory_mib) for one in site.gpu.values()]
         taken = {"DiscreteResourceSpec": {"Kind": "VRAM", "Value": MEMORY_MIB}}
         other = {

@@ -1,4 +1,4 @@
-"""What NVML says of GPUs, on the fake library: all of the inventory, MIG, health, Xids, and what is measured."""
+"""NVML devices on the fake library: inventory, MIG, health, Xids and measurements."""
 
 import os
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 def make_config(
     folder: Path, authority: CertificateAuthority, node: str, port: int, *, node_id: str = "", **fields: Any
 ) -> AgentConfig:
-    """What joining writes: a key, its request, a certificate, the authority's, all in `folder`.
+    """Write the files that joining writes into `folder`: key, request, certificate, and the authority's certificate.
 
     The certificate is bound to this Swarm node; without one, where there is no Swarm, to one called as the node.
     """

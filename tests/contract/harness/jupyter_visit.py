@@ -53,7 +53,7 @@ def _wait(client: httpx2.Client) -> None:
 
 
 def _notices(client: httpx2.Client) -> list[str]:
-    """What the session was told by the control plane, to which it reports."""
+    """The control plane's answer to the session's last report."""
     deadline = time.monotonic() + _ANSWER_WITHIN_S
     while True:
         notices = client.get("commonage/notices").raise_for_status().json()["notices"]

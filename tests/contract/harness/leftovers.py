@@ -1,7 +1,7 @@
-"""What killed test runs have left on this machine is found by its name, and removed before a new run makes the same.
+"""Removes the leftovers of killed test runs, which it finds by name, before a new run makes the same.
 
 Folders in /tmp and network namespaces carry the process id and the start of the run that made them, processes have
-them in a variable. What belongs to a run that lives is left alone.
+them in a variable. Nothing of a live run is removed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def trusted_by_docker(registry: str, certificate: str) -> Iterator[None]:
 
 
 def _processes(folders: list[Path], spaces: list[str]) -> list[int]:
-    """What runs of that are over had started, what ran in their containers, and who lives in their networks."""
+    """Processes of ended runs: those they started, those in their containers, and those in their networks."""
     found = []
     for space in spaces:
         listed = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False).stdout

@@ -1,4 +1,4 @@
-"""What takes minutes to make and is the same each time is kept in /tmp, under a name that says what is in it."""
+"""Keeps files in /tmp that take minutes to make, under names that are derived from their content."""
 
 from __future__ import annotations
 

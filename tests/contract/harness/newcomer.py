@@ -1,4 +1,4 @@
-"""What nodes of the tests' own that are to join have in common: an admin, a mirror inside, and how one gets in."""
+"""The base of test nodes that join: an admin, a package mirror inside, and access by ssh."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from libcloud.compute.types import NodeState
 
 
 class Paper(DummyNodeDriver):
-    """What is in `folder` is rented. Whoever runs the test boots it."""
+    """A file in `folder` is a rented machine. The test boots it."""
 
     def __init__(self, folder: str) -> None:
         super().__init__("paper")

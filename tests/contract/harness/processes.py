@@ -1,4 +1,4 @@
-"""Which processes of this machine belong to an attempt, as the kernel shows it."""
+"""Finds the processes of an attempt in /proc."""
 
 from __future__ import annotations
 

@@ -6,9 +6,11 @@ Jupyter itself makes an image of 800 MB, which costs each daemon half a minute.
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 
-from tests.contract.harness.dockerd import minimal_image
+from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
 _PROGRAM = b"""#!/usr/bin/python3
 import json, os, pathlib, urllib.parse
@@ -56,3 +58,16 @@ def session_image() -> bytes:
         info.mode, info.size = 0o755, len(_PROGRAM)
         archive.addfile(info, BytesIO(_PROGRAM))
     return buffer.getvalue()
+
+
+@contextmanager
+def session_daemon() -> Iterator[dict[str, str]]:
+    """A Docker daemon that has the image; yields the settings of a server that uses both."""
+    daemon = Dockerd(new_folder(), NO_RULES)
+    try:
+        daemon.start()
+        repository, _, tag = IMAGE.partition(":")
+        daemon.ask("POST", f"/images/create?fromSrc=-&repo={repository}&tag={tag}", content=session_image())
+        yield {"COMMONAGE_DOCKER_URL": daemon.url, "COMMONAGE_DOCKER_IMAGE": IMAGE}
+    finally:
+        daemon.remove()

@@ -152,7 +152,7 @@ class Swarm:
         node.daemon.ask("POST", "/swarm/join", body)
 
     def nodes(self) -> dict[str, Any]:
-        """What the manager says of each node, by name."""
+        """The manager's descriptions of nodes, by name."""
         return {node["Description"]["Hostname"]: node for node in self.manager.daemon.ask("GET", "/nodes")}
 
     def node_id(self, name: str) -> str:

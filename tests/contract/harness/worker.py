@@ -76,7 +76,7 @@ def _build(root: Path, log: IO[bytes]) -> None:
 
 
 def _furnish(root: Path, key: str, log: IO[bytes]) -> None:
-    """What such nodes have installed, a mirror, an admin who may become root."""
+    """Install packages and a mirror, and make an admin who may become root."""
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     (root / "etc/apt/sources.list").write_text(f"deb {images_base.own_mirror(SUITE)} {SUITE} main\n")
     script = f"""

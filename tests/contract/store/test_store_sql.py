@@ -1,4 +1,4 @@
-"""What the SQL store promises beyond the port: durability to the last byte, private files, errors in our words."""
+"""The SQL store beyond the port: durability, private files, translated errors."""
 
 import asyncio
 import signal

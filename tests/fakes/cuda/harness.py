@@ -30,7 +30,7 @@ class FakeNode:
         build_cuda(self.libraries / LIBRARY, str(self.driver.path))
 
     def stops(self, *lines: str) -> None:
-        """What the CUDA library shall not honour, and how large a context is."""
+        """Set the limits that the CUDA library ignores, and the size of a context."""
         self._beside(".cuda").write_text("\n".join(lines) + "\n")
 
     def used(self) -> Sequence[str]:

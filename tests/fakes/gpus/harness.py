@@ -214,7 +214,7 @@ class Gpus:
         shutil.copy(Path(__file__).parents[1] / "mps" / PROGRAM, self.folder / PROGRAM)
 
     def limits(self) -> list[str]:
-        """What the toolkit was told to hold each container to, MiB; `-` if nothing."""
+        """The limit of each container that the toolkit was given, in MiB; `-` without one."""
         return [line.split()[1] for line in (self.folder / "limits").read_text().splitlines()]
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Which of the two."""
+    """Run as the runtime, or as its hook."""
     if sys.argv[1] == "nvidia-container-runtime":
         run_as_runtime(sys.argv[2:])
     state = json.load(sys.stdin)
@@ -103,7 +103,7 @@ def allow(devices: list[Path], pid: int) -> None:
 
 
 def must(failed: int) -> None:
-    """What the C library says."""
+    """Exit with the C library's error."""
     if failed:
         sys.exit(f"nvidia-container-cli: {os.strerror(ctypes.get_errno())}")
 

@@ -1,4 +1,4 @@
-"""What becomes of a link when the agent's own part in it breaks."""
+"""Failures of the agent's own handlers on a link."""
 
 import asyncio
 from typing import Any
@@ -6,26 +6,30 @@ from typing import Any
 import pytest
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.connection import ControlPlaneConnection
+from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection
 from commonage.link.connection import Connection
-from commonage.link.exchange import ConnectionLost
-from commonage.link.messages import Welcome
+from commonage.link.exchange import ConnectionLost, Exchange
+from commonage.link.messages import LinkRefused, Welcome
 
 pytestmark = pytest.mark.anyio
 FOREVER = 4e9
 CONFIG = AgentConfig("worker1", ("127.0.0.1:1",), "certificate", "key", "request", "authority")
 
 
-class FakePeer:
+class FakePeer(Exchange):
     """A link that stands until it is closed."""
 
     def __init__(self) -> None:
+        super().__init__("the control plane", {}, {})
         self.over = asyncio.Event()
 
-    def close(self, why: str) -> None:
+    def _transmit(self, frame: bytes) -> None:
+        """Nobody reads it."""
+
+    def _disconnect(self) -> None:
         self.over.set()
 
-    async def run(self) -> None:
+    async def run(self, silence_s: float = 0) -> None:
         await self.over.wait()
         raise ConnectionLost("the link was ended")
 
@@ -58,3 +62,15 @@ async def test_lost_link_cancels_its_tasks() -> None:
     with pytest.raises(ConnectionLost):
         await using
     assert ended.is_set()
+
+
+async def test_refusal_is_raised_although_a_report_fails_with_the_link() -> None:
+    link: Any = FakePeer()
+
+    async def reports(_connection: Connection, _welcome: Welcome) -> None:
+        connection._on_refused(LinkRefused("worker1 was removed from this site", permanent=True))
+        raise ConnectionLost("the link was ended")
+
+    connection = ControlPlaneConnection(CONFIG, {}, {}, reports)
+    with pytest.raises(AdmissionRefused, match="was removed"):
+        await connection._use(link, Welcome(FOREVER, FOREVER))

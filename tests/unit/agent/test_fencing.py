@@ -18,7 +18,7 @@ WHY = "this machine is cut off"
 
 
 class Kernel:
-    """What the kernel is asked for. `pauses`: whether it pauses these containers; others have no process."""
+    """A fake of the kernel's freezer. `pauses`: whether it pauses these containers; others have no process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **pauses: bool) -> None:
         self.pauses, self.ended, self.going = pauses, list[str](), list[str]()

@@ -97,7 +97,7 @@ def test_finds_the_token_in_printed_output(printed: str, token: str) -> None:
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What the agent was run with; its files are in a folder of the test's."""
+    """The arguments of the agent; its files are in a folder of the test's."""
     calls: list[list[str]] = []
     for name in ("SETTINGS", "JOINED"):
         monkeypatch.setattr(join_and_run, name, tmp_path / name)

@@ -88,7 +88,7 @@ def test_firewall_is_removed_after_all_workloads_ended(node_with: NodeWith, tmp_
 
 
 def refused(node: Node, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What it says; nothing may have been changed."""
+    """The output of a refusal, which must have changed nothing."""
     assert main(words) == FAILED
     assert node.did == []
     return capsys.readouterr().out

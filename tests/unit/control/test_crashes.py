@@ -41,7 +41,7 @@ NODES = [factories.node("one", cpus_milli=2000), factories.node("two", cpus_mill
 
 
 class Line:
-    """What a control plane sees of its store or engine. Once cut, nothing passes and nobody is answered.
+    """A control plane's line to its store or engine. Once cut, nothing passes and no call returns.
 
     `faults` are played one for each call of `faulty`: `before` fails without effect, `after` has its effect and fails.
     """

@@ -1,4 +1,4 @@
-"""Who works on whose account, and what that allows."""
+"""Members of tenants, and the permissions that membership gives."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What users may ask and see: admission, keys, arrays, the dry run, sessions through the hub, events, permissions."""
+"""Requests and queries of users: admission, keys, arrays, dry runs, sessions through the hub, events, permissions."""
 
 import asyncio
 from collections.abc import Mapping

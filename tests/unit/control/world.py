@@ -99,7 +99,7 @@ class GivenClouds(PlatformSupport):
 
 
 class Site:
-    """What outlives a control plane: store, nodes, clock. `open()` gives one on it, as often as asked."""
+    """Store, nodes and clock, which outlive a control plane. Each `open()` makes a new one on them."""
 
     def __init__(
         self,

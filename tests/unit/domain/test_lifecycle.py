@@ -305,7 +305,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule()
     def its_node_is_lost(self) -> None:
-        """What runs there is fenced, and what was ordered never starts: then, and only then, it is said to be lost."""
+        """A running attempt is fenced, and a requested one never starts; only then is it reported as lost."""
         if self.workload.attempt is not None and self.workload.state.holds_allocation:
             self.runs.discard(self.workload.attempt.id)
             self.ended.setdefault(self.workload.attempt.id, None)

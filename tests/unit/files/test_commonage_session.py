@@ -1,4 +1,4 @@
-"""What a session's server counts as use: kernels that compute and programs in terminals, not shells that wait."""
+"""Signs of use of a session: kernels that compute and programs in terminals, not shells that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs a node offers. NVML is replaced here; the real path is in tests/contract/gpu/test_devices.py."""
+"""GPUs that a node offers. NVML is replaced here; the real path is in tests/contract/gpu/test_devices.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is remembered of a GPU's Xids, for how long, and what tells that it is over."""
+"""Memory of a GPU's Xids: for how long, and the signs that a fault is over."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a refused user reads, and the names of LDAP groups."""
+"""Texts for a refused user, and the names of LDAP groups."""
 
 import ssl
 from typing import Any

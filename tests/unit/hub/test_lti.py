@@ -1,4 +1,4 @@
-"""What the authenticator `lti` refuses to start with, and the user names that it makes."""
+"""Registrations that the authenticator `lti` refuses, and the user names that it makes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What JupyterHub shows of a session that is refused."""
+"""JupyterHub's page for a session that is refused."""
 
 import asyncio
 from types import SimpleNamespace

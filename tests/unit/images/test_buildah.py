@@ -1,4 +1,4 @@
-"""What people are told of builds that failed, out of what buildah 1.28 says."""
+"""Errors of failed builds, from the output of buildah 1.28."""
 
 from __future__ import annotations
 

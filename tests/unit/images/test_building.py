@@ -1,4 +1,4 @@
-"""What is in the way of a build before buildah begins: files that cannot be read, a disk without room."""
+"""Obstacles before buildah starts: unreadable files, a full disk."""
 
 from __future__ import annotations
 

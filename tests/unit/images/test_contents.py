@@ -1,4 +1,4 @@
-"""What an image has, out of what the script in it says."""
+"""Contents of an image, from the output of the script in it."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a build is told of this machine: where packages come from, whom to trust."""
+"""Settings of this machine that a build gets: sources of packages, and trusted authorities."""
 
 import configparser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What lies in the registry's folder, and what of it nobody needs."""
+"""Images in the registry's folder, and those that nobody needs."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What a tenant's environment is built from, read as the user's data that it is."""
+"""Sources of a tenant's environment, which are untrusted input."""
 
 import subprocess
 from pathlib import Path

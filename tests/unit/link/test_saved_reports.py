@@ -1,4 +1,4 @@
-"""What agents said last, read back as it was written."""
+"""The last reports of agents, read back as they were written."""
 
 from dataclasses import replace
 from pathlib import Path

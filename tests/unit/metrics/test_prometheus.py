@@ -1,4 +1,4 @@
-"""What a scraper gets: the figures of the live state, in a form that parses, for those who may read them."""
+"""Metrics for a scraper: figures of the live state, in a form that parses, for permitted readers only."""
 
 from collections.abc import Mapping
 

@@ -27,7 +27,7 @@ AWKWARD = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}</tex
 
 
 class Outline(HTMLParser):
-    """What a page is made of."""
+    """The data of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ SECRETS = (("TOKEN", "hush-1"), ("OTHER", "hush-2"))
 
 
 class Fields(HTMLParser):
-    """What a browser would send of the launch form, as it is shown."""
+    """The fields that a browser would send from the launch form as shown."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

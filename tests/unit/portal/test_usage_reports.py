@@ -1,4 +1,4 @@
-"""What was used, on the workload's page; what to ask for, on the launch form; what nobody started, on the GPUs."""
+"""Usage on the workload's page, suggestions on the launch form, and unattributed processes on the GPUs."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from commonage.server.configure import gpus_here, kubernetes_settings
 from commonage.server.joining import join_config
 from commonage.server.platform import LocalSupport, builtin_of, declared_platform
 from commonage.server.settings.settings import Settings
+from commonage.server.site_agent import agents_here
 
 
 def without_image(settings: Settings) -> list[str]:
@@ -54,6 +55,13 @@ def test_the_interposer_is_that_of_the_settings(engine: str, inside: bool) -> No
 )
 def test_gpus_of_this_machine_are_used_only_where_it_is_the_node(engine: str, gpus: str) -> None:
     assert gpus_here(settings(engine=engine, gpus="simulated")) == gpus
+
+
+@pytest.mark.parametrize("place", ["", "commonage-site/commonage-agent"])
+def test_an_appliance_waits_for_no_agents_in_pods(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert agents_here(settings(engine="kubernetes", kubernetes_agents=place), tmp_path, 8081) is None
+    assert ("kubernetes_agents is ignored" in caplog.text) is bool(place)
+    assert agents_here(settings(engine="swarm"), tmp_path, 8081) is not None
 
 
 def test_nodes_that_join_use_the_same_interposer() -> None:

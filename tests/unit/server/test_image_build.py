@@ -1,4 +1,4 @@
-"""What `commonage image build` refuses before anything is built."""
+"""Refusals of `commonage image build` before anything is built."""
 
 from __future__ import annotations
 

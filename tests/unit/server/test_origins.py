@@ -1,4 +1,4 @@
-"""Which origins the settings give, and which settings do not fit together."""
+"""Origins from settings, and settings that conflict."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ HERE = "127.0.0.1"
 
 
 async def tell(request: Request) -> JSONResponse:
-    """What arrived of a request."""
+    """The request as it arrived."""
     return JSONResponse(
         {
             "path": request.scope["raw_path"].decode(),

@@ -1,7 +1,7 @@
 """The agent of a Kubernetes node: its loops, its reports, and its answers to requests of the control plane.
 
-It joins with the token of its Pod, and again whenever the control plane has not confirmed a report for long: the
-authority may be another one since then.
+It joins by the token of its Pod. If the control plane confirms no report for two minutes, it joins again, because the
+authority may have been replaced.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 _JOIN_AGAIN_S, _CHECK_S = 5.0, 5.0
 _REJOIN_AFTER_S = 120.0
 LINKED = "linked"
-"""File in the state folder while the control plane confirms reports: the Pod is ready then."""
+"""File that exists in the state folder while the control plane confirms reports. The readiness probe looks for it."""
 
 
 def _all_cpus() -> set[int]:
-    """Those of the node, also where the kubelet gives some to certain Pods alone."""
+    """All CPUs of the node, including those that the kubelet reserves for certain Pods."""
     return set(range(os.sysconf("SC_NPROCESSORS_CONF")))
 
 
@@ -62,7 +62,7 @@ class PodAgent:
         self._confirmed_at = time.monotonic()
 
     async def run(self) -> None:
-        """Run until cancelled. An unexpected error in one loop ends all: the kubelet restarts the container."""
+        """Run until cancelled. An unexpected error in one loop ends the agent; the kubelet restarts the container."""
         try:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch_devices(), name="devices")

@@ -34,6 +34,6 @@ class PodIdentity:
         client = TrustedClient(self.token.read_text(encoding="ascii"), authority, (self.place,))
         joined = client.post(POD_PATH, {"csr": request})
         if joined["node"] != config.node:
-            raise JoinRefused(f"the control plane takes this node for {joined['node']}, and it is {config.node}")
+            raise JoinRefused(f"the token is of a Pod on {joined['node']}, but this agent has --node {config.node}")
         host.write(Path(config.request), request, _MODE)
         host.write(Path(config.certificate), str(joined["certificate"]), _MODE)

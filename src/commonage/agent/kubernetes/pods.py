@@ -1,7 +1,6 @@
-"""The Pods of this node as the kernel sees them: their use, and which of them a process belongs to.
+"""Reads the usage of this node's Pods from the kernel, and finds the Pod of a process.
 
-A kubelet makes one control group for each Pod, and puts the Pod's UID into its name. Standard library only; called in
-threads.
+A kubelet makes one control group for each Pod, and puts the Pod's UID into its name. Called in threads.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class PodGroups:
         found = (
             measure_groups(uid, dict.fromkeys(("", "cpuacct", "memory"), path), root) for uid, path in self._pods()
         )
-        # Ids of processes are another namespace's here.
+        # The process ids here are of another namespace.
         return [replace(one, pids=()) for one in found if one is not None]
 
     def owners(self, pids: Collection[int]) -> list[ProcessOwner]:
-        """Owners of the processes that still run, by pid of the node, with the UID of a Pod as attempt."""
+        """Owners of the processes that still run, with the UID of a Pod as attempt. `pids` are those of the node."""
         found = []
         for pid in sorted(set(pids)):
             info = process_info(pid, self._processes)
@@ -54,7 +53,7 @@ class PodGroups:
         return _uid_in(text)
 
     def _pods(self) -> Iterator[tuple[str, str]]:
-        """UIDs, and paths of their groups. Those of version 1 are the same below each controller."""
+        """UIDs of Pods, and paths of their groups. In version 1 the path is the same below each controller."""
         unified = (self._groups / "cgroup.controllers").exists()
         root, seen = self._groups if unified else self._groups / "cpuacct", set()
         for pattern in _PATTERNS:

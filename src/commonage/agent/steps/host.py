@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commonage.files.atomic import write_file
+
 SYSTEMD = Path("/run/systemd/system")
 _MAX_SHOWN = 600
 
@@ -82,13 +84,7 @@ class Host:
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
         """Write a file atomically; missing parent folders are created."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        write_file(path, text, mode)
 
     def mounted(self, path: Path) -> str | None:
         """The type of the file system that is mounted at this path; None if it is no mount point."""

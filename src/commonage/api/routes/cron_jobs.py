@@ -52,7 +52,7 @@ async def create(request: Request) -> CronJobOut:
 
 @router.post(
     "/cron-jobs/dry-run",
-    summary="Show what a cron job would be",
+    summary="Preview a cron job",
     responses=problems(*_INVALID),
     openapi_extra=body_of(CronJobIn, _EXAMPLE),
 )
@@ -67,7 +67,7 @@ async def dry_run(request: Request) -> CronJobOut:
 @router.get("/cron-jobs", summary="List cron jobs", responses=problems())
 @asks(Permission.SEE_WORKLOADS)
 async def list_cron_jobs(request: Request) -> CronJobList:
-    """Your own, and those whose runs your roles let you see."""
+    """Your own, and those of other users whose workloads you may see."""
     api = context(request)
     return CronJobList(items=[_cron_job_out(api, one) for one in api.control.cron_jobs.visible(caller(request))])
 
@@ -83,7 +83,7 @@ async def one_cron_job(request: Request, cron_job_id: str) -> CronJobOut:
 @router.delete(CRON_JOB, summary="Remove a cron job", responses=problems("cron-job-not-found"))
 @asks(Permission.STOP_WORKLOADS)
 async def remove(request: Request, cron_job_id: str) -> CronJobOut:
-    """Its runs stay, and those that have not ended go on."""
+    """Its runs are kept, and live ones continue."""
     api = context(request)
     return _cron_job_out(api, await api.control.cron_jobs.remove(caller(request), cron_job_id))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -74,7 +74,7 @@ async def _answer_events(
     api, principal = context(request), caller(request)
     after = query.after if last_event_id is None else last_event_id
     if wants_stream(request):
-        hold = partial(api.hold, Connection.STREAM, request, principal)
+        hold = api.hold(Connection.STREAM, request, principal)
         return api.streams.events(_stream(api, principal, after, workload_id), hold)
     found = await api.control.queries.events(principal, after=after or 0, workload_id=workload_id, limit=query.limit)
     more = str(found[-1].seq) if len(found) == query.limit else None
@@ -139,7 +139,7 @@ async def logs(
         query = query.model_copy(update={"follow": stream})
     if query.attempt is not None and query.attempt > workload.attempts:
         raise NotFound(f"{workload_id} has no attempt {query.attempt}", code="log-not-found")
-    hold = partial(api.hold, Connection.STREAM, request, principal)
+    hold = api.hold(Connection.STREAM, request, principal)
     if stream:
         return api.streams.events(_events(api, principal, workload, query), hold)
     lines = _lines(api, principal, workload, query)

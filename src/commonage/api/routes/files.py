@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import Response
 
-from commonage.api import failures
 from commonage.api.fill import fill, optional_reason
 from commonage.api.routing import BODY, QUERY, Guarded, asks, body_of, caller, context, problems, read_json
+from commonage.api.streams import HeldResponse, Hold
 from commonage.control.downloads import MEDIA_TYPE, Download
 from commonage.control.files import MAX_UPLOAD_BYTES, PlaceView, Where
 from commonage.control.request_limits import Connection
 from commonage.control.uploads import SentPart, receive_part
-from commonage.domain.errors import CommonageError
 from commonage.domain.files import join, parse_path
 from commonage.domain.permissions import Permission
 from commonage.wire.files import (
@@ -167,26 +164,13 @@ def _changed(path: str) -> FileChangedOut:
     return FileChangedOut(path=join(parse_path(path)))
 
 
-class _FileResponse(StreamingResponse):
-    """Counted as one of the user's streams while it is sent; broken off if the token is no longer valid."""
+class _FileResponse(HeldResponse):
+    def __init__(self, download: Download, hold: Hold) -> None:
+        super().__init__(
+            download.chunks(), hold, media_type=MEDIA_TYPE, headers=download.headers, status=download.status
+        )
+        self._file = download.file
 
-    def __init__(self, download: Download, hold: AbstractAsyncContextManager[None]) -> None:
-        super().__init__(download.chunks(), download.status, download.headers, MEDIA_TYPE)
-        self._download, self._hold = download, hold
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            async with self._hold:
-                await super().__call__(scope, receive, noted)
-        except CommonageError as error:
-            if not has_begun:
-                await self._download.file.close()
-                await failures.of_error(error)(scope, receive, send)
-            # Otherwise the answer stays shorter than announced, so that the client notices, and goes on.
+    async def _release(self) -> None:
+        await super()._release()
+        await self._file.close()  # also if no chunk was read

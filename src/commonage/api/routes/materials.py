@@ -52,7 +52,7 @@ async def show(request: Request, name: str) -> MaterialOut:
 )
 @asks(Permission.MANAGE_MATERIALS)
 async def sync(request: Request, name: str) -> MaterialOut:
-    """Ask the repository for a new commit now. The result shows in `synced_at` and `error`."""
+    """Sync with the repository now. `synced_at` and `error` show the result."""
     return material_out(await context(request).control.materials.sync_now(caller(request), name))
 
 
@@ -65,7 +65,7 @@ async def sync(request: Request, name: str) -> MaterialOut:
 )
 @asks(Permission.SUBMIT)
 async def reset(request: Request, name: str) -> MaterialOut:
-    """Make files of your copy as they are in the material. A file that you edited is kept under another name."""
+    """Reset files of your copy to the material. A file that you edited is kept under another name."""
     asked = await read_json(request, ResetIn, optional=True)
     return material_out(await context(request).control.materials.reset(caller(request), name, asked.files))
 

@@ -49,7 +49,7 @@ async def one_user(request: Request, name: str) -> UserOut:
 )
 @asks(Permission.SEE_PLATFORM)
 async def plan(request: Request) -> OffboardingPlanOut:
-    """What the renaming or removal of a user or a tenant would do. Changes nothing. For operators and admins."""
+    """Preview the renaming or removal of a user or a tenant. Changes nothing. For operators and admins."""
     principal = caller(request)
     body = await read_json(request, OffboardingPlanIn)
     found = await context(request).control.offboardings.plan(principal, wanted_of(body))

@@ -142,7 +142,7 @@ async def delete_resource(request: Request, kind: str, name: str, force: bool = 
 )
 @asks(Permission.SEE_PLATFORM)
 async def plan(request: Request) -> PlanOut:
-    """What `apply` would change, and the running workloads and people that it affects. For admins."""
+    """Preview `apply`: the changes, and the running workloads and people that they affect. For admins."""
     principal = caller(request)
     return _plan_out(context(request).control.resources.plan(principal, _documents(await read_json(request, PlanIn))))
 

@@ -39,7 +39,7 @@ async def open_session(request: Request, workload_id: str) -> OpenedOut:
 )
 @asks(Permission.MANAGE_PLATFORM)
 async def check_visitors(request: Request, workload_id: str) -> VisitorsOut:
-    """Which of these users may stay in a session that they opened. Called by JupyterHub every few seconds."""
+    """The users, of those given, who may stay in a session that they opened. JupyterHub calls it every few seconds."""
     principal = caller(request)
     body = await read_json(request, VisitorsIn)
     visitors = [

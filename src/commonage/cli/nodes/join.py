@@ -37,7 +37,7 @@ _SITE = click.option(
 _JOIN_OPTIONS = (
     ("--share", "SOURCE", "Shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'."),
     ("--scratch", "SIZE", "tmpfs at /scratch: 50% of the memory (default), 64G, or off."),
-    ("--nvidia", "ask|install|skip", "What to do if the GPU driver or the container toolkit is missing."),
+    ("--nvidia", "ask|install|skip", "Action if the GPU driver or the container toolkit is missing."),
     ("--driver", "PACKAGE", "Package of the driver, if not the default of the distribution."),
     ("--mirror", "SOURCE", "Install only from this source: file:/FOLDER, or a line for sources.list."),
     ("--gpus", "WHICH", "GPUs to offer: auto, none, or simulated:1x24GiB."),

@@ -45,7 +45,7 @@ def options(command: F) -> F:
 @as_json
 @calls_server
 def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Show what `apply` would change, and whom it affects. For admins.
+    """Preview `apply`: the changes, and the people that they affect. For admins.
 
     A folder stands for all files in it whose names end in commonage.yml.
 
@@ -184,7 +184,7 @@ def _show(found: PlanOut, as_json: bool) -> None:
 
 
 def plan_lines(found: PlanOut) -> list[str]:
-    """The plan as text: a line for each change, then its fields and whom it affects."""
+    """The plan as text: a line for each change, then its fields and the people that it affects."""
     changes = [one for one in found.changes if one.action != "unchanged"]
     unchanged = len(found.changes) - len(changes)
     lines = [line for one in changes for line in _change_lines(one)]

@@ -151,7 +151,7 @@ def _print_cron_jobs(found: Sequence[CronJobOut]) -> None:
 @cron_job.command("ls")
 @prints(_print_cron_jobs)
 def list_cron_jobs(client: Client) -> Sequence[CronJobOut]:
-    """List your cron jobs, and those of others that your roles let you see.
+    """List your cron jobs, and those of other users that you may see.
 
     \b
     Example:
@@ -222,7 +222,7 @@ def _print_changed(changed: Sequence[CronJobOut]) -> None:
 @click.argument("names", metavar="ID|NAME…", nargs=-1, required=True)
 @prints(_print_changed)
 def suspend(client: Client, names: tuple[str, ...]) -> Sequence[CronJobOut]:
-    """Fire cron jobs no more until they are resumed. Runs that have not ended go on.
+    """Suspend cron jobs until they are resumed. Live runs continue.
 
     \b
     Example:
@@ -235,7 +235,7 @@ def suspend(client: Client, names: tuple[str, ...]) -> Sequence[CronJobOut]:
 @click.argument("names", metavar="ID|NAME…", nargs=-1, required=True)
 @prints(_print_changed)
 def resume(client: Client, names: tuple[str, ...]) -> Sequence[CronJobOut]:
-    """Fire suspended cron jobs again. Times that passed meanwhile do not run.
+    """Resume suspended cron jobs. Times that passed meanwhile are skipped.
 
     \b
     Example:
@@ -272,7 +272,7 @@ def _print_removed(removed: Sequence[CronJobOut]) -> None:
 @click.argument("names", metavar="ID|NAME…", nargs=-1, required=True)
 @prints(_print_removed)
 def remove(client: Client, names: tuple[str, ...]) -> Sequence[CronJobOut]:
-    """Remove cron jobs. Their runs stay, and those that have not ended go on.
+    """Remove cron jobs. Their runs are kept, and live ones continue.
 
     \b
     Example:

@@ -139,7 +139,7 @@ def stop(server: Server, workloads: tuple[str, ...], array: str | None, reason: 
 def extend(server: Server, workload: str, duration: str, as_json: bool) -> None:
     """Keep a workload for at least DURATION from now, 2h by default.
 
-    Its time limit moves if it would end before. An idle session is not stopped before. Quota, maximum age and
+    Its time limit is extended if necessary, and an idle session is not stopped earlier. Quota, maximum age and
     reservations may allow less.
 
     \b

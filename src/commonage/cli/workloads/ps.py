@@ -120,7 +120,7 @@ def workload_table(workloads: islice[WorkloadOut] | list[WorkloadOut], with_owne
 def top(server: Server, once: bool, every: float, as_json: bool) -> None:
     """Watch nodes, GPUs and workloads, until Ctrl-C.
 
-    Of each node and GPU: what is used (measured, by everything on it), what is allocated to workloads, and the total.
+    For each node and GPU: the measured use by all programs, the amounts allocated to workloads, and the total.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ def _changed(before: Platform, after: Platform, compared: Callable[[Class], Any]
 
 
 def _room(one: Class) -> tuple[Any, ...]:
-    """What decides about the room that a class needs, and when."""
+    """The fields that determine when a class needs room, and how much."""
     return one.tenant, one.request, one.seats, one.times, one.ahead_s, one.grace_s, one.at_end
 
 

@@ -282,7 +282,7 @@ class ClassLoop:
         if any(group not in self._members for group in one.groups):
             return
         for session in self.seats.live(one):
-            # Somebody who joined a group after it was read may have started a session already.
+            # A user who joined the group after it was read may already have a session.
             is_judged = not one.groups or session.submitted_at < self._members_at
             if session.spec.owner not in students and is_judged:
                 await self._stop(session, one.name, LeftRoster(class_name=one.name))

@@ -1,6 +1,6 @@
-"""What happens in meetings: messages to all, and which students let a teacher into their session.
+"""Events in meetings: messages to all, and the consent of students to let a teacher into their session.
 
-The only writer of `ClassMeeting`. Visits and commands in workloads ask it whether a consent is missing.
+The only writer of `ClassMeeting`. Visits and commands in workloads ask here whether a consent is missing.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Offboardings:
     # --- use cases ------------------------------------------------------------------------------------------------
 
     async def plan(self, principal: Principal, wanted: Wanted) -> OffboardingPlan:
-        """What `begin` would do. Raises InvalidInput, NotFound, Conflict if the name is being changed already."""
+        """Preview `begin`. Raises InvalidInput, NotFound, Conflict if the name is being changed already."""
         access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         self._check(principal, wanted)
         self._need_free(wanted)

@@ -1,6 +1,6 @@
-"""What a reader sees of nodes, explanations and workloads.
+"""Limits nodes, explanations and workloads to the part that a reader may see.
 
-Of what other tenants hold it is an anonymous total. Used by queries, API and portal.
+Allocations of other tenants are shown as an anonymous total. Used by queries, API and portal.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Impact:
     after: Platform
 
     def of(self, change: ResourceChange) -> list[Affected]:
-        """What the change affects. A new resource affects only those who get a role by it."""
+        """The people and workloads that the change affects. A new resource affects only those who get a role by it."""
         if change.action is Action.UNCHANGED:
             return []
         find = None if change.action is Action.CREATE else _FINDERS.get(change.kind)

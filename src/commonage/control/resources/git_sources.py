@@ -1,4 +1,4 @@
-"""What the reconcilers of git branches reported last. Kept in memory: each reports again at its next interval."""
+"""The last reports of the reconcilers of git branches. Kept in memory: each reports again at its next interval."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Resources:
         return found
 
     def plan(self, principal: Principal, documents: Documents) -> Plan:
-        """What `apply` would do now. Raises InvalidInput with the field, and Conflict."""
+        """Preview `apply`. Raises InvalidInput with the field, and Conflict."""
         self._access(principal).need(Permission.SEE_PLATFORM)
         return self._planned(documents.declaration())[0]
 
@@ -318,7 +318,7 @@ class Resources:
         *,
         admitted: bool = False,
     ) -> tuple[Plan, _Next]:
-        """The plan of these changes and the resources after them, checked as a whole. `admitted`: it was admitted."""
+        """The plan of these changes, and the resources after them, checked. `admitted`: by an earlier call."""
         forms = dict(self._forms)
         rows, events = [], []
         now, source = self.clock.now(), managed_by or by

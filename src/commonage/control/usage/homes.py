@@ -212,7 +212,7 @@ class HomeWatch:
         return sum(found) if found else None
 
     def left_mib(self, user: str, volume: Volume | None = None, tenant: str = "") -> int | None:
-        """What the limits leave to a user's home, or to a folder of a volume; None without a limit."""
+        """The space that the limits leave to a user's home, or to a folder of a volume; None without a limit."""
         several = self._tenants_at(LOCAL_SITE)
         if volume is None:
             used, left = self.used_mib(user) or 0, self._left_to_user(several, folder_name(user))

@@ -45,7 +45,7 @@ _BY = "the limit of idle time"
 
 
 class Offer(StrEnum):
-    """What the owner can do about a notice."""
+    """An action that a notice offers to the owner."""
 
     EXTEND = "extend"
     RELEASE_GPU = "release-gpu"
@@ -129,7 +129,7 @@ class Idle:
         self.counts[cause.value] += 1
 
     def _action(self, spec: Spec, rule: IdleRule) -> IdleAction | None:
-        """What happens to the session once it is idle; None if it only could lose a GPU, and has none."""
+        """The action once the session is idle; None if the rule only takes the GPU, and the session has none."""
         if rule.action is not IdleAction.RELEASE_GPU or self._needs_gpu(spec):
             return IdleAction.STOP
         return None if spec.request.gpu is None else IdleAction.RELEASE_GPU
@@ -141,9 +141,9 @@ class Idle:
     # --- reports and questions ----------------------------------------------------------------------------------------
 
     def rule_of(self, spec: Spec) -> IdleRule:
-        """What holds for the session: of its environment, its tenant, the settings, in this order.
+        """The rule for the session. Its environment comes first, then its tenant, then the settings.
 
-        In a meeting nobody's session ends for being idle: its students listen, too.
+        In a meeting no session ends for being idle: students listen, too.
         """
         environment = self.catalogue.get(spec.environment)
         of_tenant = self.settings.rules.tenant(spec.tenant).idle.over(self.settings.idle)
@@ -167,7 +167,7 @@ class Idle:
         return has_gpu and not self._needs_gpu(spec) and not self.meetings.are_on(spec)
 
     def offers(self, workload: Workload) -> tuple[Offer, ...]:
-        """What can be done about the limits of a running workload."""
+        """Actions that are possible before a running workload reaches a limit."""
         if workload.state is not State.RUNNING or workload.stop is not None:
             return ()
         spec, rule = workload.spec, self.rule_of(workload.spec)
@@ -176,7 +176,7 @@ class Idle:
         return (*found, Offer.RELEASE_GPU) if self.may_release(spec) else tuple(found)
 
     def notices(self, workload: Workload) -> Sequence[SessionNotice]:
-        """What its owner should know now, the most urgent first."""
+        """Notices to the owner of a running workload, the most urgent first."""
         if workload.state is not State.RUNNING or workload.stop is not None:
             return ()
         now, rule = self.clock.now(), self.rule_of(workload.spec)

@@ -1,4 +1,4 @@
-"""What each bound of a quota leaves: for the API, the launch form, dry runs and notices. Read-only."""
+"""The room that each bound of a quota leaves: for the API, the launch form, dry runs and notices. Read-only."""
 
 from __future__ import annotations
 

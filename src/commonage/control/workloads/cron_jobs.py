@@ -225,7 +225,7 @@ class CronJobs:
         return after
 
     async def remove(self, principal: Principal, cron_job_id: str) -> CronJob:
-        """Remove it. Its runs stay, and those that have not ended go on."""
+        """Remove it. Its runs are kept, and live ones continue."""
         async with self._changing:
             found = self._changeable(principal, cron_job_id)
             removed = CronJobRemoved(by=principal.name, id=found.id, name=found.name)

@@ -47,9 +47,9 @@ class Extensions:
     async def report(
         self, principal: Principal, workload_id: str, attempt: int, idle_s: float, activity: Activity
     ) -> tuple[Sequence[SessionNotice], float]:
-        """What a session says of itself: idle for `idle_s`. Returns its notices, and the seconds until it reports next.
+        """Take a session's report that it is idle for `idle_s`. Returns notices, and the seconds until the next report.
 
-        Its own token may, and whoever may enter it and run anything there. Raises NotFound, Forbidden, NotRunning.
+        Allowed to the session's own token, and to users who may enter it. Raises NotFound, Forbidden, NotRunning.
         """
         principal.need(Scope.SUBMIT)
         session = await self.queries.workload(principal, workload_id)

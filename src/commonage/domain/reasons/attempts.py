@@ -371,7 +371,7 @@ class ExitCodeLoss(StrEnum):
 
 
 class ExternalActor(StrEnum):
-    """What ended an attempt from outside."""
+    """A program outside the platform that ended an attempt."""
 
     DOCKER = "docker"
     DAEMON = "daemon"
@@ -388,7 +388,7 @@ class NotDelivered(Reason):
 
 
 class LostTooOften(Reason):
-    """The workload was lost as often as it may queue again."""
+    """The workload was lost, and has no requeue left."""
 
     losses: int
     cause: Reason
@@ -456,8 +456,7 @@ class OverGpuShare(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NeededBy:
-    """Who needs the memory: workloads beside it (`is_queued` False), of whose shares `free_mib` are free, or one that
-    waits."""
+    """Workloads that need the memory: a queued one, or those on the same GPU, whose shares have `free_mib` left."""
 
     is_queued: bool
     needed_mib: int

@@ -1,4 +1,4 @@
-"""What a reason is: a stable code, which is the name of its class, with typed parameters.
+"""The base of reasons: a stable code, which is the name of the class, with typed parameters.
 
 A reason says why something waits, was refused, started or ended, and what is wrong with a node or a GPU. It holds no
 sentence: `messages` makes those, last. `codec` writes a reason as `{"code": …, "params": {…}}`.

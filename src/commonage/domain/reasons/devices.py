@@ -1,4 +1,4 @@
-"""What is wrong with a GPU, what else is worth knowing about it, and why a level of isolation is not available on it.
+"""Faults of GPUs, notices about them, and why a level of isolation is not available.
 
 `index` is the GPU's number in the commands of its driver.
 """
@@ -11,7 +11,7 @@ from commonage.domain.reasons.base import Reason
 
 
 class Remedy(StrEnum):
-    """What makes a GPU work again."""
+    """The repair that a faulty GPU needs."""
 
     RESET = "reset"
     REBOOT = "reboot"

@@ -1,4 +1,4 @@
-"""What an admin has to know about an engine: how it isolates workloads, what it does not limit, and what it needs."""
+"""Notes about engines for admins: how an engine isolates workloads, what it does not limit, and what it needs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PrivilegesMayBeGained(Reason):
 
 
 class NodeNotice(Reason):
-    """What the agent of a node noticed."""
+    """The agent of a node noticed a problem."""
 
     node: str
     cause: Reason

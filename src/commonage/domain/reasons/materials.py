@@ -14,7 +14,7 @@ class MaterialPublished(Reason):
 
 
 class MaterialSyncing(Reason):
-    """A commit of a material's repository is taken over. `step` is the current one, with `percent` of it done."""
+    """A sync of a material runs. `percent` of the current `step` is done."""
 
     material: str
     step: str

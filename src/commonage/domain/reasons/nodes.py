@@ -1,4 +1,4 @@
-"""What is wrong with a node: why it takes no work, or only some, and whether its workloads may still run."""
+"""Faults of nodes: why a node takes no work, or only some, and whether its workloads may still run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users and admins are told by events, and notes on nodes, GPUs, reservations, images and sessions."""
+"""Events for users and admins, and notes on nodes, GPUs, reservations, images and sessions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServiceOpened(Reason):
 
 
 class OverGpuShareFollows(StrEnum):
-    """What happens to a workload over its GPU share, by the policy of the site."""
+    """The site's policy for a workload over its GPU share."""
 
     STOP = "stop"
     STOP_WHEN_NEEDED = "stop-when-needed"
@@ -98,7 +98,7 @@ class GpuWarning(Reason):
 
 
 class QuotaUse(Reason):
-    """What a bound of the tenant's quota leaves. `may_borrow`: beyond it, if other tenants leave theirs unused."""
+    """The room that a bound of a quota leaves. `may_borrow`: more is possible while other tenants leave theirs idle."""
 
     tenant: str
     scope: QuotaScope
@@ -248,7 +248,7 @@ class NodeMustBeEmpty(Reason):
 
 
 class Fate(StrEnum):
-    """What becomes of a workload when its node is lost or must be empty."""
+    """The next state of a workload whose node is lost or must be emptied."""
 
     SESSION_RESTARTS = "session-restarts"
     SESSION_ENDS = "session-ends"

@@ -138,7 +138,7 @@ class StorageQuotaExceeded(Reason):
 
 
 class LimitOf(StrEnum):
-    """Whose live workloads a limit counts."""
+    """The owner of the live workloads that a limit counts."""
 
     USER = "user"
     TENANT = "tenant"

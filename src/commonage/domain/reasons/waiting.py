@@ -12,8 +12,8 @@ from commonage.domain.reasons.base import Reason
 
 
 class Resource(StrEnum):
-    """What a quota bounds. Amounts are thousandths of CPUs and GPUs, MiB of memory, GPU memory and storage, numbers of
-    workloads, and GPU-seconds in a month.
+    """A resource that a quota limits. Amounts are thousandths of CPUs and GPUs, MiB of memory, GPU memory and storage,
+    numbers of workloads, and GPU-seconds in a month.
     """
 
     CPU = "cpu"
@@ -27,7 +27,7 @@ class Resource(StrEnum):
 
 
 class QuotaScope(StrEnum):
-    """What a bound of a quota holds for: the tenant as a whole, each member, an environment, a device model."""
+    """The scope of a bound of a quota: the tenant as a whole, each member, an environment, a device model."""
 
     TENANT = "tenant"
     USER = "user"
@@ -37,7 +37,7 @@ class QuotaScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What is free on a node of what was requested, or held by a workload."""
+    """Amounts of the requested resources, free on a node or allocated to a workload."""
 
     cpus_milli: int = 0
     memory_mib: int = 0

@@ -1,7 +1,7 @@
-"""The node agents of a cluster, one Pod of a DaemonSet on each node: who they are, and what they report.
+"""Identifies and reads the node agents of a cluster, which are Pods of a DaemonSet, one on each node.
 
-An agent knows Pods by their UIDs, not attempts: here the one is replaced by the other. Used by the engine, and in place
-of the agents' links by the sampling loop.
+An agent reports UIDs of Pods, and this module replaces them by ids of attempts. Used by the engine and by the sampling
+loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commonage.engines.kubernetes.manifest import Manifest
 from commonage.ports.agents import AgentReport, NodeAgents
 
 AUDIENCE = "commonage-agents"
-"""Of the agents' tokens: no other server takes them."""
+"""Audience of the agents' tokens: no other server accepts them."""
 AUTHORITY_KEY = "ca.crt"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 FRESH_S = 15.0
@@ -56,7 +56,7 @@ class PodAgents:
         status: Manifest = (await self._client.create(TOKEN_REVIEWS, review)).get("status") or {}
         user: Manifest = status.get("user") or {}
         if not status.get("authenticated") or AUDIENCE not in (status.get("audiences") or ()):
-            raise Forbidden(f"the cluster does not accept the token: {status.get('error') or 'it is of no Pod there'}")
+            raise Forbidden(f"the cluster does not accept the token: {status.get('error') or 'no Pod there has it'}")
         wanted = f"system:serviceaccount:{self._namespace}:{self._name}"
         if user.get("username") != wanted:
             raise Forbidden(
@@ -69,7 +69,7 @@ class PodAgents:
         return names[0], uids[0]
 
     async def keep_authority(self, iterations: Iterations) -> None:
-        """Write the authority's certificate into the ConfigMap, which the chart makes, and see that it stays there."""
+        """Write the authority's certificate into the chart's ConfigMap, and repeat that every ten minutes."""
         path, failed = CONFIG_MAPS.path(self._namespace, self._name), ""
         while True:
             pause = _PUBLISH_EVERY_S
@@ -87,7 +87,7 @@ class PodAgents:
     # --- figures ------------------------------------------------------------------------------------------------------
 
     def enrich(self, report: NodeReport, node: Manifest) -> NodeReport:
-        """The report with what the node's agent measured, and with the health of its GPUs."""
+        """The report with the agent's measurements of the node, and with the health of its GPUs."""
         agent = self._report_of(node)
         if agent is None:
             return report

@@ -212,7 +212,7 @@ class Client:
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncGenerator[Event]:
         """Changes after `version`. Ends after `_WATCH_S`; then watch again. Raises Expired if `version` is too old.
 
-        The first is a bookmark without a version: the server answers, even if nothing changes for long.
+        The first event is a bookmark without a version. It shows that the server answers, even if nothing changes.
         """
         params = {
             "watch": "1",

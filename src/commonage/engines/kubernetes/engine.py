@@ -108,7 +108,7 @@ _log = logging.getLogger(__name__)
 class KubernetesEngine(RunsEngine[Run]):
     """The engine of a site that is one Kubernetes cluster. Its data lies under `data` (kubernetes/runs).
 
-    `agents` are those of the nodes, which trust `authority` (PEM), if the settings name a place for them.
+    `agents` are the node agents, if the settings name a place for them. They trust `authority` (PEM).
     """
 
     _installation: str
@@ -676,9 +676,9 @@ class KubernetesEngine(RunsEngine[Run]):
         ]
 
     async def measure(self) -> Sequence[Measurement]:
-        """Usage of the running attempts, as the agents of their nodes or the kubelets report it, without pids.
+        """Usage of the running attempts from the agents of their nodes, or else from kubelets, without pids.
 
-        That of a kubelet is up to ten seconds old.
+        A kubelet's figures are up to ten seconds old.
         """
         attempts: dict[str, dict[str, str]] = {}
         for run in self._table:
@@ -698,7 +698,7 @@ class KubernetesEngine(RunsEngine[Run]):
         found: list[Measurement] = []
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, EngineFailure | TimeoutError):
-                _log.info("nobody tells what the Pods of %s use: %s", node, answer)
+                _log.info("the usage of Pods on %s is unknown: %s", node, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -748,7 +748,7 @@ async def _parts(bundle: Path, in_thread: InThread) -> AsyncGenerator[bytes]:
 
 
 def _listening_at(address: str) -> str:
-    """An address of this machine. A name is that of a Service which leads here: then all addresses (empty)."""
+    """An address of this machine; empty (all addresses) if `address` is the name of a Service that leads here."""
     try:
         return str(ip_address(address))
     except ValueError:

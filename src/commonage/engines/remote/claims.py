@@ -1,4 +1,4 @@
-"""What a site says, checked: a site speaks about itself only, and says nothing that another part cannot store.
+"""Checks the reports of a site: they may be about that site only, and hold nothing that cannot be stored.
 
 Whether an attempt belongs to the site is checked where allocations are known: by the reconcile loop, the sampling loop
 and `control.usage.site_samples`.

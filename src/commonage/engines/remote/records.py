@@ -1,4 +1,4 @@
-"""What the control plane keeps of a site over its own restart: last known state, and commands not delivered yet."""
+"""Records of a site that survive a restart of the control plane: the last known state, and undelivered commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is left to deliver for one attempt. `sent`: the start may have reached the site. `at`: when it was given."""
+    """A command about one attempt, still to be delivered. `at`: when it was given. `sent`: a start may have arrived."""
 
     attempt_id: str
     at: float

@@ -47,9 +47,6 @@ class Sites:
     def engines(self) -> Sequence[RemoteEngine]:
         return list(self._engines.values())
 
-    def engine_of(self, site: str) -> RemoteEngine | None:
-        return self._engines.get(site)
-
     # --- for the links ----------------------------------------------------------------------------------------------
 
     async def on_joined(self, site: str) -> None:

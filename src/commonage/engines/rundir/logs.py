@@ -204,7 +204,7 @@ class LogLimit(Generic[R]):
         await self._in_thread(partial(self._cut_all, [run]))
 
     def _cut_all(self, runs: Iterable[R]) -> list[R]:
-        """Return the attempts whose logs were beyond the limit and are cut now."""
+        """Cut the logs that are beyond the limit. Returns their attempts."""
         return [run for run in runs if self._cut(run)]
 
     def _cut(self, run: R) -> bool:

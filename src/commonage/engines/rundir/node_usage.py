@@ -29,8 +29,7 @@ _PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-the
 class NodeUsageReader:
     """Each call of `measure` gives the rates since the previous one. `root` is where the node's /proc and /sys are.
 
-    `network` is the file of the interfaces there: /proc/net is of the reader's own network namespace, wherever it is
-    mounted.
+    `network` is the file of the interfaces there. /proc/net always shows the reader's own network namespace.
     `clock` does not go on while the computer sleeps, as the counters do not.
     """
 

@@ -110,7 +110,7 @@ def start_no_node() -> None:
 
 
 def global_folder(npm: str) -> str:
-    """What `npm prefix -g` prints, without a file `npmrc` of the installation."""
+    """The result of `npm prefix -g` for an installation without a file `npmrc`."""
     import os  # noqa: PLC0415 - likewise
 
     for name in ("NPM_CONFIG_PREFIX", "npm_config_prefix"):

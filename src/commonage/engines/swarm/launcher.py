@@ -50,7 +50,7 @@ from commonage.ports.devices import ShareAssignment
 
 
 class Networks(TenantNetworks):
-    """Overlays. `address` is this node's, by which containers of all nodes reach it."""
+    """Overlay networks. `address` is the one at which containers of all nodes reach this node."""
 
     # Larger than for Docker: in an overlay each node takes an address as well.
     _prefix = 22

@@ -191,7 +191,7 @@ class MpsDaemon:
         try:
             with nvml():
                 handle = handle_of(self.uuid)
-                if pynvml.nvmlDeviceGetComputeMode(handle) != before:  # else it was never changed: only root may
+                if pynvml.nvmlDeviceGetComputeMode(handle) != before:  # if equal, it was never changed: only root may
                     pynvml.nvmlDeviceSetComputeMode(handle, before)
         except pynvml.NVMLError as error:
             log.warning("%s stays in exclusive-process mode, `nvidia-smi -c 0` ends that: %s", self.uuid, words(error))

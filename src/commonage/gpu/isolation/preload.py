@@ -91,7 +91,7 @@ class Preload(Level):
         return limits | where
 
     def release(self, assignment: ShareAssignment) -> None:
-        """What a container had ended with it."""
+        """Remove the files of an attempt. Those of a container are removed with it."""
         if not assignment.in_container:
             (self._folder / f"{assignment.attempt_id}.cache").unlink(missing_ok=True)
             with suppress(OSError):  # missing, or in use

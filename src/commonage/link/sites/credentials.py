@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, file_errors
-from commonage.link.issued_certificates import write_file
+from commonage.files.atomic import write_file
 from commonage.link.tls import load_pair
 
 

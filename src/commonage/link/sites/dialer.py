@@ -135,24 +135,12 @@ class SiteDialer:
 
     async def _use(self, connection: SiteConnection, welcome: SiteWelcome) -> None:
         self._refused = None
-        tasks = [
-            asyncio.create_task(self._on_connected(connection, welcome)),
-            asyncio.create_task(self._keep_certificate(connection)),
-        ]
-        for task in tasks:
-            task.add_done_callback(lambda _: connection.close("a task of the link ended"))
         try:
-            await connection.run()
+            await connection.run_with(self._on_connected(connection, welcome), self._keep_certificate(connection))
         except ConnectionLost:
             if self._refused is not None:
                 raise SiteRefused(self._refused.reason) from None
             raise
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    raise ended
 
     def _on_refused(self, refused: LinkRefused) -> None:
         self._refused = refused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cryptography import x509
 from commonage import __version__
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
+from commonage.link.admissions import Admissions, listen_at
 from commonage.link.certificate_authority import CertificateAuthority, key_digest
 from commonage.link.connection import FRAME_ERRORS, close_writer, encode_frame, read_frame
 from commonage.link.exchange import error_text, message_frame
@@ -26,7 +26,6 @@ from commonage.link.tls import server_context
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
-_BACKLOG = 1000  # after a restart all sites dial at once
 
 
 class SiteListenError(CommonageError):
@@ -68,13 +67,12 @@ class SiteListener:
         self._authority, self._registry, self._serve = authority, registry, serve
         self._now, self._protocols = now, protocols
         self._server: asyncio.Server | None = None
-        self._links: set[asyncio.Task[None]] = set()
+        self._admissions = Admissions(self._admit)
 
     async def open(self, bind: str, port: int) -> int:
         """Listen; returns the port, which is a free one for 0. Raises SiteListenError."""
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         try:
-            listening = socket.create_server((bind, port), family=family, backlog=_BACKLOG)
+            listening = listen_at(bind, port)
         except OSError as error:
             raise SiteListenError(
                 f"the listener for sites cannot open {bind}, port {port}: {error.strerror or error}; set sites_port "
@@ -82,21 +80,14 @@ class SiteListener:
             ) from error
         pair = await asyncio.to_thread(self._authority.serve, [SERVER_NAME])
         context = await asyncio.to_thread(server_context, pair, self._authority.certificate)
-        self._server = await listen(listening, context, self._connected, _TIMEOUT_S)
+        self._server = await listen(listening, context, self._admissions.begin, _TIMEOUT_S)
         found: int = listening.getsockname()[1]
         return found
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._links:
-            task.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._admit(reader, writer))
-        self._links.add(task)
-        task.add_done_callback(self._links.discard)
+        await self._admissions.close()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name, key, until = _identity(writer)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import Forbidden, NotFound, Unavailable
-from commonage.link.issued_certificates import locked, write_file
+from commonage.files.atomic import write_file
+from commonage.link.issued_certificates import locked
 
 _WHAT = "the list of sites"
 _REMEMBERED_KEYS = 2  # the last one, until its successor was used

@@ -1,4 +1,4 @@
-"""Which request classes fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
+"""The table of request classes and the nodes that they fit on: a request that fits nowhere costs a pass nothing.
 
 The snapshot keeps one row for each request class of the queue; only changed nodes are compared again. `choose_nodes`
 is the pass's last step, after quotas, reservations and backfill: the members of a gang get different nodes.

@@ -256,7 +256,7 @@ class Limits:
         )
 
     def used(self, tenant: str, scope: QuotaScope, name: str) -> dict[str, int]:
-        """What counts towards the limits of one scope, by the names of the bounds."""
+        """The amounts that count towards the limits of one scope, by the names of the bounds."""
         found = self._used.get((tenant, scope, name), [0] * len(NUMBERED))
         return dict(zip(NUMBERED, found, strict=True))
 
@@ -266,7 +266,7 @@ def _vector(amounts: Amounts, members: int) -> Vector:
 
 
 def on_kind(shape: Shape, kind: int, members: int = 1) -> Amounts:
-    """What the members of a gang take on devices of one kind."""
+    """The amounts that the members of a gang take on devices of one kind."""
     milli, mib, devices = int(shape.need_milli[kind]), int(shape.need_mib[kind]), shape.devices * members
     return Amounts(shape.cpus_milli * members, shape.memory_mib * members, milli * devices, mib * devices)
 

@@ -235,7 +235,7 @@ class QuotaAccounts:
         return {owner for name, owner in self._members if name == tenant}
 
     def used(self, tenant: str, scope: QuotaScope, name: str) -> dict[str, int]:
-        """What counts towards the bounds of one scope now, by their names."""
+        """The amounts that count towards the bounds of one scope now, by their names."""
         found = self.limits.used(tenant, scope, name)
         if scope is QuotaScope.TENANT:
             found |= zip(RESOURCES, self._account_of(tenant).used, strict=True)

@@ -61,9 +61,9 @@ _KINDS = ("session", "job", "service")
 def build(server: Server, name: str, **options: Any) -> None:
     """Build an environment of your tenant, or a recipe that comes with Commonage.
 
-    TENANT/NAME is built on the platform as a job of the tenant, which is followed: for its managers. NAME is a recipe:
-    minimal, datascience, nbgrader, pytorch, tensorflow, two-kernels, r, desktop. On a site with processes it becomes a
-    Python environment, for admins; with --image an image, built on this machine.
+    TENANT/NAME is built by a job of the tenant, which is followed. For managers of the tenant.
+    NAME is a shipped recipe: minimal, datascience, nbgrader, pytorch, tensorflow, two-kernels, r, desktop. With --image
+    it is built as an image on this machine; without, as a Python environment of a site with processes. For admins.
 
     \b
     Examples:

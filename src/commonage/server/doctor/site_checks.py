@@ -93,7 +93,7 @@ def _clock(welcome: SiteWelcome | None) -> Outcome:
 
 
 def _registry(settings: Settings) -> Outcome:
-    """Whether images can be pulled from the control plane's registry: by the Docker daemon here, or by a cluster."""
+    """Can the Docker daemon here, or the cluster, pull images from the control plane's registry?"""
     folder = settings.data_dir / FOLDER
     network, credentials = KeptNetwork(folder).read(), SiteCredentials(folder)
     if network is None:
@@ -121,10 +121,10 @@ def _registry(settings: Settings) -> Outcome:
 
 
 def _registry_of_cluster(settings: Settings, registry: str) -> Outcome:
-    """The nodes pull, so only the account can be looked at from here."""
+    """The nodes pull, so only the account can be checked from here."""
     if secrets := settings.kubernetes_pull_secrets:
         return Outcome("ok", f"Pods may pull from {registry} with the accounts of {', '.join(secrets)}")
-    found = f"the cluster has no account of the control plane's registry {registry}"
+    found = f"the cluster has no account for the control plane's registry {registry}"
     advice = "push the images to a registry of the cluster, or set kubernetes_pull_secrets"
     return Outcome("note", found, advice)
 

@@ -49,7 +49,7 @@ class HttpsError(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class HttpsPlan:
-    """What Caddy serves. `sessions` is the wildcard name of sessions, empty if they have no names of their own."""
+    """Caddy's configuration. `sessions` is the wildcard name of sessions, empty if they have no names of their own."""
 
     settings: Settings
     domain: str
@@ -113,7 +113,7 @@ def check_https(plan: HttpsPlan) -> None:
 
 
 def https_notes(plan: HttpsPlan) -> list[str]:
-    """What an admin should know after the start, but what does not prevent it."""
+    """Advice for the admin after the start: problems that do not prevent it."""
     notes = []
     if plan.settings.tls == INTERNAL:
         notes.append(

@@ -114,7 +114,7 @@ class NodeSettings(BaseModel):
 class EngineSettings(BaseModel):
     engine: Literal["process", "docker", "swarm", "kubernetes"] = setting(
         "process",
-        "What runs workloads: processes of this machine, containers of its Docker daemon, services of its Swarm, or "
+        "Where workloads run: processes of this machine, containers of its Docker daemon, services of its Swarm, or "
         "Pods of a Kubernetes cluster.",
         flag="--engine",
     )
@@ -324,8 +324,8 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_agents: Annotated[str, AfterValidator(_namespaced_name)] = setting(
         "",
-        "ServiceAccount of the node agents, and the ConfigMap from which they read the certificate of the server's own "
-        "authority: both have this namespace and name. Default: there are no agents "
+        "Namespace and name that the ServiceAccount of the node agents and their ConfigMap have. The server writes the "
+        "certificate of its own authority into the ConfigMap. Default: there are no agents "
         f"({docs_page('operate/kubernetes-agent')}).",
         "NAMESPACE/NAME",
     )

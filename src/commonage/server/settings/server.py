@@ -182,7 +182,7 @@ class UserSettings(BaseModel):
     admin_users: Names = setting(("admin",), "Users who are admins from the start.", "user names, separated by commas")
     contact: OptionalText = setting(
         None,
-        "Who users ask for help. A refused sign-in names it.",
+        "Contact for users who need help. A refused sign-in names it.",
         "a name or an e-mail address, like gpu-help@example.org",
     )
     hub_config: OptionalPath = setting(

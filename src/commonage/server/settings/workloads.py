@@ -48,7 +48,7 @@ class WorkloadSettings(BaseModel):
     default_memory: Mib = setting(1024, "Memory of a workload that requests none.")
     gpu_over_share: Literal["warn", "stop", "contended"] = setting(
         "contended",
-        "What happens to a workload that uses more VRAM than its share. Its user is warned in any case. `warn` does "
+        "Action on a workload that uses more VRAM than its share. Its user is warned in any case. `warn` does "
         "nothing else. `stop` ends it after `gpu_over_share_after`. `contended` ends it as soon as another workload "
         "needs the memory.",
     )
@@ -79,7 +79,7 @@ class WorkloadSettings(BaseModel):
     )
     idle_action: Literal["stop", "release-gpu"] = setting(
         "stop",
-        "What happens to an idle session. `stop` ends it. `release-gpu` starts it again without its GPU.",
+        "Action on an idle session. `stop` ends it. `release-gpu` starts it again without its GPU.",
     )
     max_age: SecondsOrZero = setting(
         0,

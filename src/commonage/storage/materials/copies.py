@@ -543,7 +543,7 @@ def _dated(name: str, kind: str, at: float, more: str) -> str:
 
 
 def _seen(found: os.stat_result) -> tuple[int, ...]:
-    """What changes with every change of a file. No user can set the last one."""
+    """Numbers of which one changes with every change of a file. No user can set the last one."""
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

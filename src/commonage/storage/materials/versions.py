@@ -5,9 +5,9 @@
     REPOSITORIES/NAME/repository                  what was fetched, in the data folder; no workload sees it
     REPOSITORIES/NAME/version.json                the commit in force
 
-A file that the version before has as well is a hard link to its file, so a version takes the space of its changes.
-Other nodes of a Swarm write to MATERIALS. So what a version consists of is always read from the repository, and a file
-of it is compared with git's id before it is used (`copies.py`). Everything here blocks.
+An unchanged file is a hard link to that of the previous version, so a version takes only the space of its changes.
+Other nodes of a Swarm write to MATERIALS. So the list of a version's files is always read from the repository, and each
+file is compared with git's id before it is used (`copies.py`). Everything here blocks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Versions:
             branch = Branch(url, material.branch, self._repository(name), {**REMOTE_ONLY, **access.variables(url)})
             before = self.current(name)
             if before is not None:
-                self._collect(branch, material, before)  # at the first sync after a push, which waits for nothing
+                self._collect(branch, material, before)  # here and not after a fetch, so that a push never waits for it
             commit = branch.newest(self._check_stopping)
             if before is None or before.commit != commit or self._folder_of(name) != material.folder:
                 self._tell(name, SyncStep.RECEIVING, 0)
@@ -153,7 +153,7 @@ class Versions:
             raise GitFailed("the server stops")
 
     def extract(self, name: str, version: Version, before: Version | None = None) -> None:
-        """Write the files of a version, unless they are there; link those that `before` has, too.
+        """Write the files of a version, unless they are there. Unchanged files become links to those of `before`.
 
         Raises OSError, GitFailed.
         """
@@ -286,12 +286,12 @@ def _below(folder: SafePath, path: str) -> SafePath:
 
 
 def _by_content(version: Version | None) -> dict[tuple[str, bool], str]:
-    """A path of each content, with its mode."""
+    """One path for each content and mode."""
     return {} if version is None else {(one.blob, one.executable): path for path, one in version.files.items()}
 
 
 def _is_linked(source: SafePath, place: SafePath, file: MaterialFile) -> bool:
-    """Link a file of the version before; False if it has another size or mode, or cannot be linked."""
+    """Link to a file of the previous version. False if that has another size or mode, or cannot be linked."""
     try:
         found = source.stat()
         is_same = stat.S_ISREG(found.st_mode) and (found.st_size, stat.S_IMODE(found.st_mode)) == (

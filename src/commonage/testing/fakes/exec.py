@@ -18,7 +18,6 @@ class FakeExec:
         self.aside, self.terminal = aside, terminal
         self._said: list[tuple[int, bytes]] = []
         self._news = asyncio.Event()
-        self._typed = b""
         self.code: int | None = None
         self._begin(variables)
 

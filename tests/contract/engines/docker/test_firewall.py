@@ -1,4 +1,4 @@
-"""What a container of ours cannot do: tests that try, as root inside, against the real kernel and daemon."""
+"""Attempts of root in a container that the firewall must stop, with the real kernel and daemon."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the Docker engine promises beyond the contract: over crashes and restarts of the daemon and of its owner."""
+"""The Docker engine beyond the contract: crashes and restarts of the daemon and of the control plane."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What the process engine holds to: shares of CPU, and logs of long ago."""
+"""The process engine beyond the contract: shares of CPU, and old logs."""
 
 import asyncio
 import os

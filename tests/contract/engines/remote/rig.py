@@ -26,6 +26,7 @@ from commonage.ports.homes import Storage
 from commonage.ports.joining import Joining
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken
+from commonage.server.processes.ports import free_port
 from commonage.site_agent.agent import SiteAgent, SiteParts, SiteSettings
 from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
@@ -203,9 +204,12 @@ class RemoteFakeRig(RemoteRig):
 
 
 class RemoteRealRig(RemoteRig):
+    """`hub_port` is the port by which workloads address the hub. On this machine nobody listens there."""
+
     def __init__(self, inner: RealRig[Any], folder: Path) -> None:
         self.real = inner
         self.clock = RealClock()
+        self.hub_port = free_port()
         super().__init__(inner, folder)
 
     async def local_engine(self) -> Engine:

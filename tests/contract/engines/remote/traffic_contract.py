@@ -1,4 +1,4 @@
-"""What passes between the control plane and an attempt on an appliance, besides the contract. For real engines."""
+"""Traffic between the control plane and an attempt on an appliance, beyond the contract. For real engines."""
 
 from __future__ import annotations
 

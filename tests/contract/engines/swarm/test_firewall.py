@@ -1,4 +1,4 @@
-"""What a container of ours cannot do on a Swarm: tests that try, as root inside, against real daemons and kernel."""
+"""Attempts of root in a container on a Swarm that the firewall must stop, with real daemons and kernel."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the Swarm engine promises beyond the contract: over nodes that go and come, and others who have the Swarm."""
+"""The Swarm engine beyond the contract: nodes that leave and return, and other users of the Swarm."""
 
 import asyncio
 import time

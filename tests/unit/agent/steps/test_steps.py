@@ -187,7 +187,7 @@ def test_docker_with_all_settings_is_done(docker: Path) -> None:
 
 @pytest.mark.parametrize("name", ["SETTINGS", "_DROP_IN"])
 def test_settings_newer_than_docker_need_a_restart(docker: Path, name: str) -> None:
-    """Who wrote them was cut off before the restart."""
+    """An earlier join was interrupted after it wrote them, before the restart."""
     later = (docker / "PID_FILE").stat().st_mtime + 1
     os.utime(docker / name, (later, later))
     found = steps_docker.Docker().check(context_of(docker_with()))

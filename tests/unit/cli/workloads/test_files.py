@@ -1,4 +1,4 @@
-"""Which files are sent: what git does not ignore, without folders of tools; never too many, or from elsewhere."""
+"""Choice of the files to send: not those that git ignores, nor folders of tools; never too many, or from elsewhere."""
 
 import subprocess
 from pathlib import Path

@@ -21,7 +21,7 @@ FELL = FatalXid(number=79, index=0, remedy=Remedy.REBOOT)
 
 
 def says(site: Site, *devices: Device) -> None:
-    """What the node reports from now on."""
+    """Set the node's report from now on."""
     site.engine.add_node(replace(site.nodes[0], devices=devices))
 
 

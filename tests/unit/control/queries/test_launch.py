@@ -1,4 +1,4 @@
-"""What is said of volumes that an engine cannot hold to what the admin declared."""
+"""Notes on volumes whose declaration an engine cannot enforce."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK = Volume("quick", kind=VolumeKind.SCRATCH, writable=True, size_mib=64, mem
 
 @dataclass
 class Case:
-    """What an engine can do, the notes on each volume, and whose sizes the admin is told of."""
+    """Capabilities of an engine, the notes on each volume, and the volumes whose sizes the admin is warned about."""
 
     engine: Capabilities
     notes: dict[str, tuple[Reason, ...]]

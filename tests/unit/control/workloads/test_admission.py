@@ -1,4 +1,4 @@
-"""What is refused at once, as it could never start."""
+"""Refusals at once of workloads that could never start."""
 
 import pytest
 from tests.unit.control.world import ANN, ROOT, Site, job

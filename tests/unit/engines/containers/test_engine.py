@@ -1,4 +1,4 @@
-"""What is the same for all engines of containers, over hands that do as they are told: what passes, what is missed."""
+"""The common part of all engines of containers, over a fake client that does as it is told."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What runs before a command beside a workload."""
+"""Preparation of commands in a workload."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the kernel says of containers, in folders that look like its control groups, of both versions."""
+"""Usage of containers, from folders that look like control groups, of both versions."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What comes over the connection to a daemon: long lines, and what is no answer at all."""
+"""Answers over the connection to a daemon: long lines, and invalid ones."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the daemon says of an end, in the contract's words."""
+"""Translation of the daemon's report of an end into a status."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is said of the daemon's node while it does not answer, and after."""
+"""The report of the daemon's node while it does not answer, and after."""
 
 from pathlib import Path
 from typing import Any

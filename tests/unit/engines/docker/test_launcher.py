@@ -1,4 +1,4 @@
-"""What a container is given, prepared while a stop may come."""
+"""Preparation of a container, during which a stop may arrive."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which sessions may start in a container that waits, and what its description leaves out."""
+"""Choice of sessions that may start in a warm container, and the fields that its description leaves out."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What `commonage doctor` reads from descriptions of nodes."""
+"""Findings of `commonage doctor` from descriptions of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environments stand, and which are built when; uv itself is played by a function."""
+"""Ready environments, and when others are built; a function replaces uv."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a node reports of itself."""
+"""The report of a node."""
 
 import platform
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What uv is told of the node, and what its output means."""
+"""Arguments of uv for this node, and the meaning of its output."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a node says of its disk."""
+"""The report of a node's disk."""
 
 from pathlib import Path
 

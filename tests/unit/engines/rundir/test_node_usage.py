@@ -1,4 +1,4 @@
-"""What is used on a node, read from a tree of files like /proc and /sys."""
+"""Usage of a node, from a tree of files like /proc and /sys."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is read back from run folders."""
+"""Runs that are read back from run folders."""
 
 import os
 import resource

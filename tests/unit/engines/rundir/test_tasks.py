@@ -1,4 +1,4 @@
-"""What becomes of an engine's own tasks when something goes wrong that nobody expected."""
+"""Unexpected errors in an engine's own tasks."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is made of an attempt whose node is lost: what may run on is ended first, and what ran never "never ran"."""
+"""Statuses of an attempt whose node is lost. It is ended first if it may still run. No attempt that ran "never ran"."""
 
 import time
 from collections.abc import Collection

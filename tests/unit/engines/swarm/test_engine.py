@@ -1,4 +1,4 @@
-"""What the Swarm engine finds of an older version when it opens."""
+"""The Swarm engine opens over objects of an older version."""
 
 from __future__ import annotations
 

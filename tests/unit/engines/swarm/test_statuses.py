@@ -1,4 +1,4 @@
-"""What Swarm says of tasks, and how they ended, in the contract's words."""
+"""Translation of Swarm's states of tasks into statuses."""
 
 from dataclasses import replace
 from typing import Any

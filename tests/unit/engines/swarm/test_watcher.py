@@ -1,4 +1,4 @@
-"""Who notices that a Swarm that was away answers again."""
+"""The watcher notices that a Swarm answers again after an outage."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_recovered_swarm_is_refreshed(tmp_path: Path) -> None:
-    """What is ours there is then found anew: also when the nodes were asked for before the watcher's turn came."""
+    """Its services are listed again, also if another task listed the nodes before the watcher did."""
     scene, back = Scene(tmp_path), asyncio.Event()
 
     def settle(_: Run) -> None:

@@ -1,4 +1,4 @@
-"""What isolation keeps on disk: holds that outlive a crash, claims between two servers, sizes of contexts."""
+"""Files of isolation: holds that outlive a crash, claims between two servers, sizes of contexts."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which driver is loaded and which library asks it, out of what the system says."""
+"""Versions of the loaded driver and of its library, from the system's files."""
 
 from pathlib import Path
 

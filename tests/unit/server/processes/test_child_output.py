@@ -1,4 +1,4 @@
-"""What children say: lines put together from pieces, kept in a file, told apart by how serious they are."""
+"""Output of child processes: lines are assembled from pieces, kept in a file, and sorted by level."""
 
 import asyncio
 import logging

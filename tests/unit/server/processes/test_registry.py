@@ -114,7 +114,7 @@ class Collections:
             (self.storage.root / "docker/registry/v2/repositories" / place / code / "link").unlink()
 
     async def on(self, day: float, *keep: str) -> list[str]:
-        """What a collection throws out that day; by a control plane that was started anew."""
+        """The images that a collection on that day removes, by a restarted control plane."""
 
         def run(_: Child) -> Nothing:
             return Nothing()

@@ -1,4 +1,4 @@
-"""What the proxy shows while hub and control plane are down; tests/integration has the same through traefik."""
+"""Pages of the proxy while hub and control plane are down; tests/integration has the same through traefik."""
 
 import base64
 import hashlib

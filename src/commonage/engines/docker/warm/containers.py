@@ -230,7 +230,7 @@ class WarmContainers:
 
 
 def _listener(path: Path) -> socket.socket:
-    """A socket bound to `path` of any length: the kernel takes 107 bytes, so it is named through its folder."""
+    """A socket at a `path` of any length. The kernel accepts 107 bytes, so the path goes through the open folder."""
     listener = socket.socket(socket.AF_UNIX)
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:

@@ -1,4 +1,6 @@
-"""Which sessions may start in a warm container, and how one is described to the daemon. Pure; used by the launcher.
+"""Decides whether a session may start in a warm container, and describes such containers to the daemon. Pure.
+
+Used by the launcher.
 
 A warm container has a session's description without all that names its user, workload or attempt. A session gets one
 only if the rest is the same: the image, the tenant's network, the limits, the injected files, volumes and mounts.

@@ -192,7 +192,7 @@ class Capacity:
             self.put_pod(pod)
 
     def forget_reports(self) -> None:
-        """What `devices_of` tells has changed."""
+        """Call this when the result of `devices_of` has changed."""
         self._reports.clear()
 
     def reports(self) -> Sequence[NodeReport]:

@@ -64,7 +64,7 @@ GRANTS = (
     Grant(_T, "kueue.x-k8s.io", "localqueues", "get list", "The tenant's queue, where Kueue manages the namespace."),
     Grant(_T, "kueue.x-k8s.io", "workloads", "get list watch", "Why Kueue holds or ends a pod."),
     Grant(_C, "", "nodes", "get list watch", "Capacity, labels, taints and conditions of nodes."),
-    Grant(_C, "", "pods", "list watch", "What pods of others request of a node."),
+    Grant(_C, "", "pods", "list watch", "Requests of other Pods on a node."),
     Grant(_C, "", "namespaces", "get", "The queue of Kueue that a namespace names."),
     Grant(_C, "", "namespaces", "create delete list patch", "A namespace for each tenant.", _ALL, True),
     Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces.", _ALL, True),

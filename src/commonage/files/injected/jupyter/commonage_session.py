@@ -335,7 +335,7 @@ class _Handler(APIHandler):  # type: ignore[misc]  # its type is not known here
 class Notices(_Handler):
     @web.authenticated
     async def get(self) -> None:
-        """What the owner should know now, and what can be done about it."""
+        """Answer with the notices to the owner, and the actions that they offer."""
         self.finish({"notices": self._of.notices})
 
     def _log(self) -> None:

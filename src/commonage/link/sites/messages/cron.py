@@ -1,4 +1,4 @@
-"""What a site link carries for cron jobs that their site fires while the link is down (ADR 36)."""
+"""Messages of a site link about cron jobs that their site fires while the link is down (ADR 36)."""
 
 from __future__ import annotations
 

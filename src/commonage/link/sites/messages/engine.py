@@ -1,4 +1,4 @@
-"""What a site link carries for an engine: requests and streams of the port, and what the site sends by itself.
+"""Messages of a site link about its engine: requests and streams of the port, and messages that the site pushes.
 
 The control plane's end is `engines.remote`, the site's is `site_agent`. After a connect the site sends its report, the
 runs of cron jobs that it fired (`cron`), and a complete `SiteStatuses`, then each change. Samples that were

@@ -1,4 +1,4 @@
-"""What a site link carries for nodes that join a site elsewhere, which has a join service and an authority of its own.
+"""Messages of a site link about nodes that join an appliance, which has its own join service and authority.
 
 The control plane's end is `engines.remote.joining`, the site's is `site_agent.joining`.
 """
@@ -50,7 +50,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done, one sentence each."""
+    """The steps that were done, one sentence each."""
 
     done: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What a site link carries for the homes and volumes of a site elsewhere: their sizes, and limits for its file systems.
+"""Messages of a site link about an appliance's homes and volumes: sizes, and limits for its file systems.
 
 The control plane's end is `engines.remote.storage`, the site's is `site_agent.storage`.
 """

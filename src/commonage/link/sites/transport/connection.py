@@ -40,9 +40,9 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What one side serves: requests, messages, and at most `max_incoming` streams at once.
+    """Handlers of one side: for requests, messages, and at most `max_incoming` streams at once.
 
-    `targets` are what the connections of `SiteConnection.carry` lead to.
+    `targets` are the destinations of connections that `SiteConnection.carry` opens.
     """
 
     requests: Mapping[RequestType[Any, Any], RequestHandler] = field(default_factory=dict)
@@ -145,7 +145,6 @@ class SiteConnection(Exchange):
     # --- in -------------------------------------------------------------------------------------------------------
 
     async def run(self, silence_s: float = SILENCE_S) -> None:
-        """Send and receive until the link ends. Always raises ConnectionLost, with the reason."""
         tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._beat())]
         decoder = FrameDecoder()
         try:

@@ -28,7 +28,7 @@ class Outbox:
         _bound_buffers(writer)
 
     def control(self, frame: bytes) -> None:
-        """Queue a frame that waits for no credit. Raises Overflow."""
+        """Queue a frame that needs no credit. Raises Overflow."""
         if self._closed is not None:
             return
         if self._control_bytes + len(frame) > MAX_UNSENT_BYTES:

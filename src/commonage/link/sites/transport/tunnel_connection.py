@@ -28,7 +28,7 @@ _UNANSWERED_MS = 30_000
 
 
 class Buffers:
-    """What connections read into, one after the other: none keeps anything in them after its callback."""
+    """Receive buffers that all connections share: none uses them after its callback has returned."""
 
     def __init__(self) -> None:
         self.received = memoryview(bytearray(PIECE_BYTES))

@@ -128,7 +128,7 @@ class PodRun:
         self, container: Container, manifest: Manifest, variables: Mapping[str, str], mounts: Mapping[str, Path]
     ) -> None:
         words = [*(manifest.get("command") or ("/bin/sh",)), *(manifest.get("args") or ())]
-        # All addresses of a Pod are one of this machine's.
+        # A Pod's address is one of this machine's, so its programs must not listen on all of them.
         words = [mapped(expanded(word, variables), mounts).replace(_ALL, self.address) for word in words]
         folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
         folder.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ class Scheduler:
         ]
 
     def _allocated(self, claims: Sequence[Key], node: str) -> dict[Key, Manifest] | None:
-        """What each claim gets on the node; None if one gets nothing."""
+        """The allocation of each claim on the node; None if one gets nothing."""
         found: dict[Key, Manifest] = {}
         for key in claims:
             held = [one for one in self._store.all(DEVICE_CLAIMS) if key_of(one) not in claims]

@@ -1,4 +1,4 @@
-"""The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
+"""The double of the API server over HTTP, on a loopback port. Used by `FakeCluster`.
 
 It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
 that a kubelet tells, and reviews of the tokens in `tokens`. All requests are those of one user, who lacks the rights in

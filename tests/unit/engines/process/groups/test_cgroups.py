@@ -39,7 +39,7 @@ def found(root: Path, *, cpu_quota: bool = False) -> Cgroups:
 
 
 def kernel_files(folder: Path, *names: str) -> None:
-    """What the kernel would put into a group that is made."""
+    """Write the files that the kernel makes in a new group."""
     files(folder)
     for name in names:
         (folder / name).write_text("")

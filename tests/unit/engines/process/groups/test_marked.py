@@ -1,4 +1,4 @@
-"""Whose a process is: by its group, by descent, by its mark, and only while it is the one it was."""
+"""Attribution of processes by group, by descent and by mark. A reused process id counts as another process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What ran on a node that is down is given up only once it is known to have ended."""
+"""An attempt on a node that is down is given up only once it is known to have ended."""
 
 from __future__ import annotations
 

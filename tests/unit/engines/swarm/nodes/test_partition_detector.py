@@ -23,7 +23,7 @@ LONG_AGO = 20.0
 
 
 class Links:
-    """What agents say when they are asked who answers them. `seen` are (who, whom)."""
+    """Agents' answers about the neighbors that they reach. `seen` are pairs of agent and neighbor."""
 
     def __init__(self, *seen: tuple[str, str]) -> None:
         self._phase = seen
