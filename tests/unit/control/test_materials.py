@@ -21,6 +21,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.ports.files import Place
 from commonage.ports.homes import Enforcement, FolderSize
 from commonage.ports.materials import EVERYTHING
 from commonage.testing.fakes.engine import FakeEngine
@@ -54,7 +55,7 @@ class Kept:
         return ()
 
     async def deliver(
-        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+        self, name: str, home: Place, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
         self.resets.append(reset == EVERYTHING)
         self.rooms.append(room_mib)

@@ -239,8 +239,11 @@ class HomeWatch:
             found |= stored.homes.keys() if tenant == self._settings.default_tenant else set()
         return {name for name in found if name is not None and folder_name(name) == name}
 
-    def used_mib(self, user: str) -> int | None:
-        """The size of a user's home at the control plane's site; None before it is measured, and without one."""
+    def used_mib(self, user: str, tenant: str = "") -> int | None:
+        """The size of a user's home at the control plane's site; None before it is measured, and without one.
+
+        `tenant`: where a user has a home in each.
+        """
         return self._stored_at(LOCAL_SITE).homes.get(folder_name(user))
 
     def of(self, principal: Principal) -> HomeView | None:

@@ -83,6 +83,12 @@ def is_smaller(present: Manifest, wanted: Manifest) -> bool:
     return _size(present) < _size(wanted)
 
 
+def is_shared(claim: Manifest) -> bool:
+    """Whether Pods on several nodes can mount it."""
+    modes = claim["spec"].get("accessModes") or ()
+    return not modes or bool({"ReadWriteMany", "ReadOnlyMany"} & set(modes))
+
+
 def _size(claim: Manifest) -> int:
     """MiB, rounded down."""
     return quantity_mib(str(claim["spec"]["resources"]["requests"]["storage"]))
