@@ -17,6 +17,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.files import EntryKind
 from commonage.domain.materials import MaterialFile, Version
 from commonage.domain.reasons.refusals import FilesGap, FilesNotHere
+from commonage.domain.statuses import Phase
 from commonage.domain.volumes import Extent, Mount, Volume, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage import file_pods
@@ -78,7 +79,10 @@ async def sent(*chunks: bytes) -> AsyncIterator[bytes]:
 
 async def read(site: Site, *path: str) -> bytes:
     file = await site.files.open(HOME, path)
-    return await file.read(0, file.size_bytes)
+    content = b""
+    while part := await file.read(len(content), file.size_bytes):
+        content += part
+    return content
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -188,8 +192,8 @@ async def test_an_attempt_goes_first_and_the_files_are_opened_on_its_node_afterw
     await visited(site)
     await site.files.list(HOME, ())
     [before] = site.file_pods()
-    running = site.rig.start_request(Behaviour(), command=("sleep", "60"))
-    await site.rig.running(running)
+    running = site.rig.start_request(Behaviour(), command=("sh", "-c", "echo started; sleep 60"))
+    await site.rig.phase((await site.rig.started(running)).attempt_id, Phase.RUNNING)
     assert before["metadata"]["uid"] not in {one["metadata"]["uid"] for one in site.file_pods()}
     await site.files.list(HOME, ())
     [after] = site.file_pods()
