@@ -24,6 +24,7 @@ from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.kubernetes.engine import KubernetesEngine
 from commonage.engines.kubernetes.storage.files import ClusterCopies, ClusterFiles
+from commonage.engines.kubernetes.storage.sizes import ClusterHomes
 from commonage.engines.remote.engine import FromSites
 from commonage.engines.settings import RemoteSettings
 from commonage.files.safe_path import SafePath
@@ -40,7 +41,7 @@ from commonage.portal.router import create_router
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.engine import Engine
 from commonage.ports.files import Files
-from commonage.ports.homes import Storage
+from commonage.ports.homes import Homes, Storage
 from commonage.ports.joining import Joining
 from commonage.ports.materials import HomeCopies
 from commonage.server.configure import (
@@ -155,6 +156,11 @@ def _files(settings: Settings, engine: Engine, homes: SafePath) -> tuple[Files, 
     return ClusterFiles(files, in_cluster, engine.file_pods), ClusterCopies(in_cluster, engine.file_pods)
 
 
+def _homes(engine: Engine, homes: HomeFolders) -> Homes:
+    """Those of this machine, or the claims of a cluster."""
+    return ClusterHomes(homes, engine.claim_sizes) if isinstance(engine, KubernetesEngine) else homes
+
+
 def _mounts_materials(settings: Settings, folder: Path) -> bool:
     """Whether workloads of this site can mount the versions of materials: in a cluster, if a claim has them."""
     claims = kubernetes_settings(settings).storage.folders if settings.engine == "kubernetes" else ()
@@ -234,7 +240,7 @@ async def assemble(
         declared=declared_of(settings),
         joining=joins,
         sites=None if joining is None else joining.site_service,
-        homes=HomeFolders(homes, data.path / "archive"),
+        homes=_homes(engine, HomeFolders(homes, data.path / "archive")),
         files=files,
         storage=storage,
         apps=known_apps(),

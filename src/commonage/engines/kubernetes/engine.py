@@ -74,6 +74,7 @@ from commonage.engines.kubernetes.statuses import (
     why_lost,
 )
 from commonage.engines.kubernetes.storage.file_pods import FilePods
+from commonage.engines.kubernetes.storage.sizes import ClaimSizes
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
     FILES,
@@ -120,6 +121,7 @@ class KubernetesEngine(RunsEngine[Run]):
     _capacity: Capacity
     _gpus: SiteGpus
     _file_pods: FilePods
+    _claim_sizes: ClaimSizes
 
     def __init__(
         self,
@@ -188,6 +190,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
         shared = shared_variables(os.environ)
         self._file_pods = FilePods(self._client, self._execs, self._installation, settings, self._our_pods)
+        self._claim_sizes = ClaimSizes(self._client, self._installation, settings, self._our_pods)
         self._gpus = SiteGpus(self._client, label_value(self._installation), self._gpu_modes)
         self._launcher = Launcher(
             self._client, self._installation, settings, shared, self._in_thread, self._gpus, self._file_pods.release
@@ -322,9 +325,16 @@ class KubernetesEngine(RunsEngine[Run]):
     # --- files ------------------------------------------------------------------------------------------------------
 
     def file_pods(self) -> FilePods:
+        self._check_open()
+        return self._file_pods
+
+    def claim_sizes(self) -> ClaimSizes:
+        self._check_open()
+        return self._claim_sizes
+
+    def _check_open(self) -> None:
         if not self._is_open:
             raise EngineFailure("the engine of the cluster is not open", retryable=True)
-        return self._file_pods
 
     # --- node pools of the cluster ----------------------------------------------------------------------------------
 

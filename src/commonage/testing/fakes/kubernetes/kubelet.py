@@ -152,6 +152,16 @@ class PodRun:
     def _manifests(self) -> list[Manifest]:
         return [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
 
+    def volumes(self) -> list[Manifest]:
+        """What the claims that it mounts hold."""
+        namespace, found = self.pod["metadata"]["namespace"], []
+        for one in self.pod["spec"].get("volumes") or ():
+            if name := (one.get("persistentVolumeClaim") or {}).get("claimName"):
+                folder = self._kubelet.root / "claims" / namespace / name
+                used = sum(file.lstat().st_size for file in folder.rglob("*"))
+                found.append({"name": one["name"], "pvcRef": {"namespace": namespace, "name": name}, "usedBytes": used})
+        return found
+
     def _check_image(self, manifest: Manifest) -> None:
         image, policy = manifest["image"], manifest.get("imagePullPolicy", "IfNotPresent")
         if not _IMAGE.fullmatch(image):
@@ -365,7 +375,8 @@ class Kubelet:
             used = [one.use() for one in run.containers if one.is_running]
             if used:
                 namespace, name = key_of(run.pod)
-                pods.append({"podRef": {"name": name, "namespace": namespace, "uid": uid}, "containers": used})
+                told = {"podRef": {"name": name, "namespace": namespace, "uid": uid}, "containers": used}
+                pods.append({**told, "volume": run.volumes()})
         return {"node": {"nodeName": self.node}, "pods": pods}
 
     def _check_there(self) -> None:
