@@ -52,6 +52,7 @@ from commonage.ports.store import Store
 from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
 from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.home_copies import FolderCopies
 from commonage.storage.materials.materials import MaterialFolders
 from commonage.storage.materials.versions import Versions
 from commonage.storage.user_files import FolderFiles
@@ -204,7 +205,7 @@ def make_control(
         materials=MaterialFolders(
             Versions(SafePath(folder / "materials"), folder / "repositories"),
             Credentials(folder / "credentials"),
-            SafePath(folder / "homes"),
+            FolderCopies(SafePath(folder / "homes")),
         ),
     )
     settings = ControlSettings(

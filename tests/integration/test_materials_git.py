@@ -23,8 +23,10 @@ from commonage.domain.reasons import materials as reasons
 from commonage.files import git as git_module
 from commonage.files.git import Branch, GitAccess, GitFailed
 from commonage.files.safe_path import SafePath
+from commonage.ports.files import Place
 from commonage.storage.materials import versions
 from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.home_copies import FolderCopies
 from commonage.storage.materials.materials import MaterialFolders
 from commonage.storage.materials.versions import Versions
 
@@ -38,7 +40,7 @@ def folders(tmp_path: Path) -> Iterator[MaterialFolders]:
     made = MaterialFolders(
         Versions(SafePath(tmp_path / "materials"), tmp_path / "repositories"),
         Credentials(tmp_path / "credentials"),
-        SafePath(tmp_path / "homes"),
+        FolderCopies(SafePath(tmp_path / "homes")),
     )
     yield made
     made.close()
@@ -52,7 +54,7 @@ async def test_damaged_version_is_written_again(
     place = tmp_path / f"materials/course/.versions/{version.tree}/a.py"
     place.unlink()
     place.write_text("forged")
-    copy = await folders.deliver("course", "ann", NOW)
+    copy = await folders.deliver("course", Place(home="ann"), NOW)
     assert copy.error is None
     assert (tmp_path / "homes/ann/materials/course/a.py").read_text() == "print(1)" == place.read_text()
 
@@ -66,7 +68,7 @@ async def test_link_in_a_version_is_not_followed(
     place = tmp_path / f"materials/course/.versions/{version.tree}/a.py"
     place.unlink()
     place.symlink_to(tmp_path / "secret")
-    assert (await folders.deliver("course", "ann", NOW)).error is None
+    assert (await folders.deliver("course", Place(home="ann"), NOW)).error is None
     assert not place.is_symlink()
 
 
@@ -78,7 +80,7 @@ async def test_links_of_the_repository_are_left_out(
     (course.work / "run.sh").chmod(0o755)
     course.push({})
     version = await folders.sync("course", Material(course.url), NOW)
-    await folders.deliver("course", "ann", NOW)
+    await folders.deliver("course", Place(home="ann"), NOW)
     home = tmp_path / "homes/ann/materials/course"
     assert sorted(one.name for one in home.iterdir()) == ["a", "run.sh"] and version.skipped == 1
     assert os.access(home / "run.sh", os.X_OK) and not (home / "a").stat().st_mode & 0o111
@@ -91,10 +93,10 @@ async def test_version_survives_a_restart(
     version = await folders.sync("course", Material(course.url), NOW)
     git.stop()
     later = MaterialFolders(
-        Versions(folders.versions.root, folders.versions.repositories), folders.credentials, folders.homes
+        Versions(folders.versions.root, folders.versions.repositories), folders.credentials, folders.copies
     )
     assert await later.version("course") == version
-    assert (await later.deliver("course", "ann", NOW)).error is None
+    assert (await later.deliver("course", Place(home="ann"), NOW)).error is None
     later.close()
 
 
@@ -190,7 +192,7 @@ async def test_damaged_file_that_a_new_version_has_too_is_written_again(
     place.chmod(0o444)
     course.push({"b": "c"})
     await folders.sync("course", Material(course.url), NOW)
-    assert (await folders.deliver("course", "ann", NOW)).error is None
+    assert (await folders.deliver("course", Place(home="ann"), NOW)).error is None
     assert (tmp_path / "homes/ann/materials/course/a").read_text() == "one"
     assert (tmp_path / "materials/course/current/a").read_text() == "one"
 

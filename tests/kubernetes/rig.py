@@ -20,6 +20,8 @@ from commonage.testing.engine_rig import StartRequestFactory
 
 IMAGE = os.environ.get("COMMONAGE_TEST_IMAGE", "localhost/commonage-lab/base:1")
 """Needs a POSIX shell with setsid, sleep and stty."""
+FILES_IMAGE = os.environ.get("COMMONAGE_TEST_FILES_IMAGE", "")
+"""Needs a POSIX shell and this program (`python3 -m commonage.storage.file_pod`). Empty: file Pods are not tested."""
 
 
 class SmallRequests(StartRequestFactory):

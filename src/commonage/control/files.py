@@ -24,7 +24,7 @@ from commonage.domain.permissions import Permission
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import FilesGap, FilesNotHere, UploadTooLarge
-from commonage.domain.volumes import Volume, VolumeKind, Writers, source_of
+from commonage.domain.volumes import Volume, Writers, source_of
 from commonage.ports.files import Files, OpenFile, Place, Upload
 
 UPLOADS_PER_USER = 8  # at the same time
@@ -82,10 +82,10 @@ class UserFiles:
         """The home, and each volume that the caller's workloads may mount, once for each tenant that has its own."""
         principal.need(Scope.SUBMIT)
         access = access_of(principal, self._settings)
-        found = [] if principal.name == OPERATOR else [self._home(principal).view]
+        found = [] if principal.name == OPERATOR else [self._home_view(access, one) for one in self._homes_of(access)]
         for view in self._volumes.offered(principal):
             tenants = [one for one in view.tenants if access.may(Permission.SUBMIT, one)]
-            if "{tenant}" not in view.volume.source.split("/"):
+            if not self._is_per_tenant(view.volume):
                 tenants = sorted(tenants, key=lambda one: not _may_write(access, view.volume, one))[:1]
             found += [self._view(access, view.volume, one) for one in tenants]
         return found
@@ -228,12 +228,15 @@ class UserFiles:
 
     def _find(self, principal: Principal, where: Where) -> _Found:
         principal.need(Scope.SUBMIT)
-        if not where.volume:
-            return self._home(principal)
+        if not where.volume and principal.name == OPERATOR:
+            raise NotFound("the operator has no home; use the token of a user", code="file-not-found")
         views = [one for one in self.places(principal) if one.volume == where.volume]
         if where.tenant is not None:
-            is_shared = len(views) == 1 and not self._is_of_tenant(where.volume)
+            volume = next((one for one in self._settings.volumes if one.name == where.volume), None)
+            is_shared = len(views) == 1 and not self._is_per_tenant(volume)
             views = [one for one in views if is_shared or one.tenant == where.tenant]
+        if not views and not where.volume:
+            raise NotFound("you have no home in this tenant; `commonage data ls` lists yours", code="file-not-found")
         if not views:
             names = ", ".join(sorted({one.volume for one in self.places(principal) if one.volume})) or "none"
             raise NotFound(
@@ -242,26 +245,43 @@ class UserFiles:
         if len(views) > 1:
             names = ", ".join(one.tenant for one in views)
             raise InvalidInput(
-                f"each tenant has its own files in {where.volume}; name one of {names}",
+                f"each tenant has its own files in {where.volume or 'your home'}; name one of {names}",
                 field="tenant",
                 code="which-tenant",
             )
         [view] = views
         if view.gap is not None:
             raise Conflict(view.gap, code="files-not-here")
-        volume = next(one for one in self._settings.volumes if one.name == where.volume)
+        if not where.volume:
+            return _Found(Place(home=principal.name, tenant=view.tenant), view)
+        volume = next(one for one in self._settings.volumes if one.name == view.volume)
         source = source_of(volume, principal.name, view.tenant)
         link = CURRENT if volume.material is not None else ""
-        return _Found(Place(source=source, is_made="{" in volume.source, link=link), view)
+        place = Place(
+            source=source,
+            is_made="{" in volume.source,
+            link=link,
+            volume=volume.name,
+            tenant=view.tenant,
+            writable=volume.writable,
+        )
+        return _Found(place, view)
 
-    def _is_of_tenant(self, name: str) -> bool:
-        return any("{tenant}" in one.source.split("/") for one in self._settings.volumes if one.name == name)
+    def _is_per_tenant(self, volume: Volume | None) -> bool:
+        return self._files is not None and self._files.is_per_tenant(volume)
 
-    def _home(self, principal: Principal) -> _Found:
-        if principal.name == OPERATOR:
-            raise NotFound("the operator has no home; use the token of a user", code="file-not-found")
-        used, left = self._homes.used_mib(principal.name), self._homes.left_mib(principal.name)
-        return _Found(Place(home=principal.name), PlaceView("", "", "Home", True, None, used, left))
+    def _homes_of(self, access: Access) -> Sequence[str]:
+        """The tenant of each home; "" for one that is the same in all tenants."""
+        if not self._is_per_tenant(None):
+            return [""]
+        return [one.name for one in access.tenants(Permission.SUBMIT)]
+
+    def _home_view(self, access: Access, tenant: str) -> PlaceView:
+        user = access.principal.name
+        gap = None if self._files is None else self._files.gap(None)
+        why = None if gap is None else FilesNotHere(volume="", gap=gap)
+        used, left = self._homes.used_mib(user, tenant), self._homes.left_mib(user, tenant=tenant)
+        return PlaceView("", tenant, "Home", True, why, used, left)
 
     def _view(self, access: Access, volume: Volume, tenant: str) -> PlaceView:
         user = access.principal.name
@@ -270,10 +290,16 @@ class UserFiles:
             tenant,
             volume.title or volume.name,
             _may_write(access, volume, tenant),
-            _gap(volume),
+            self._gap(volume),
             self._homes.folder_mib(volume.name, tenant, user) if volume.is_measured else None,
             self._homes.left_mib(user, volume, tenant),
         )
+
+    def _gap(self, volume: Volume) -> Reason | None:
+        if not volume.is_at(LOCAL_SITE):
+            return FilesNotHere(volume=volume.name, gap=FilesGap.ELSEWHERE, sites=volume.sites)
+        gap = None if self._files is None else self._files.gap(volume)
+        return None if gap is None else FilesNotHere(volume=volume.name, gap=gap)
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
@@ -321,13 +347,3 @@ class _Room:
 
 def _may_write(access: Access, volume: Volume, tenant: str) -> bool:
     return volume.writable and (volume.writers is Writers.EVERYBODY or access.may(Permission.WRITE_VOLUMES, tenant))
-
-
-def _gap(volume: Volume) -> Reason | None:
-    if volume.kind is VolumeKind.SCRATCH:
-        return FilesNotHere(volume=volume.name, gap=FilesGap.SCRATCH)
-    if volume.kind is VolumeKind.DOCKER:
-        return FilesNotHere(volume=volume.name, gap=FilesGap.DOCKER)
-    if not volume.is_at(LOCAL_SITE):
-        return FilesNotHere(volume=volume.name, gap=FilesGap.ELSEWHERE, sites=volume.sites)
-    return None

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from commonage.control.access import Access, access_of
 from commonage.control.loops.session_restarts import restarts_of
@@ -33,6 +33,7 @@ from commonage.domain.reasons import materials as reasons
 from commonage.domain.volumes import Volume, mounts_of
 from commonage.domain.workloads import Attempt, Event, EventKind, Kind, State, Workload
 from commonage.ports.clock import Clock
+from commonage.ports.files import Place
 from commonage.ports.materials import EVERYTHING, MaterialAccess, MaterialStorage
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,15 @@ class _Status:
     superseded: dict[str, float] = field(default_factory=dict)
 
 
+class _Key(NamedTuple):
+    home: Place
+    material: str
+
+    @property
+    def user(self) -> str:
+        return self.home.home
+
+
 @dataclass(slots=True)
 class _Delivery:
     """The newest delivery to one home. `tree`: the version. `served`: the attempts, and their states, that have it."""
@@ -115,8 +125,8 @@ class Materials:
         self._storage, self._live_state, self._writer = storage, live_state, writer
         self._homes, self._clock, self._settings = homes, clock, settings
         self._statuses: dict[str, _Status] = {}
-        self._deliveries: dict[tuple[str, str], _Delivery] = {}
-        self._copying: dict[tuple[str, str], asyncio.Lock] = {}
+        self._deliveries: dict[_Key, _Delivery] = {}
+        self._copying: dict[_Key, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self.iterations = Iterations("materials", clock.now)
@@ -147,7 +157,7 @@ class Materials:
         sessions = self._sessions()
         for workload, volume in sessions:
             self._begin_delivery(self._storage, workload, volume)
-        running = {(workload.spec.owner, volume.name) for workload, volume in sessions}
+        running = {self._key(workload.spec.owner, workload.spec.tenant, volume.name) for workload, volume in sessions}
         for key in self._deliveries.keys() - running:
             if self._deliveries[key].done.is_set():
                 del self._deliveries[key]
@@ -208,7 +218,7 @@ class Materials:
         status = self._statuses.get(volume.name)
         if status is None or status.version is None or workload.attempt is None:
             return
-        key, now = (workload.spec.owner, volume.name), self._clock.now()
+        key, now = self._key(workload.spec.owner, workload.spec.tenant, volume.name), self._clock.now()
         tree, mark = status.version.tree, (workload.attempt.id, workload.state)
         last = self._deliveries.get(key)
         if last is not None:
@@ -220,11 +230,19 @@ class Materials:
                 if last.is_settled or now - last.at < SETTLE_S:
                     return
                 last.is_settled = True
-                self._begin(self._deliver(storage, key, replace(last, done=asyncio.Event())), f"material to {key[0]}")
+                self._begin(self._deliver(storage, key, replace(last, done=asyncio.Event())), f"material to {key.user}")
                 return
-        self._begin(self._deliver(storage, key, self._new_delivery(key, tree, mark)), f"material to {key[0]}")
+        self._begin(self._deliver(storage, key, self._new_delivery(key, tree, mark)), f"material to {key.user}")
 
-    def _new_delivery(self, key: tuple[str, str], tree: str, mark: tuple[str, State]) -> _Delivery:
+    def _key(self, user: str, tenant: str, material: str) -> _Key:
+        return _Key(Place(home=user, tenant=tenant if self._settings.homes_per_tenant else ""), material)
+
+    def _own_key(self, access: Access, volume: Volume) -> _Key:
+        """Where the user has several homes: that in the first tenant of the material."""
+        mine = [one.name for one in access.tenants(Permission.SUBMIT) if volume.is_for(one.name)]
+        return self._key(access.principal.name, mine[0] if mine else "", volume.name)
+
+    def _new_delivery(self, key: _Key, tree: str, mark: tuple[str, State]) -> _Delivery:
         """Of several sessions of one owner, each is served once with a version."""
         last = self._deliveries.get(key)
         served = frozenset() if last is None or last.tree != tree else last.served
@@ -234,15 +252,15 @@ class Materials:
     async def _deliver(
         self,
         storage: MaterialStorage,
-        key: tuple[str, str],
+        key: _Key,
         delivery: _Delivery,
         reset: Collection[str] = (),
     ) -> None:
-        user, name = key
+        user, home, name = key.user, key.home, key.material
         try:
             async with self._copying.setdefault(key, asyncio.Lock()):
                 delivery.copy = await storage.deliver(
-                    name, user, self._clock.now(), reset=reset, room_mib=self._homes.left_mib(user)
+                    name, home, self._clock.now(), reset=reset, room_mib=self._homes.left_mib(user, tenant=home.tenant)
                 )
             if delivery.copy.error is not None:
                 log.warning("material %s is not complete in the home of %s: %s", name, user, delivery.copy.error)
@@ -318,13 +336,14 @@ class Materials:
             version = await self._version(storage, volume.name)  # makes the folder that is mounted
             if version is None or volume.material is None or workload.spec.kind is not Kind.SESSION:
                 continue
-            key, mark = (workload.spec.owner, volume.name), (attempt.id, State.STARTING)
+            key = self._key(workload.spec.owner, workload.spec.tenant, volume.name)
+            mark = (attempt.id, State.STARTING)
             delivery = self._deliveries.get(key)
             if delivery is None or delivery.tree != version.tree or mark not in delivery.served:
                 is_reset = volume.material.reset_at_start and not self._goes_on(workload, attempt, volume)
                 delivery = self._new_delivery(key, version.tree, mark)
                 work = self._deliver(storage, key, delivery, EVERYTHING if is_reset else ())
-                self._begin(work, f"material to {key[0]}")
+                self._begin(work, f"material to {key.user}")
             begun.append(delivery.done)
         for one in begun:
             await one.wait()
@@ -415,7 +434,7 @@ class Materials:
                 field="files",
                 code="unknown-file",
             )
-        key = (principal.name, name)
+        key = self._own_key(access, volume)
         delivery = _Delivery(status.version.tree, frozenset(), self._clock.now())
         await self._deliver(storage, key, delivery, frozenset(files) or EVERYTHING)
         view = await self._view(access, volume)
@@ -485,8 +504,9 @@ class Materials:
         if isinstance(error, reasons.MaterialUnreachable) and not may_manage:
             error = replace(error, detail="")  # it has names of hosts
         state = MaterialState.WAITING if version is None else MaterialState.CURRENT
-        delivery = self._deliveries.get((access.principal.name, name))
-        copy = None if self._storage is None else await self._storage.copy(name, access.principal.name)
+        key = self._own_key(access, volume)
+        delivery = self._deliveries.get(key)
+        copy = None if self._storage is None else await self._storage.copy(name, key.home)
         if delivery is not None and delivery.copy is not None and copy is not None:
             copy = replace(copy, error=delivery.copy.error)
         return MaterialView(
@@ -502,7 +522,7 @@ class Materials:
         )
 
     def _is_pending(self, workload: Workload, name: str, version: Version | None) -> bool:
-        last = self._deliveries.get((workload.spec.owner, name))
+        last = self._deliveries.get(self._key(workload.spec.owner, workload.spec.tenant, name))
         return version is not None and (last is None or last.copy is None or last.copy.tree != version.tree)
 
 

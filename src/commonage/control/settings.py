@@ -103,6 +103,8 @@ class ControlSettings:
     node_lost_after_s: float = 30.0
     session_appears_within_s: float = 30.0
     materials_folder: str = ""  # on all nodes of the site; a material's volume is a folder in it
+    homes_per_tenant: bool = False  # at the local site: a user has a home in each tenant
+    materials_mounted: bool = True  # False: workloads of the local site cannot mount that folder
 
     @property
     def platform(self) -> Platform:

@@ -141,8 +141,9 @@ class KubernetesStorageSettings:
 
     `homes_claim`: the claim with all homes, for `shared-claim`. `home_mib`: size of a home without a quota of its own.
     `storage_class`, `volume_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
-    homes. `volume_mib`: size of a volume that names none. `folders`: (path, claim); the path of a folder volume, and
-    what is below, is in this claim of the tenant's namespace.
+    homes. `volume_mib`: size of a volume that names none. `files_image`: of the Pods through which the control plane
+    reads and writes claims, with this program in it; empty: it does not. `folders`: (path, claim); the path of a folder
+    volume, and what is below, is in this claim of the tenant's namespace.
     """
 
     homes_claim: str = "commonage-homes"
@@ -151,6 +152,7 @@ class KubernetesStorageSettings:
     volume_class: str = ""
     access: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteMany"
     volume_mib: int = 10 * 1024
+    files_image: str = ""
     folders: tuple[tuple[str, str], ...] = ()
 
 

@@ -86,11 +86,16 @@ def _files(reason: r.FilesNotHere, _say: Say) -> str:
         r.FilesGap.SCRATCH: "it is scratch, which belongs to one attempt and ends with it",
         r.FilesGap.DOCKER: "each node's Docker keeps its own content of it",
         r.FilesGap.ELSEWHERE: f"it is only at {', '.join(reason.sites) or 'sites elsewhere'}",
+        r.FilesGap.POD: "it is space of each session and job, and ends with them",
+        r.FilesGap.NOT_MADE: "the cluster makes the storage when a session or job first needs it",
+        r.FilesGap.NO_IMAGE: "the admin has not set kubernetes_files_image",
     }[reason.gap]
-    return (
-        f"The files of the volume {reason.volume} cannot be shown here: {why}. Open a session that mounts it, and use "
-        "its file browser."
+    what, next_step = (
+        (f"the volume {reason.volume}", "Open a session that mounts it, and use its file browser.")
+        if reason.volume
+        else ("your home", "Start a session.")
     )
+    return f"The files of {what} cannot be used here: {why}. {next_step}"
 
 
 def _upload(reason: r.UploadTooLarge, _say: Say) -> str:

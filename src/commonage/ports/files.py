@@ -11,20 +11,26 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commonage.domain.files import Listing, Parts
+from commonage.domain.reasons.refusals import FilesGap
+from commonage.domain.volumes import Volume
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A home (`home`: its user), or the folder `source` of a volume.
+    """A home (`home`: its user), or the folder `source` of a volume, on a cluster also the name of one that it keeps.
 
     `is_made`: it belongs to one user or tenant, and is created when it is first written to. `link`: the name of a link
-    in the folder, trusted, that leads to the content; without it there is none yet.
+    in the folder, trusted, that leads to the content; without it there is none yet. `tenant` counts where each tenant
+    has homes and volumes of its own. `writable`: workloads may write to it.
     """
 
     home: str = ""
     source: str = ""
     is_made: bool = False
     link: str = ""
+    volume: str = ""
+    tenant: str = ""
+    writable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,12 @@ class Files(Protocol):
 
     A full disk or quota is a Conflict with the code `storage-full`.
     """
+
+    def gap(self, volume: Volume | None) -> FilesGap | None:
+        """Why the files of a volume, or of homes (None), cannot be seen; None: they can."""
+
+    def is_per_tenant(self, volume: Volume | None) -> bool:
+        """Whether each tenant has its own files in the volume, or a user a home in each tenant (None)."""
 
     async def list(self, place: Place, path: Parts) -> Listing:
         """The entries of a folder. A place that is made by its first use, and was not, is empty."""

@@ -16,13 +16,24 @@ from commonage.domain.volumes import Volume
 
 @dataclass(frozen=True, slots=True)
 class FolderSize:
-    """A folder of a volume: what stands for `{tenant}` and `{user}` in its source (None: not in it), and its size."""
+    """A folder of a volume: what stands for `{tenant}` and `{user}` in its source (None: not in it), and its size.
+
+    Or a claim of a cluster, of a home (`volume` empty) or a volume: `size_mib` is what was requested, which its
+    tenant's quota counts, and the cluster enforces. `is_known`: whether its use is.
+    """
 
     volume: str
     tenant: str | None
     user: str | None
     used_mib: int
     path: str = ""
+    size_mib: int | None = None
+    is_known: bool = True
+
+    @property
+    def counted_mib(self) -> int:
+        """What the quota of its tenant counts."""
+        return self.used_mib if self.size_mib is None else self.size_mib
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ Implemented in `commonage.storage.materials`. Used by `control.materials`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from commonage.domain.materials import Material, MaterialCopy, Version
 from commonage.domain.reasons.materials import MaterialSyncing
+from commonage.ports.files import Place
 
 EVERYTHING = frozenset({""})
 """For `deliver`: reset all files."""
@@ -23,6 +24,38 @@ class MaterialAccess:
     deploy_key: str
     has_token: bool
     webhook_secret: str
+
+
+Open = Callable[[str], BinaryIO]
+"""Opens the file of a version at this path. Blocks; raises OSError."""
+
+
+class Damaged(Exception):
+    """A file of the version is not what git has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A version for one home, and what opens its files. `at`, `reset`, `room_mib`: as for `MaterialStorage.deliver`."""
+
+    version: Version
+    read: Open
+    at: float
+    reset: Collection[str] = ()
+    room_mib: int | None = None
+
+
+class HomeCopies(Protocol):
+    """Where homes are: on disks that this machine sees, or in claims of a cluster."""
+
+    async def deliver(self, name: str, home: Place, delivery: Delivery) -> MaterialCopy:
+        """Bring the copy of a material to this version. Raises Damaged, Conflict with a reason, Unavailable."""
+
+    async def look(self, name: str, home: Place, version: Version | None) -> MaterialCopy | None:
+        """The copy as it is; None if there is none. Raises Unavailable."""
+
+    def close(self) -> None:
+        """End what still runs."""
 
 
 class MaterialStorage(Protocol):
@@ -51,16 +84,16 @@ class MaterialStorage(Protocol):
         """Remove its versions and credentials. Copies in homes stay. Raises Unavailable."""
 
     async def deliver(
-        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+        self, name: str, home: Place, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
-        """Bring the copy in the user's home to the version in force, and return it.
+        """Bring the copy in the home to the version in force, and return it.
 
         `reset`: files that become as in the version, an edited one being kept under another name; `EVERYTHING`: all.
         `room_mib`: how much the home may grow. What could not be done is the copy's `error`.
         """
 
-    async def copy(self, name: str, user: str) -> MaterialCopy | None:
-        """The copy in the user's home, as it is now; None if there is none."""
+    async def copy(self, name: str, home: Place) -> MaterialCopy | None:
+        """The copy in the home, as it is now; None if there is none. Raises Unavailable."""
 
     async def access(self, name: str) -> MaterialAccess:
         """The credentials, made if they are missing. Raises Unavailable."""

@@ -23,8 +23,11 @@ from commonage.control.engines import Engines
 from commonage.control.usage.site_samples import SiteSamples
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.engines.kubernetes.engine import KubernetesEngine
+from commonage.engines.kubernetes.storage.files import ClusterCopies, ClusterFiles
+from commonage.engines.kubernetes.storage.sizes import ClusterHomes
 from commonage.engines.remote.engine import FromSites
 from commonage.engines.settings import RemoteSettings
+from commonage.files.safe_path import SafePath
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
@@ -36,8 +39,11 @@ from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.agents import RemoteDevices
-from commonage.ports.homes import Storage
+from commonage.ports.engine import Engine
+from commonage.ports.files import Files
+from commonage.ports.homes import Homes, Storage
 from commonage.ports.joining import Joining
+from commonage.ports.materials import HomeCopies
 from commonage.server.configure import (
     EnginePlace,
     RegistryAccess,
@@ -45,6 +51,7 @@ from commonage.server.configure import (
     control_settings,
     gpus_here,
     homes_dir,
+    kubernetes_settings,
     make_engine,
     materials_dir,
     materials_of,
@@ -70,6 +77,7 @@ from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
+from commonage.storage.materials.home_copies import FolderCopies
 from commonage.storage.user_files import FolderFiles
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
@@ -139,6 +147,26 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
     )
 
 
+def _files(settings: Settings, engine: Engine, homes: SafePath) -> tuple[Files, HomeCopies]:
+    """The files of homes and volumes of this site, and the copies of materials in its homes."""
+    files = FolderFiles(homes)
+    if not isinstance(engine, KubernetesEngine):
+        return files, FolderCopies(homes)
+    in_cluster = kubernetes_settings(settings)
+    return ClusterFiles(files, in_cluster, engine.file_pods), ClusterCopies(in_cluster, engine.file_pods)
+
+
+def _homes(engine: Engine, homes: HomeFolders) -> Homes:
+    """Those of this machine, or the claims of a cluster."""
+    return ClusterHomes(homes, engine.claim_sizes) if isinstance(engine, KubernetesEngine) else homes
+
+
+def _mounts_materials(settings: Settings, folder: Path) -> bool:
+    """Whether workloads of this site can mount the versions of materials: in a cluster, if a claim has them."""
+    claims = kubernetes_settings(settings).storage.folders if settings.engine == "kubernetes" else ()
+    return settings.engine != "kubernetes" or any(folder.is_relative_to(one) for one, _ in claims)
+
+
 _GPUS_ELSEWHERE = {
     "swarm": "The GPUs of each node are given out by its own agent.",
     "kubernetes": "The cluster gives out the GPUs of its nodes.",
@@ -195,6 +223,8 @@ async def assemble(
         site = join_config(settings, address, shared_dir(settings, data.path), at)
         joining = JoiningMachines(settings, site, authority, data.path, clock, remote)
         joins[LOCAL_SITE] = joining.join_service
+    homes = homes_dir(settings, data.path)
+    files, copies = _files(settings, engine, homes)
     adapters = Adapters(
         store=store,
         metrics=metrics,
@@ -210,8 +240,8 @@ async def assemble(
         declared=declared_of(settings),
         joining=joins,
         sites=None if joining is None else joining.site_service,
-        homes=HomeFolders(homes_dir(settings, data.path), data.path / "archive"),
-        files=FolderFiles(homes_dir(settings, data.path)),
+        homes=_homes(engine, HomeFolders(homes, data.path / "archive")),
+        files=files,
         storage=storage,
         apps=known_apps(),
         services=TraefikServices(
@@ -222,7 +252,7 @@ async def assemble(
             hub.session_origin,
         ),
         registry=registry,
-        materials=materials_of(settings, data.path),
+        materials=materials_of(settings, data.path, copies),
     )
     origins = Origins(hub.public_url, hub.session_origin)
     settings_of_control = replace(
@@ -231,6 +261,8 @@ async def assemble(
         portal_origin=origins.hub or "",
         origin_warning=warning_of(origins),
         materials_folder=str(materials_dir(settings, data.path).path.absolute()),
+        homes_per_tenant=files.is_per_tenant(None),
+        materials_mounted=_mounts_materials(settings, materials_dir(settings, data.path).path.absolute()),
     )
     control = Control(adapters, settings_of_control)
     meter = HttpMeter()

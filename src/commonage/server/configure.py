@@ -31,6 +31,7 @@ from commonage.metrics.sql_metrics import SampleRetention
 from commonage.ports.agents import AgentReport, NodeAgents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
+from commonage.ports.materials import HomeCopies
 from commonage.ports.registry import GetPullToken, RegistryAccount
 from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
@@ -149,6 +150,7 @@ def kubernetes_settings(
             storage_class=settings.kubernetes_storage_class,
             volume_class=settings.kubernetes_volume_class,
             access=settings.kubernetes_access_mode,
+            files_image=settings.kubernetes_files_image,
             folders=tuple(_folder_claim(one) for one in settings.kubernetes_folder_claims),
         ),
         policies=KeptNamespaceSettings(
@@ -185,10 +187,10 @@ def materials_dir(settings: Settings, data: Path) -> SafePath:
     return SafePath(data / "materials")
 
 
-def materials_of(settings: Settings, data: Path) -> MaterialFolders:
+def materials_of(settings: Settings, data: Path, copies: HomeCopies) -> MaterialFolders:
     versions = Versions(materials_dir(settings, data), (data / "repositories").absolute())
     secrets = (data / "secrets" / "materials").absolute()
-    return MaterialFolders(versions, Credentials(secrets), homes_dir(settings, data))
+    return MaterialFolders(versions, Credentials(secrets), copies)
 
 
 def gpus_here(settings: Settings) -> str:

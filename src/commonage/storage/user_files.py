@@ -22,7 +22,8 @@ from typing import TypeVar
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unavailable
 from commonage.domain.files import MAX_ENTRIES, Entry, EntryKind, Listing, Parts, join
-from commonage.domain.volumes import folder_name
+from commonage.domain.reasons.refusals import FilesGap
+from commonage.domain.volumes import Volume, VolumeKind, folder_name
 from commonage.files.safe_path import SafePath, absolute
 from commonage.ports.files import Files, OpenFile, Place, Upload
 from commonage.storage.room import room_in
@@ -49,6 +50,13 @@ class FolderFiles(Files):
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def gap(self, volume: Volume | None) -> FilesGap | None:
+        kinds = {VolumeKind.SCRATCH: FilesGap.SCRATCH, VolumeKind.DOCKER: FilesGap.DOCKER}
+        return None if volume is None else kinds.get(volume.kind)
+
+    def is_per_tenant(self, volume: Volume | None) -> bool:
+        return volume is not None and "{tenant}" in volume.source.split("/")
 
     async def list(self, place: Place, path: Parts) -> Listing:
         def run() -> Listing:

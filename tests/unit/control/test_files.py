@@ -11,9 +11,12 @@ import pytest
 
 from commonage.control.files import LOOKS_PER_USER, WAITING_PER_USER, UserFiles, Where
 from commonage.control.settings import ControlSettings
-from commonage.domain.errors import Conflict, TooMany
+from commonage.domain.errors import Conflict, InvalidInput, NotFound, TooMany
 from commonage.domain.files import Listing, Parts
+from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.refusals import FilesGap, FilesNotHere
+from commonage.domain.tenants import Rules, Tenant
 from commonage.ports.files import Place, Upload
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +30,12 @@ class SlowFiles:
     def __init__(self) -> None:
         self.running: list[str] = []
         self.may_end = asyncio.Event()
+
+    def gap(self, _volume: object) -> None:
+        return None
+
+    def is_per_tenant(self, _volume: object) -> bool:
+        return False
 
     async def list(self, place: Place, path: Parts) -> Listing:
         self.running.append(place.home)
@@ -47,10 +56,10 @@ class Homes:
     measured_at = 0.0
     left = 8
 
-    def used_mib(self, _user: str) -> int:
+    def used_mib(self, *_whose: object) -> int:
         return 0
 
-    def left_mib(self, *_whose: object) -> int:
+    def left_mib(self, *_whose: object, **_: object) -> int:
         return self.left
 
 
@@ -129,3 +138,40 @@ async def test_a_measurement_keeps_what_open_uploads_may_still_send(
     third = upload(files, 3, size=2 * MIB)
     slow.may_end.set()
     await asyncio.gather(first, third)
+
+
+async def test_a_user_with_a_home_in_each_tenant_names_one() -> None:
+    class Apart(SlowFiles):
+        def is_per_tenant(self, _volume: object) -> bool:
+            return True
+
+    class Volumes:
+        def offered(self, _principal: object) -> tuple[()]:
+            return ()
+
+    apart = Apart()
+    apart.may_end.set()
+    members = (RoleBinding(SubjectKind.USER, "ann", Role.MEMBER),)
+    rules = Rules((Tenant("art"), Tenant("lab", members=members), Tenant("law")))
+    settings = ControlSettings(rules=rules, default_tenant="art")
+    files = UserFiles(cast(Any, apart), cast(Any, Volumes()), cast(Any, Homes()), settings)
+    assert [one.tenant for one in files.places(ANN)] == ["art", "lab"]
+    with pytest.raises(InvalidInput) as which:
+        await files.list(ANN, Where())
+    assert which.value.problem_code == "which-tenant"
+    view, _ = await files.list(ANN, Where(tenant="lab"))
+    assert view.tenant == "lab"
+    with pytest.raises(NotFound):
+        await files.list(ANN, Where(tenant="law"))
+
+
+async def test_a_home_that_cannot_be_seen_says_why(slow: SlowFiles, homes: Homes) -> None:
+    class Gone(SlowFiles):
+        def gap(self, _volume: object) -> FilesGap:
+            return FilesGap.POD
+
+    volumes = SimpleNamespace(offered=lambda _principal: ())
+    files = UserFiles(cast(Any, Gone()), cast(Any, volumes), cast(Any, homes), ControlSettings())
+    with pytest.raises(Conflict) as refused:
+        await files.list(ANN, Where())
+    assert refused.value.reason == FilesNotHere(volume="", gap=FilesGap.POD)

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ROOT, SPAWNER, Site, submit
+from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, submit
 
 from commonage.control import materials
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.materials import Material, MaterialCopy, Version
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.reasons.materials import MaterialSyncing
 from commonage.domain.statuses import StartRequest
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.domain.volumes import Volume
+from commonage.domain.volumes import Volume, VolumeRequest
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.ports.files import Place
 from commonage.ports.homes import Enforcement, FolderSize
 from commonage.ports.materials import EVERYTHING
 from commonage.testing.fakes.engine import FakeEngine
@@ -54,7 +55,7 @@ class Kept:
         return ()
 
     async def deliver(
-        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+        self, name: str, home: Place, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
         self.resets.append(reset == EVERYTHING)
         self.rooms.append(room_mib)
@@ -186,3 +187,15 @@ async def test_storage_quota_of_a_tenant_bounds_a_copy(kept: Kept) -> None:
         await site.clock.advance(10)  # the first measurement
         await session(site, control)
     assert kept.rooms[0] == 1024
+
+
+async def test_where_workloads_cannot_mount_the_originals_sessions_have_the_copy_alone(kept: Kept) -> None:
+    site = Site(volumes=(COURSE,), materials_folder="/m", materials_mounted=False)
+    site.materials = kept
+    async with site.open() as control:
+        await session(site, control)
+        assert kept.resets
+        assert [run.request.mounts for run in site.world.runs.values()] == [()]
+        refused = Submission(Kind.JOB, command=("true",), volumes=(VolumeRequest("course"),))
+        with pytest.raises(InvalidInput, match="~/materials/course"):
+            await submit(control, refused, ANN)

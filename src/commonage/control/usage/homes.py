@@ -117,7 +117,8 @@ class HomeWatch:
         except CommonageError as error:
             log.warning("site %s: the volumes are not measured: %s", site, error)
             return
-        folders = [(one, self._folder_limit(site, one)) for one in self._stored_at(site).folders or ()]
+        known = self._stored_at(site).folders or ()
+        folders = [(one, self._folder_limit(site, one)) for one in known if one.size_mib is None]
         try:
             self._note(site, enforcement=await storage.enforce(self._home_limits(site), folders, volumes))
         except CommonageError as error:
@@ -214,6 +215,8 @@ class HomeWatch:
     def left_mib(self, user: str, volume: Volume | None = None, tenant: str = "") -> int | None:
         """The space that the limits leave to a user's home, or to a folder of a volume; None without a limit."""
         several = self._tenants_at(LOCAL_SITE)
+        if volume is None and (claim := self._home_claim(user, tenant)) is not None:
+            return max(0, claim.counted_mib - claim.used_mib) if claim.is_known else None
         if volume is None:
             used, left = self.used_mib(user) or 0, self._left_to_user(several, folder_name(user))
             return _least(left, None if self._quota_mib is None else max(0, self._quota_mib - used))
@@ -239,9 +242,20 @@ class HomeWatch:
             found |= stored.homes.keys() if tenant == self._settings.default_tenant else set()
         return {name for name in found if name is not None and folder_name(name) == name}
 
-    def used_mib(self, user: str) -> int | None:
-        """The size of a user's home at the control plane's site; None before it is measured, and without one."""
+    def used_mib(self, user: str, tenant: str = "") -> int | None:
+        """The size of a user's home at the control plane's site; None before it is measured, and without one.
+
+        `tenant`: where a user has a home in each.
+        """
+        if (claim := self._home_claim(user, tenant)) is not None:
+            return claim.used_mib if claim.is_known else None
         return self._stored_at(LOCAL_SITE).homes.get(folder_name(user))
+
+    def _home_claim(self, user: str, tenant: str) -> FolderSize | None:
+        """The claim of the user's home, in this tenant if homes are apart."""
+        claims = _home_claims(self._stored_at(LOCAL_SITE))
+        of_user = (one for one in claims if one.user == folder_name(user))
+        return next((one for one in of_user if tenant in ("", one.tenant) or one.tenant == folder_name(tenant)), None)
 
     def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home, at several sites the largest; None before the first measurement."""
@@ -250,9 +264,10 @@ class HomeWatch:
         usable = [self._settings.rules.sites_of(one.name) for one in mine]
         name = folder_name(principal.name)
         found = [
-            self._view(site, stored.homes[name])
+            view
             for site, stored in self._sites.items()
-            if name in stored.homes and (site == LOCAL_SITE or any(site in one for one in usable))
+            for view in self._views(site, stored).get(name, ())
+            if (site == LOCAL_SITE or any(site in one for one in usable))
         ]
         return max(found, key=lambda one: (one.used_mib, not one.site), default=None)
 
@@ -260,26 +275,42 @@ class HomeWatch:
         """All homes by folder name, the largest first; of several sites the largest one. For operators and admins."""
         access_of(principal, self._settings).need(Permission.SEE_PLATFORM)
         every = [
-            (name, self._view(site, used)) for site, one in self._sites.items() for name, used in one.homes.items()
+            (name, view)
+            for site, stored in self._sites.items()
+            for name, views in self._views(site, stored).items()
+            for view in views
         ]
         found: dict[str, HomeView] = {}
         for name, view in sorted(every, key=lambda one: -one[1].used_mib):
             found.setdefault(name, view)
         return found
 
-    def _view(self, site: str, used_mib: int) -> HomeView:
-        stored = self._stored_at(site)
+    def _views(self, site: str, stored: _Stored) -> Mapping[str, Sequence[HomeView]]:
+        """The homes of each user, by folder name."""
         is_enforced = stored.enforcement is not None and stored.enforcement.homes is None
-        return HomeView(used_mib, self._quota_mib, stored.at, is_enforced, "" if site == LOCAL_SITE else site)
+        where = "" if site == LOCAL_SITE else site
+        found = {
+            name: [HomeView(used, self._quota_mib, stored.at, is_enforced, where)]
+            for name, used in stored.homes.items()
+        }
+        for one in _home_claims(stored):
+            if one.is_known and one.user is not None:
+                view = HomeView(one.used_mib, one.size_mib, stored.at, True, where)
+                found.setdefault(one.user, []).append(view)
+        return found
 
 
 _NOTHING = _Stored()
 
 
+def _home_claims(stored: _Stored) -> Sequence[FolderSize]:
+    return [one for one in stored.folders or () if not one.volume and one.size_mib is not None]
+
+
 def _stored_by(stored: _Stored, tenant: str | None, user: str | None) -> int:
     theirs = [one for one in stored.folders or () if one.tenant in (None, tenant)]
     if user is None:
-        return sum(one.used_mib for one in theirs if one.tenant is not None)
+        return sum(one.counted_mib for one in theirs if one.tenant is not None)
     return sum(one.used_mib for one in theirs if one.user == user) + stored.homes.get(user, 0)
 
 

@@ -10,7 +10,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.workloads.bundles import UserBundles
 from commonage.domain.builds import ORDER
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
-from commonage.domain.nodes import Allocation
+from commonage.domain.nodes import LOCAL_SITE, Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, mounts_of, volume_near
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
@@ -101,9 +101,14 @@ class StartRequests:
         try:
             if spec.near:
                 volume_near(spec.near, volumes, spec.tenant)
-            return mounts_of(spec.volumes, volumes, spec.owner, spec.tenant, site)
+            mounts = mounts_of(spec.volumes, volumes, spec.owner, spec.tenant, site)
         except (InvalidInput, Forbidden) as error:
             raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
+        if site != LOCAL_SITE or self.settings.materials_mounted:
+            return mounts
+        # Then the copy in the home is all that workloads have.
+        materials = {one.name for one in volumes if one.material is not None}
+        return tuple(one for one in mounts if one.name not in materials)
 
     def _gang(self, workload: Workload) -> Sequence[Attempt]:
         """The attempts of its gang by rank, as one pass allocates for the whole gang."""

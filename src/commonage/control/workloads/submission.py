@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.access import Access, access_of
@@ -102,7 +103,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         gang=submission.gang,
         requeue=submission.kind is not Kind.SESSION if submission.requeue is None else submission.requeue,
         volumes=allowed(
-            submission.volumes,
+            _mountable(submission.volumes, settings),
             settings.volumes,
             tenant.name,
             manages=_writes_volumes(submission, principal, owner, tenant, settings),
@@ -113,6 +114,19 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         health_interval_s=submission.health_interval_s or DEFAULT_HEALTH_INTERVAL_S,
         class_meeting=_class_meeting(submission, tenant, access_of(principal, settings), settings),
     )
+
+
+def _mountable(requested: Sequence[VolumeRequest], settings: ControlSettings) -> Sequence[VolumeRequest]:
+    """The requests. Raises InvalidInput for a material where workloads cannot mount it, such as in a cluster."""
+    materials = {one.name for one in settings.volumes if one.material is not None and not settings.materials_mounted}
+    if found := next((one.name for one in requested if one.name in materials), None):
+        raise InvalidInput(
+            f"the material {found} cannot be mounted at this site; use the copy in ~/materials/{found}, and leave the "
+            "volume out",
+            field="volumes",
+            code="invalid-volume",
+        )
+    return requested
 
 
 def _class_meeting(submission: Submission, tenant: Tenant, access: Access, settings: ControlSettings) -> str:

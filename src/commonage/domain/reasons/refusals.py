@@ -219,10 +219,16 @@ class FilesGap(StrEnum):
     """The Docker daemon of each node keeps its own content."""
     ELSEWHERE = "elsewhere"
     """It is only at sites elsewhere."""
+    POD = "pod"
+    """Homes of the cluster are space of each Pod, and end with it."""
+    NOT_MADE = "not-made"
+    """The cluster makes it when the first workload needs it."""
+    NO_IMAGE = "no-image"
+    """The admin named no image for the Pods that open it."""
 
 
 class FilesNotHere(Reason):
-    """The files of this volume are not on the control plane's machine. `sites` are those where it is."""
+    """The control plane does not see these files. `volume` is empty for the home; `sites` are those where it is."""
 
     volume: str
     gap: FilesGap

@@ -69,6 +69,7 @@ class Resource:
 PODS = Resource("/api/v1", "pods")
 NODES = Resource("/api/v1", "nodes", is_namespaced=False)
 SECRETS = Resource("/api/v1", "secrets")
+VOLUME_CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
 CONFIG_MAPS = Resource("/api/v1", "configmaps")
 NAMESPACES = Resource("/api/v1", "namespaces", is_namespaced=False)
 

@@ -34,6 +34,7 @@ RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
 """Verb, group, resource, and whether it is needed in the namespaces of Pods only. The engine works with no others."""
 CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("get", "", "persistentvolumeclaims", True),
+    ("list", "", "persistentvolumeclaims", True),
     ("create", "", "persistentvolumeclaims", True),
     ("patch", "", "persistentvolumeclaims", True),
     ("get", "storage.k8s.io", "storageclasses", False),

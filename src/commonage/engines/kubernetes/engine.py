@@ -74,6 +74,8 @@ from commonage.engines.kubernetes.statuses import (
     waits_for_files,
     why_lost,
 )
+from commonage.engines.kubernetes.storage.file_pods import FilePods
+from commonage.engines.kubernetes.storage.sizes import ClaimSizes
 from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
@@ -120,6 +122,8 @@ class KubernetesEngine(RunsEngine[Run]):
     _nodes: Cache
     _capacity: Capacity
     _gpus: SiteGpus
+    _file_pods: FilePods
+    _claim_sizes: ClaimSizes
 
     def __init__(
         self,
@@ -189,9 +193,18 @@ class KubernetesEngine(RunsEngine[Run]):
         ends = (HomesEndWithPods(),) if settings.homes == "empty" else ()
         self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
         shared = shared_variables(os.environ)
+        self._file_pods = FilePods(self._client, self._execs, self._installation, settings, self._our_pods)
+        self._claim_sizes = ClaimSizes(self._client, self._installation, settings, self._our_pods)
         self._gpus = SiteGpus(self._client, label_value(self._installation), self._gpu_modes)
         self._launcher = Launcher(
-            self._client, self._installation, settings, shared, self._in_thread, self._gpus, self._tenants
+            self._client,
+            self._installation,
+            settings,
+            shared,
+            self._in_thread,
+            self._gpus,
+            self._file_pods.release,
+            self._tenants,
         )
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
@@ -212,6 +225,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
         self._keep("read GPUs", self._keep_gpus)
+        self._keep("end file Pods", self._file_pods.keep)
         if self.agents is not None:
             self._keep("publish authority", self.agents.keep_authority)
         self._keep_house()
@@ -225,6 +239,8 @@ class KubernetesEngine(RunsEngine[Run]):
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
         if self._channels is not None:
+            if self._is_open:
+                await self._file_pods.close()
             await self._execs.close()
             await self._channels.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
@@ -241,7 +257,11 @@ class KubernetesEngine(RunsEngine[Run]):
                 continue
             _log.warning("removing the Pod %s, whose attempt is not known any more", key_of(pod))
             await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
-        await self._images.clear(one for one in self._pods.objects if self._is_ours(one))
+        await self._file_pods.clear()
+        await self._images.clear(self._our_pods())
+
+    def _our_pods(self) -> Sequence[Manifest]:
+        return [one for one in self._pods.objects if self._is_ours(one)]
 
     def _is_ours(self, pod: Manifest) -> bool:
         labels = pod["metadata"].get("labels") or {}
@@ -312,6 +332,20 @@ class KubernetesEngine(RunsEngine[Run]):
                 await self._client.merge(self._launcher.path(run.request), {"metadata": noted})
         except CommonageError as error:
             _log.info("it is not known which GPUs %s has: %s", run.id, error)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def file_pods(self) -> FilePods:
+        self._check_open()
+        return self._file_pods
+
+    def claim_sizes(self) -> ClaimSizes:
+        self._check_open()
+        return self._claim_sizes
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise EngineFailure("the engine of the cluster is not open", retryable=True)
 
     # --- node pools of the cluster ----------------------------------------------------------------------------------
 

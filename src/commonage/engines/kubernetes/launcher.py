@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,14 +19,23 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
-from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
+from commonage.engines.kubernetes.client import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    VOLUME_CLAIMS,
+    Client,
+    Refused,
+    Resource,
+)
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.run import Run
-from commonage.engines.kubernetes.storage.claims import is_smaller, updated_claim
+from commonage.engines.kubernetes.storage.claims import is_shared, is_smaller, updated_claim
 from commonage.engines.kubernetes.tenants.applier import NETWORK_POLICIES
 from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
 from commonage.engines.kubernetes.tenants.network import gang_policy
@@ -51,7 +60,6 @@ from commonage.engines.settings import KubernetesSettings
 
 QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
-VOLUME_CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
 STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", is_namespaced=False)
 _log = logging.getLogger(__name__)
 
@@ -85,6 +93,8 @@ class Launcher:
     shared: Mapping[str, str]
     in_thread: InThread
     gpus: SiteGpus
+    release: Callable[[str, str], Awaitable[None]]
+    """Ends what the platform itself does with a claim (namespace, name) that one node alone can mount."""
     tenants: TenantKeeper | None = None
     _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
@@ -190,7 +200,10 @@ class Launcher:
                 present = await self.client.find(VOLUME_CLAIMS.path(context.namespace, wanted["metadata"]["name"]))
                 if present is None:
                     await self._create(VOLUME_CLAIMS, wanted)
-                elif self._is_ours(present) and is_smaller(present, wanted):
+                    continue
+                if not is_shared(present):
+                    await self.release(context.namespace, wanted["metadata"]["name"])
+                if self._is_ours(present) and is_smaller(present, wanted):
                     await self._grow(wanted, present)
 
     async def _grow(self, wanted: Manifest, present: Manifest) -> None:

@@ -121,7 +121,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
         "spec": {
             "schedulingGates": [{"name": GATE}],
             "restartPolicy": "Never",
-            **_priority(settings),
+            **priority(settings),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": settings.grace_s,
@@ -149,7 +149,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
     }
 
 
-def _priority(settings: KubernetesSettings) -> Manifest:
+def priority(settings: KubernetesSettings) -> Manifest:
     """A Pod gets a preemption policy only from its class: the cluster refuses a Pod whose policy differs."""
     return (
         {"priorityClassName": settings.priority_class, "preemptionPolicy": "Never"} if settings.priority_class else {}
@@ -193,7 +193,7 @@ def _files_container(request: StartRequest, program: Program, settings: Kubernet
         "imagePullPolicy": "IfNotPresent" if settings.pull == "missing" else "Never",
         "command": ["/bin/sh", "-c", literal(wait), "commonage", literal(program.cwd)],
         "resources": resources_of(request, settings),
-        "volumeMounts": list(home_volume(request, settings).mounts),
+        "volumeMounts": list(home_volume(request.owner, settings).mounts),
         "securityContext": container_security(settings),
     }
 
@@ -245,7 +245,7 @@ def container_security(settings: KubernetesSettings) -> Manifest:
 def _volumes(
     request: StartRequest, program: Program, context: PodContext, settings: KubernetesSettings
 ) -> tuple[list[Manifest], list[Manifest]]:
-    home = home_volume(request, settings)
+    home = home_volume(request.owner, settings)
     shm = {"medium": "Memory", "sizeLimit": f"{max(1, request.allocation.memory_mib // SHM_PART)}Mi"}
     volumes: list[Manifest] = [
         *home.volumes,
@@ -348,7 +348,7 @@ def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSet
         },
         "spec": {
             "restartPolicy": "Never",
-            **_priority(settings),
+            **priority(settings),
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}},

@@ -286,6 +286,13 @@ class KubernetesSettings(BaseModel):
         "Claims of each namespace of Pods that have these folders. Volumes of these folders, and of what is below, are "
         "mounted from the claim, not from the node.",
     )
+    kubernetes_files_image: str = setting(
+        "",
+        "Image with this program, for the Pods through which the control plane reads and writes claims: for the page "
+        "Data and for materials. The chart sets its own. Default: neither is there for claims "
+        f"({docs_page('operate/kubernetes-storage')}).",
+        "the name of an image",
+    )
     kubernetes_user: Annotated[int, Field(ge=0, le=65534)] = setting(
         1000,
         "Number of the user that programs in Pods run as. 0 is root, which Pod Security `restricted` refuses.",

@@ -32,16 +32,16 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from commonage.domain.materials import MAX_FILES, PLACE, MaterialCopy, MaterialFile, Version
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
-from commonage.ports.materials import EVERYTHING
+from commonage.ports.materials import EVERYTHING, Damaged
 from commonage.storage.materials.content import CHUNK, digest_of, id_of
 from commonage.storage.room import room_in
 
@@ -60,12 +60,17 @@ _IN_THE_WAY = (
     errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM,
 )  # fmt: skip
 
-Read = Callable[[str], int]
-"""Opens the file of a version at this path; returns its descriptor. Raises OSError."""
+
+class Source(Protocol):
+    """A file of a version, opened for reading."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
-class Damaged(Exception):
-    """A file of the version is not what git has."""
+Read = Callable[[str], Source]
+"""Opens the file of a version at this path. Raises OSError."""
 
 
 class _Raced(Exception):
@@ -493,7 +498,7 @@ class _Round:
         owner = self.copy.home.stat()
         try:
             with (
-                os.fdopen(self._opened(path), "rb") as source,
+                closing(self._opened(path)) as source,
                 os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target,
             ):
                 digest, size = digest_of(file.size, file.blob), 0
@@ -515,7 +520,7 @@ class _Round:
             raise
         return new
 
-    def _opened(self, path: str) -> int:
+    def _opened(self, path: str) -> Source:
         try:
             return self.read(path)
         except OSError as error:

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
-from weakref import WeakValueDictionary
+from typing import BinaryIO, TypeVar
 
-from commonage.domain.errors import Unavailable
+from commonage.domain.errors import Conflict, Unavailable
 from commonage.domain.materials import Material, MaterialCopy, Version
 from commonage.domain.reasons import materials as reasons
-from commonage.domain.volumes import folder_name
 from commonage.files.git import GitFailed
-from commonage.files.safe_path import SafePath
-from commonage.ports.materials import MaterialAccess
-from commonage.storage.materials.copies import Damaged, HomeCopy
+from commonage.ports.files import Place
+from commonage.ports.materials import Damaged, Delivery, HomeCopies, MaterialAccess
 from commonage.storage.materials.credentials import Credentials
 from commonage.storage.materials.versions import Versions
 
 T = TypeVar("T")
-# Threads: slow repositories and large copies must not delay anything else, and no user's files those of all.
-_SYNCS, _COPIES, _LOOKS, _RECORDS = 8, 4, 4, 4
+_SYNCS, _RECORDS = 8, 4  # threads: slow repositories must not delay anything else
 
 
 @dataclass(slots=True)
 class MaterialFolders:
-    """Copies are in the folders below `homes`."""
-
     versions: Versions
     credentials: Credentials
-    homes: SafePath
+    copies: HomeCopies
     _syncs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_SYNCS, "material-sync"))
-    _copies: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_COPIES, "material-copy"))
-    _looks: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_LOOKS, "material-look"))
     _records: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_RECORDS, "material"))
-    _looking: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _rewriting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def version(self, name: str) -> Version | None:
@@ -69,45 +61,37 @@ class MaterialFolders:
         await self._run(self._records, name, remove)
 
     async def deliver(
-        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+        self, name: str, home: Place, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
         version = await self.version(name)
         if version is None:
             return MaterialCopy(error=reasons.MaterialWithoutVersion(material=name))
-        copy = HomeCopy(self.homes / folder_name(user), name)
 
-        def read(path: str) -> int:
-            return self.versions.file(name, version.tree, path).open(0)
+        def read(path: str) -> BinaryIO:
+            return os.fdopen(self.versions.file(name, version.tree, path).open(os.O_RDONLY), "rb")
 
-        deliver = partial(copy.deliver, version, read, at, reset, room_mib)
+        deliver = partial(self.copies.deliver, name, home, Delivery(version, read, at, reset, room_mib))
         try:
             try:
-                return await self._run(self._copies, name, deliver)
+                return await deliver()
             except Damaged:
                 async with self._rewriting:
-                    await self._run(self._copies, name, partial(self._write_again, name, version))
-                return await self._run(self._copies, name, deliver)
+                    await self._run(self._records, name, partial(self._write_again, name, version))
+                return await deliver()
         except Damaged as error:
             detail = f"The platform's copy of {error} is damaged."
             return MaterialCopy(error=reasons.CopyNotWritten(material=name, detail=detail))
-        except Unavailable as error:
-            return MaterialCopy(error=error.reason)
+        except (Conflict, Unavailable) as error:
+            why = error.reason or reasons.CopyNotWritten(material=name, detail=error.message)
+            return MaterialCopy(error=why)
 
     def _write_again(self, name: str, version: Version) -> None:
         if self.versions.is_damaged(name, version):
             self.versions.discard(name, version.tree)
             self.versions.extract(name, version)
 
-    async def copy(self, name: str, user: str) -> MaterialCopy | None:
-        version = await self.version(name)
-        look = partial(HomeCopy(self.homes / folder_name(user), name).look, version)
-        lock = self._looking.setdefault(user, asyncio.Lock())  # one user does not take all threads
-        async with lock:
-            looking = asyncio.ensure_future(self._run(self._looks, name, look))
-            try:
-                return await asyncio.shield(looking)
-            finally:
-                await asyncio.wait([looking])  # also if whoever asked has gone: the thread goes on
+    async def copy(self, name: str, home: Place) -> MaterialCopy | None:
+        return await self.copies.look(name, home, await self.version(name))
 
     async def access(self, name: str) -> MaterialAccess:
         return await self._run(self._records, name, partial(self.credentials.access, name))
@@ -117,7 +101,8 @@ class MaterialFolders:
 
     def close(self) -> None:
         self.versions.stop()
-        for threads in (self._syncs, self._copies, self._looks, self._records):
+        self.copies.close()
+        for threads in (self._syncs, self._records):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, threads: ThreadPoolExecutor, name: str, work: Callable[[], T]) -> T:

@@ -8,11 +8,12 @@ import pytest
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
 from commonage.domain.reasons.attempts import ClusterAdmissionDenied, ClusterQuotaExceeded
-from commonage.domain.statuses import StartRequest
-from commonage.domain.volumes import Mount, VolumeKind
+from commonage.domain.statuses import Phase, StartRequest
+from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import volume_claim_name
 from commonage.engines.settings import KubernetesStorageSettings
+from commonage.ports.homes import FolderSize
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
 from commonage.testing.fakes.kubernetes.store import PODS, VOLUME_CLAIMS, Kind
@@ -121,3 +122,23 @@ async def test_claim_that_an_admin_made_is_taken_as_it_is(site: Site) -> None:
     assert claim is not None
     assert claim["spec"] == {"volumeName": "old"}
     assert not claim["metadata"].get("labels")
+
+
+async def test_claims_tell_their_size_and_what_they_hold(site: Site) -> None:
+    running = site.request('head -c 3000000 /dev/zero >"$HOME/big"; echo done; sleep 60', mounts=(RESULTS,))
+    await site.rig.started(running)
+    sizes = (await site.rig.engine()).claim_sizes()
+    home, volume = sorted(await sizes.measure(), key=lambda one: one.volume)
+    tenant = folder_name(running.tenant)
+    assert home == FolderSize("", tenant, folder_name(running.owner), 3, size_mib=100)
+    assert (volume.volume, volume.tenant, volume.user, volume.size_mib) == ("results", tenant, None, 10 * 1024)
+    await (await site.rig.engine()).stop(running.attempt_id, 0)
+    await site.rig.phase(running.attempt_id, Phase.ENDED)
+    assert home in await sizes.measure(), "what was told last"
+
+
+async def test_an_unused_claim_counts_with_its_size_and_others_claims_do_not(site: Site) -> None:
+    await site.rig.ended(site.request("true"))
+    site.cluster.store.create(VOLUME_CLAIMS, {"metadata": {"name": "other", "namespace": "commonage"}, "spec": {}})
+    [home] = await (await site.rig.engine()).claim_sizes().measure()
+    assert (home.counted_mib, home.is_known) == (100, False)

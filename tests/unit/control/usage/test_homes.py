@@ -211,3 +211,21 @@ async def test_storage_of_a_removed_site_counts_no_more() -> None:
     del sites["clinic"]
     await watch.refresh()
     assert watch.stored_mib("lab", "ann") == 5
+
+
+async def test_requested_size_of_claims_counts_in_the_tenants_quota_and_their_use_in_that_of_users() -> None:
+    homes = Measured({})
+    homes.volumes = [
+        FolderSize("", "lab", "ann", 30, size_mib=100),
+        FolderSize("", "art", "ann", 0, size_mib=50, is_known=False),
+        FolderSize("results", "lab", None, 5, size_mib=200),
+    ]
+    watch = HomeWatch(homes, FakeClock(), tenants(Tenant("lab", quota=storage(nominal=400)), Tenant("art")))
+    await watch.refresh()
+    assert (watch.stored_mib("lab"), watch.stored_mib("art")) == (300, 50)
+    assert watch.stored_mib("lab", "ann") == 30
+    assert (watch.used_mib("ann", "lab"), watch.left_mib("ann", tenant="lab")) == (30, 70)
+    assert (watch.used_mib("ann", "art"), watch.left_mib("ann", tenant="art")) == (None, None)
+    assert homes.folder_limits == {}, "the cluster enforces them"
+    own = watch.of(Principal("ann", frozenset({Scope.READ})))
+    assert own is not None and (own.used_mib, own.quota_mib, own.enforced) == (30, 100, True)

@@ -13,8 +13,9 @@ from commonage.engines.kubernetes.storage.claims import (
     snapshot,
     updated_claim,
 )
-from commonage.engines.kubernetes.storage.file_pod import file_pod
-from commonage.engines.settings import KubernetesPolicySettings, KubernetesStorageSettings
+from commonage.engines.kubernetes.storage.file_pod import FilePlace, file_pod
+from commonage.engines.kubernetes.storage.mounts import home_volume
+from commonage.engines.settings import KubernetesSettings, KubernetesStorageSettings
 
 SETTINGS = KubernetesStorageSettings(storage_class="fast")
 NAMESPACE = "commonage-physics"
@@ -30,9 +31,10 @@ def bound(mib: int) -> Manifest:
 
 
 def test_file_pod_is_bounded_like_any_other_pod() -> None:
-    settings = KubernetesPolicySettings("campus")
+    settings = KubernetesSettings(homes="claim", storage=KubernetesStorageSettings(files_image="commonage:1"))
+    place = FilePlace(NAMESPACE, "physics", home_volume("ada", settings))
 
-    assert_golden("file-pod", [file_pod("home-ada", "physics", "commonage:1", (1000, 100), settings, writable=True)])
+    assert_golden("file-pod", [file_pod(place, "campus", settings, "node-1")])
 
 
 def test_snapshot_and_the_claim_restored_from_it() -> None:

@@ -15,6 +15,7 @@ from commonage.domain.errors import Unavailable
 from commonage.domain.materials import Material, MaterialCopy, MaterialFile, SyncStep, Version
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.materials import CopyNeedsSpace, MaterialBranchMissing, MaterialSyncing
+from commonage.ports.files import Place
 from commonage.ports.materials import EVERYTHING, MaterialAccess
 from commonage.testing.fakes.clock import FakeClock
 
@@ -59,12 +60,12 @@ class KeptMaterials:
         pass
 
     async def deliver(
-        self, name: str, user: str, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
+        self, name: str, home: Place, at: float, *, reset: Collection[str] = (), room_mib: int | None = None
     ) -> MaterialCopy:
         self.resets.append(reset)
         return replace(COPY, error=CopyNeedsSpace(material=name, needed_mib=7, free_mib=1))
 
-    async def copy(self, name: str, user: str) -> MaterialCopy | None:
+    async def copy(self, name: str, home: Place) -> MaterialCopy | None:
         return COPY
 
     async def access(self, name: str) -> MaterialAccess:

@@ -22,11 +22,11 @@ from tests.unit.storage.materials.versions_in_memory import Contents
 from commonage.domain.materials import MaterialCopy
 from commonage.domain.reasons import materials as reasons
 from commonage.files.safe_path import SafePath
-from commonage.ports.materials import EVERYTHING
+from commonage.ports.materials import EVERYTHING, Damaged
 from commonage.storage import room
 from commonage.storage.materials import copies
 from commonage.storage.materials.content import id_of
-from commonage.storage.materials.copies import Damaged, HomeCopy
+from commonage.storage.materials.copies import HomeCopy
 
 
 @dataclass

@@ -12,8 +12,10 @@ from tests.fakes.waiting import until
 
 from commonage.domain.materials import MaterialCopy, Version
 from commonage.files.safe_path import SafePath
+from commonage.ports.files import Place
 from commonage.storage.materials.copies import HomeCopy
 from commonage.storage.materials.credentials import Credentials
+from commonage.storage.materials.home_copies import FolderCopies
 from commonage.storage.materials.materials import MaterialFolders
 from commonage.storage.materials.versions import Versions
 
@@ -47,7 +49,7 @@ def folders(tmp_path: Path, slow: SlowHomes) -> Iterator[MaterialFolders]:
     made = MaterialFolders(
         Versions(SafePath(tmp_path / "materials"), tmp_path / "repositories"),
         Credentials(tmp_path / "credentials"),
-        SafePath(tmp_path / "homes"),
+        FolderCopies(SafePath(tmp_path / "homes")),
     )
     yield made
     slow.end.set()
@@ -55,10 +57,10 @@ def folders(tmp_path: Path, slow: SlowHomes) -> Iterator[MaterialFolders]:
 
 
 async def test_a_slow_home_delays_only_its_user(folders: MaterialFolders, slow: SlowHomes) -> None:
-    looks = [asyncio.create_task(folders.copy("course", "slow")) for _ in range(8)]
+    looks = [asyncio.create_task(folders.copy("course", Place(home="slow"))) for _ in range(8)]
     await until(lambda: slow.begun == ["slow"], "the first look")
     looks[0].cancel()
-    other = await folders.copy("course", "bob")
+    other = await folders.copy("course", Place(home="bob"))
     assert other is not None and other.commit == "bob"
     assert await folders.version("course") is None and list(await folders.names()) == []
     assert (await folders.access("course")).deploy_key
@@ -68,7 +70,7 @@ async def test_a_slow_home_delays_only_its_user(folders: MaterialFolders, slow: 
 
 
 async def test_versions_and_credentials_wait_for_no_home(folders: MaterialFolders, slow: SlowHomes) -> None:
-    looks = [asyncio.create_task(folders.copy("course", f"slow-{number}")) for number in range(8)]
+    looks = [asyncio.create_task(folders.copy("course", Place(home=f"slow-{number}"))) for number in range(8)]
     await until(lambda: len(slow.begun) == 4, "looks on all threads")
     assert await folders.version("course") is None
     assert (await folders.access("course")).deploy_key

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from commonage.domain.materials import MaterialFile, Version
 
@@ -28,5 +28,5 @@ class Contents:
         tree = hashlib.sha1(repr(sorted(made.items())).encode(), usedforsecurity=False).hexdigest()
         return Version(tree, tree, at, made)
 
-    def reader(self, version: Version) -> Callable[[str], int]:
-        return lambda path: os.open(self._folder / version.files[path].blob, os.O_RDONLY)
+    def reader(self, version: Version) -> Callable[[str], BinaryIO]:
+        return lambda path: (self._folder / version.files[path].blob).open("rb")

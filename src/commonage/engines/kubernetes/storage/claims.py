@@ -68,7 +68,7 @@ def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest |
     Its size grows if the class allows it, and never shrinks. Nothing else of a claim can change. `storage_class`:
     that of the present claim.
     """
-    size = _size(wanted)
+    size = size_mib(wanted)
     if not is_smaller(present, wanted) or not (storage_class or {}).get("allowVolumeExpansion"):
         return None
     if (present.get("status") or {}).get("phase") != "Bound":  # the cluster refuses to grow a claim without a volume
@@ -80,10 +80,16 @@ def updated_claim(wanted: Manifest, present: Manifest, storage_class: Manifest |
 
 
 def is_smaller(present: Manifest, wanted: Manifest) -> bool:
-    return _size(present) < _size(wanted)
+    return size_mib(present) < size_mib(wanted)
 
 
-def _size(claim: Manifest) -> int:
+def is_shared(claim: Manifest) -> bool:
+    """Whether Pods on several nodes can mount it."""
+    modes = claim["spec"].get("accessModes") or ()
+    return not modes or bool({"ReadWriteMany", "ReadOnlyMany"} & set(modes))
+
+
+def size_mib(claim: Manifest) -> int:
     """MiB, rounded down."""
     return quantity_mib(str(claim["spec"]["resources"]["requests"]["storage"]))
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import home_claim_name, volume_claim_name
@@ -36,13 +35,13 @@ class PodVolumes:
         return PodVolumes(tuple(named.values()), (*self.mounts, *other.mounts))
 
 
-def home_volume(request: StartRequest, settings: KubernetesSettings) -> PodVolumes:
-    """The home of its owner: a claim, a folder that every node sees, or space that is gone with the Pod."""
-    folder = folder_name(request.owner)
+def home_volume(owner: str, settings: KubernetesSettings) -> PodVolumes:
+    """The home of a user: a claim, a folder that every node sees, or space that is gone with the Pod."""
+    folder = folder_name(owner)
     inside: Manifest = {"name": "home", "mountPath": f"/home/{folder}"}
     match settings.homes:
         case "claim":
-            volume = _claimed("home", home_claim_name(request.owner))
+            volume = _claimed("home", home_claim_name(owner))
         case "shared-claim":
             volume = _claimed("home", settings.storage.homes_claim)
             inside["subPath"] = folder

@@ -52,10 +52,7 @@ GRANTS = (
     Grant(_T, "", "configmaps", "create delete list patch", "Files that start the program of an attempt."),
     Grant(_T, "", "services", "create delete list patch", "Names of a gang's members."),
     Grant(_T, "", "events", "get list watch", "The cluster's messages about an attempt."),
-    Grant(_T, "", "persistentvolumeclaims", "create get patch", "Homes and volumes; they grow with the quota."),
-    Grant(
-        _T, "", "persistentvolumeclaims", "list", "Whether the namespace of a tenant that is gone is empty.", _ALL, True
-    ),
+    Grant(_T, "", "persistentvolumeclaims", "create get list patch", "Homes and volumes; they grow with the quota."),
     Grant(_T, "", "resourcequotas", "create delete get list patch", "The tenant's quota.", _ALL, True),
     Grant(_T, "", "limitranges", "create delete get list patch", "Defaults of containers.", _ALL, True),
     Grant(_T, _NETWORK, "networkpolicies", "create delete get list patch", "The tenant's firewall.", _ALL, True),
@@ -69,6 +66,7 @@ GRANTS = (
     Grant(_C, "", "namespaces", "create delete list patch", "A namespace for each tenant.", _ALL, True),
     Grant(_C, _RBAC, "rolebindings", "create delete get list patch", "Access to new namespaces.", _ALL, True),
     Grant(_C, _RBAC, "clusterroles", "bind", "It binds this role to itself.", (BOUND_ROLE,), True),
+    Grant(_C, "", "persistentvolumeclaims", "list", "How much storage each tenant has requested."),
     Grant(_C, "storage.k8s.io", "storageclasses", "get list watch", "Whether claims of a class can grow."),
     Grant(_C, "resource.k8s.io", "deviceclasses", "get list watch", "The GPUs that drivers offer."),
     Grant(_C, "resource.k8s.io", "resourceslices", "get list watch", "The devices of each node."),

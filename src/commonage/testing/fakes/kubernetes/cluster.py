@@ -67,6 +67,12 @@ class FakeCluster:
             raise ApiError(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
         return kubelet.log(pod, container, query)
 
+    def program(self, pod: Manifest, container: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
+        kubelet = self._kubelets.get(pod["spec"].get("nodeName", ""))
+        if kubelet is None:
+            raise ApiError(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+        return kubelet.program(pod, container, words)
+
     def summary(self, node: str) -> Manifest:
         if node not in self._kubelets:
             raise ApiError(503, "ServiceUnavailable", f"no kubelet on {node}")

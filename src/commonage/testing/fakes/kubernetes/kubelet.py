@@ -9,14 +9,14 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
-from commonage.testing.fakes.kubernetes.containers import Container
+from commonage.testing.fakes.kubernetes.containers import MARK, Container
 from commonage.testing.fakes.kubernetes.store import (
     CONFIG_MAPS,
     PODS,
@@ -134,6 +134,33 @@ class PodRun:
         folder.mkdir(parents=True, exist_ok=True)
         where = Path(mapped(manifest["workingDir"], mounts)) if "workingDir" in manifest else folder
         await container.start(words, {name: mapped(value, mounts) for name, value in variables.items()}, where)
+
+    def program(self, name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
+        """Words, variables and working folder of a command in this container. Raises ApiError if it does not run."""
+        every = zip(self.containers, self._manifests, strict=True)
+        found = next(((one, manifest) for one, manifest in every if one.name == name and one.is_running), None)
+        mounts = None if found is None else self._mounts(*found)
+        if found is None or mounts is None:
+            raise ApiError(500, "InternalError", f"container not found ({name!r})")
+        container, manifest = found
+        variables = self._surroundings.variables(self.pod, manifest) | {MARK: container.mark}
+        words = [mapped(word, mounts).replace(_ALL, self.address) for word in words]
+        folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
+        return words, {name: mapped(value, mounts) for name, value in variables.items()}, folder
+
+    @property
+    def _manifests(self) -> list[Manifest]:
+        return [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
+
+    def volumes(self) -> list[Manifest]:
+        """What the claims that it mounts hold."""
+        namespace, found = self.pod["metadata"]["namespace"], []
+        for one in self.pod["spec"].get("volumes") or ():
+            if name := (one.get("persistentVolumeClaim") or {}).get("claimName"):
+                folder = self._kubelet.root / "claims" / namespace / name
+                used = sum(file.lstat().st_size for file in folder.rglob("*"))
+                found.append({"name": one["name"], "pvcRef": {"namespace": namespace, "name": name}, "usedBytes": used})
+        return found
 
     def _check_image(self, manifest: Manifest) -> None:
         image, policy = manifest["image"], manifest.get("imagePullPolicy", "IfNotPresent")
@@ -333,6 +360,14 @@ class Kubelet:
         async for line in found.log.read(query):
             yield line
 
+    def program(self, pod: Manifest, name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
+        """Raises ApiError if the container does not run."""
+        self._check_there()
+        run = self._runs.get(pod["metadata"]["uid"])
+        if run is None:
+            raise ApiError(500, "InternalError", f"pod {pod['metadata']['name']} is not here")
+        return run.program(name, words)
+
     def summary(self) -> Manifest:
         self._check_there()
         pods = []
@@ -340,7 +375,8 @@ class Kubelet:
             used = [one.use() for one in run.containers if one.is_running]
             if used:
                 namespace, name = key_of(run.pod)
-                pods.append({"podRef": {"name": name, "namespace": namespace, "uid": uid}, "containers": used})
+                told = {"podRef": {"name": name, "namespace": namespace, "uid": uid}, "containers": used}
+                pods.append({**told, "volume": run.volumes()})
         return {"node": {"nodeName": self.node}, "pods": pods}
 
     def _check_there(self) -> None:

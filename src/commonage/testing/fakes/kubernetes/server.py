@@ -1,8 +1,8 @@
 """The double of the API server over HTTP, on a loopback port. Used by `FakeCluster`.
 
-It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
-that a kubelet tells, and reviews of the tokens in `tokens`. All requests are those of one user, who lacks the rights in
-`forbidden`. There is no discovery and no TLS.
+It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, commands in
+them, the usage that kubelets report, and reviews of the tokens in `tokens`. All requests are those of one user, who
+lacks the rights in `forbidden`. There is no discovery and no TLS.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.fakes.kubernetes.api import Api
+from commonage.testing.fakes.kubernetes.execs import stream
 from commonage.testing.fakes.kubernetes.store import (
     KINDS,
     NODES,
@@ -50,6 +52,9 @@ class Kubelets(Protocol):
     def log(self, pod: Manifest, container: str, query: Mapping[str, str]) -> AsyncIterator[bytes]: ...
 
     def summary(self, node: str) -> Manifest: ...
+
+    def program(self, pod: Manifest, container: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
+        """Words, variables and folder of a command in a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,7 @@ class ApiServer:
             ("PATCH", True, "status"): self._patch,
             ("DELETE", True, None): self._delete,
             ("GET", True, "log"): self._log,
+            ("GET", True, "exec"): self._exec,
             ("GET", True, "proxy/stats/summary"): self._summary,
         }
         if (handler := known.get((method, name is not None, sub))) is None:
@@ -241,6 +247,10 @@ class ApiServer:
                 await response.write(line)
         await response.write_eof()
         return response
+
+    async def _exec(self, request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
+        pod, query = self._store.get(kind, key), request.query
+        return await stream(request, *self._kubelets.program(pod, query["container"], query.getall("command")))
 
     async def _summary(self, _request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
         if kind is not NODES:

@@ -1,0 +1,145 @@
+"""How large the claims of a cluster are: what was requested counts in the tenant's quota, what is used is shown.
+
+The port `Homes`. Folders that no claim holds are measured on the control plane's machine, as on other engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from commonage.domain.errors import EngineFailure, Unavailable
+from commonage.domain.volumes import Volume, folder_name
+from commonage.engines.kubernetes.client import NODES, VOLUME_CLAIMS, Client
+from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.storage.claims import VOLUME, size_mib
+from commonage.engines.kubernetes.tenants.names import OWNER, TENANT
+from commonage.engines.kubernetes.translate import selector_of
+from commonage.engines.settings import KubernetesSettings
+from commonage.ports.homes import Enforcement, FolderSize, Homes, OwnedFolder
+
+_MIB = 1024 * 1024
+_SUMMARY_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class ClaimSizes:
+    """`pods` returns our Pods as last seen. Where no Pod mounts a claim, its use is the last that a kubelet told."""
+
+    def __init__(
+        self, client: Client, installation: str, settings: KubernetesSettings, pods: Callable[[], Sequence[Manifest]]
+    ) -> None:
+        self._client, self._installation, self._settings, self._pods = client, installation, settings, pods
+        self._used: dict[tuple[str, str], int] = {}
+
+    async def measure(self) -> Sequence[FolderSize]:
+        """Raises EngineFailure."""
+        where = self._settings.namespace if self._settings.namespaces == "single" else None
+        listed = await self._client.list_all(VOLUME_CLAIMS.path(where), selector_of(self._installation))
+        await self._read_use()
+        keys = {_key(one) for one in listed.items}
+        self._used = {key: mib for key, mib in self._used.items() if key in keys}
+        return [self._folder(one) for one in listed.items]
+
+    def _folder(self, claim: Manifest) -> FolderSize:
+        owner, used = _true(claim, OWNER), self._used.get(_key(claim))
+        return FolderSize(
+            volume=_true(claim, VOLUME),
+            tenant=folder_name(_true(claim, TENANT)),
+            user=folder_name(owner) if owner else None,
+            used_mib=used or 0,
+            size_mib=size_mib(claim),
+            is_known=used is not None,
+        )
+
+    async def _read_use(self) -> None:
+        nodes = {one["spec"].get("nodeName") for one in self._pods() if _claims_of(one)} - {None}
+        answers = await asyncio.gather(*(self._summary(str(node)) for node in nodes), return_exceptions=True)
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, EngineFailure | TimeoutError):
+                _log.info("nobody tells what the claims on %s hold: %s", node, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                self._used |= used_in(answer)
+
+    async def _summary(self, node: str) -> Manifest:
+        async with asyncio.timeout(_SUMMARY_S):
+            return await self._client.get(NODES.path(None, node, "proxy/stats/summary"))
+
+
+def used_in(summary: Manifest) -> dict[tuple[str, str], int]:
+    """MiB in each claim (namespace, name) that a Pod of the node mounts, from its kubelet's summary."""
+    volumes = (volume for pod in summary.get("pods") or () for volume in pod.get("volume") or ())
+    return {
+        (str(one["pvcRef"]["namespace"]), str(one["pvcRef"]["name"])): -(-int(one["usedBytes"]) // _MIB)
+        for one in volumes
+        if "pvcRef" in one and "usedBytes" in one
+    }
+
+
+class ClusterHomes(Homes):
+    """`sizes` are those of the open engine."""
+
+    def __init__(self, local: Homes, sizes: Callable[[], ClaimSizes]) -> None:
+        self._local, self._sizes = local, sizes
+
+    async def measure(self) -> Mapping[str, int]:
+        """None: homes are among the claims of `measure_volumes`, or nobody measures them."""
+        return {}
+
+    async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
+        folders = await self._local.measure_volumes(volumes)
+        try:
+            return [*folders, *await self._sizes().measure()]
+        except EngineFailure as error:
+            raise Unavailable(f"Cannot measure the claims of the cluster: {error.message}") from error
+
+    async def enforce(
+        self,
+        homes: Mapping[str, int | None],
+        folders: Sequence[tuple[FolderSize, int | None]],
+        volumes: Sequence[Volume],
+    ) -> Enforcement | None:
+        """Storage classes enforce the sizes of claims."""
+        found = await self._local.enforce({}, folders, volumes)
+        return None if found is None else Enforcement(None, found.volumes)
+
+    async def folders_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[OwnedFolder]:
+        return await self._local.folders_of(volumes, user=user, tenant=tenant)
+
+    def place(self, folder: OwnedFolder, name: str, within: str | None = None) -> str:
+        return self._local.place(folder, name, within)
+
+    async def is_free(self, path: str) -> bool:
+        return await self._local.is_free(path)
+
+    async def move(self, folder: OwnedFolder, to: str) -> None:
+        await self._local.move(folder, to)
+
+    @property
+    def archives(self) -> str:
+        return self._local.archives
+
+    async def archive(self, folder: OwnedFolder, name: str) -> None:
+        await self._local.archive(folder, name)
+
+    async def delete(self, folder: OwnedFolder) -> None:
+        await self._local.delete(folder)
+
+
+def _key(claim: Manifest) -> tuple[str, str]:
+    return str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"])
+
+
+def _true(claim: Manifest, key: str) -> str:
+    """The value of a label that may be too long for one; then an annotation has it."""
+    metadata = claim["metadata"]
+    return str((metadata.get("annotations") or {}).get(key) or (metadata.get("labels") or {}).get(key, ""))
+
+
+def _claims_of(pod: Manifest) -> bool:
+    return any("persistentVolumeClaim" in one for one in pod["spec"].get("volumes") or ())
