@@ -1,0 +1,181 @@
+"""The life of an installation by Helm: install, test, upgrade, roll back, uninstall, and install again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+from playwright.sync_api import expect
+from tests.acceptance.browser import await_state, chromium, go, launch, person
+from tests.acceptance.test_visits import open_lab
+from tests.fakes.waiting import wait_until
+from tests.kubernetes.conftest import PREFIX
+from tests.kubernetes.notebooks import run_cell, run_next_cell
+from tests.kubernetes.release import (
+    CHART,
+    KUBECTL,
+    NAME,
+    NEEDS_IMAGES,
+    READY_WITHIN_S,
+    Release,
+    Values,
+    installed,
+    trial,
+)
+from tests.kubernetes.rig import IMAGE
+
+pytestmark = NEEDS_IMAGES
+OWNERS = {"control": "1000:1000", "database": "102:105", "home": "1000:1000"}
+"""The users that write into the volumes: a provisioner of a real cluster gives them the volumes by `fsGroup`."""
+AS_HELM: Values = {"wait": "watcher", "timeout": READY_WITHIN_S}
+
+
+@dataclass(frozen=True)
+class Disks:
+    """Volumes of one node for the claims of one installation."""
+
+    namespace: str
+    storage_class: str
+
+    def values(self, **settings: Any) -> Values:
+        of_class = {"type": "pvc", "storageClassName": self.storage_class, "size": "64Mi"}
+        homes = {"storageClass": self.storage_class, "storageAccessModes": ["ReadWriteOnce"]}
+        return trial(
+            control={"storage": of_class},
+            postgresql={"storage": of_class},
+            singleuser={"storage": {"capacity": "64Mi", "dynamic": homes}},
+            settings=settings,
+        )
+
+
+@pytest.fixture
+def disks() -> Iterator[Disks]:
+    """Folders of a node, and a PersistentVolume for each: the cluster for tests provisions none."""
+    nodes = json.loads(KUBECTL.must("get", "nodes", "-l", "commonage-lab/fake!=true", "-o", "json"))["items"]
+    node = next(one["metadata"]["name"] for one in nodes if not one["spec"].get("taints"))
+    namespace = f"{PREFIX}-{secrets.token_hex(3)}"
+    name, place = f"{namespace}-disks", f"/var/lib/{namespace}"
+    claims = {
+        "control": (namespace, "commonage-control"),
+        "database": (namespace, "data-commonage-postgresql-0"),
+        "home": (f"{namespace}-workloads", "home-alice"),
+    }
+    make = " && ".join(f"mkdir -p /disks/{one} && chown {owner} /disks/{one}" for one, owner in OWNERS.items())
+    container = {
+        "name": "disks",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", f"{make} && touch /tmp/made && trap exit TERM && while sleep 1; do :; done"],
+        "volumeMounts": [{"name": "disks", "mountPath": "/disks"}],
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/made"]}, "periodSeconds": 1},
+    }
+    spec = {
+        "nodeName": node,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [{"name": "disks", "hostPath": {"path": place, "type": "DirectoryOrCreate"}}],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "disks", "namespace": name}, "spec": spec}
+    KUBECTL.must("create", "namespace", name)
+    try:
+        KUBECTL.must("create", "-f", "-", manifest=pod)
+        KUBECTL.must("-n", name, "wait", "--for=condition=Ready", "pod/disks", "--timeout=60s")
+        for part, claim in claims.items():
+            KUBECTL.must(
+                "create", "-f", "-", manifest=_volume(f"{namespace}-{part}", name, f"{place}/{part}", node, claim)
+            )
+        yield Disks(namespace, name)
+        KUBECTL.must("-n", name, "exec", "disks", "--", "sh", "-c", "rm -rf /disks/*")
+    finally:
+        KUBECTL.run("delete", "pv", *(f"{namespace}-{part}" for part in claims), "--ignore-not-found", "--wait=false")
+        KUBECTL.run("delete", "namespace", name, "--wait=false")
+
+
+def _volume(name: str, storage_class: str, path: str, node: str, claim: tuple[str, str]) -> Values:
+    on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "64Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": storage_class,
+            "hostPath": {"path": path, "type": "Directory"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
+            "claimRef": {"namespace": claim[0], "name": claim[1]},
+        },
+    }
+
+
+def _revisions(release: Release) -> list[tuple[int, str]]:
+    return [(one["version"], one["status"]) for one in release.helm.history(NAME)]
+
+
+def _title(release: Release) -> str:
+    with release.api() as api:
+        return str(api.get("/info").raise_for_status().json()["name"])
+
+
+def test_work_survives_upgrade_and_rollback_and_data_the_uninstall(disks: Disks, tmp_path: Path) -> None:
+    with (
+        installed(disks.values(name="Physics"), tmp_path / "port-forward.log", disks.namespace) as release,
+        chromium() as browser,
+        person(browser, release.url, "alice", release.password("users")) as (page, _),
+    ):
+        release.helm.test(NAME, timeout=120)
+        assert _title(release) == "Physics"
+        job = launch(page, "job", command="until test -e ~/go; do sleep 1; done; echo done")
+        await_state(page, "Running", within_s=180)
+        launch(page, "session")
+        await_state(page, "Running", within_s=180)
+        open_lab(page, f"{release.url}/user/alice/")
+        run_cell(page, "x = 6; print(x)", "6")
+        pods = release.pods()
+        assert len(pods) == 2
+
+        release.helm.upgrade(CHART, NAME, disks.values(name="Chemistry"), **AS_HELM)
+        assert _title(release) == "Chemistry"
+        assert release.pods() == pods
+        run_next_cell(page, "print(x * 7)", "42")  # in the page that was open, and the kernel that ran
+
+        release.helm.rollback(NAME, **AS_HELM)
+        assert _revisions(release) == [(1, "superseded"), (2, "superseded"), (3, "deployed")]
+        assert _title(release) == "Physics"
+        assert release.pods() == pods
+        run_next_cell(page, "from pathlib import Path; (Path.home() / 'go').touch(); print(x * 8)", "48")
+        go(page, f"workloads/{job}")
+        await_state(page, "Succeeded")
+
+        password = release.password("users")
+        release.helm.uninstall(NAME, wait="watcher", timeout=READY_WITHIN_S)
+        kept = {one["metadata"]["name"] for one in release.json("pvc")["items"]}
+        assert kept == {"commonage-control", "data-commonage-postgresql-0"}
+        assert [one["metadata"]["name"] for one in release.json("pvc", namespace=release.workloads)["items"]] == [
+            "home-alice"
+        ]
+        assert release.json("deployments,statefulsets,daemonsets,services")["items"] == []
+        assert release.password("users") == password
+
+        release.helm.install(CHART, NAME, disks.values(name="Physics"), **AS_HELM)
+        wait_until(lambda: release.answers("/hub/login"), "the way in")
+        with person(browser, release.url, "alice", password) as (again, _):
+            go(again, f"workloads/{job}")
+            await_state(again, "Succeeded")
+            expect(again.get_by_text("done").first).to_be_visible()
+
+
+def test_a_failed_upgrade_is_rolled_back_and_the_platform_answers(disks: Disks, tmp_path: Path) -> None:
+    with installed(trial(), tmp_path / "port-forward.log") as release:
+        bad = {**trial(), "settings": {"port": "none"}}
+        with pytest.raises(helm_python.HelmError):
+            release.helm.upgrade(CHART, NAME, bad, wait="watcher", timeout=60, rollback_on_failure=True)
+        assert release.answers("/services/commonage/api/v1/health")
+        assert _revisions(release)[-1] == (3, "deployed")
