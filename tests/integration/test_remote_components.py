@@ -112,6 +112,19 @@ async def test_the_control_plane_serves_rules_to_those_who_know_the_token() -> N
         assert again.status_code == 304
 
 
+async def test_a_proxy_is_whoever_asks_for_the_rules_with_the_token() -> None:
+    now = [0.0]
+    rules, port = ServedRules("secret", lambda: now[0]), free_port()
+    async with serving(Starlette(routes=[rules.route()]), port), httpx2.AsyncClient(trust_env=False) as client:
+        url = f"http://127.0.0.1:{port}/proxy-rules"
+        await client.get(url, headers={"Authorization": "token other"})
+        assert rules.proxies() == []
+        await client.get(url, headers={"Authorization": "token secret"})
+        assert rules.proxies() == ["127.0.0.1"]
+        now[0] = 60.0
+        assert rules.proxies() == []
+
+
 async def test_the_last_rules_stay_while_their_source_is_away(tmp_path: Path) -> None:
     rules, port, file = ServedRules("secret"), free_port(), tmp_path / "services.yaml"
     source = RulesSource("the control plane", f"http://127.0.0.1:{port}/proxy-rules", file)

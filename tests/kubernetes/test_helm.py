@@ -33,6 +33,7 @@ from tests.kubernetes.rig import IMAGE
 pytestmark = NEEDS_IMAGES
 OWNERS = {"control": "1000:1000", "database": "102:105", "home": "1000:1000"}
 """The users that write into the volumes: a provisioner of a real cluster gives them the volumes by `fsGroup`."""
+SMALL = {"cpus": "0.1", "memory": "512MiB"}
 AS_HELM: Values = {"wait": "watcher", "timeout": READY_WITHIN_S}
 
 
@@ -42,6 +43,7 @@ class Disks:
 
     namespace: str
     storage_class: str
+    node: str
 
     def values(self, **settings: Any) -> Values:
         of_class = {"type": "pvc", "storageClassName": self.storage_class, "size": "64Mi"}
@@ -90,7 +92,7 @@ def disks() -> Iterator[Disks]:
             KUBECTL.must(
                 "create", "-f", "-", manifest=_volume(f"{namespace}-{part}", name, f"{place}/{part}", node, claim)
             )
-        yield Disks(namespace, name)
+        yield Disks(namespace, name, node)
         KUBECTL.must("-n", name, "exec", "disks", "--", "sh", "-c", "rm -rf /disks/*")
     finally:
         KUBECTL.run("delete", "pv", *(f"{namespace}-{part}" for part in claims), "--ignore-not-found", "--wait=false")
@@ -119,6 +121,15 @@ def _revisions(release: Release) -> list[tuple[int, str]]:
     return [(one["version"], one["status"]) for one in release.helm.history(NAME)]
 
 
+def _drain_all_but(node: str, release: Release) -> None:
+    """The home is a disk of one node."""
+    with release.api() as api:
+        wait_until(lambda: len(api.get("/nodes").raise_for_status().json()["items"]) > 0, "the nodes are known")
+        for one in api.get("/nodes").json()["items"]:
+            if one["name"] != node:
+                api.post(f"/nodes/{one['site']}/{one['name']}/drain").raise_for_status()
+
+
 def _title(release: Release) -> str:
     with release.api() as api:
         return str(api.get("/info").raise_for_status().json()["name"])
@@ -132,9 +143,10 @@ def test_work_survives_upgrade_and_rollback_and_data_the_uninstall(disks: Disks,
     ):
         release.helm.test(NAME, timeout=120)
         assert _title(release) == "Physics"
-        job = launch(page, "job", command="until test -e ~/go; do sleep 1; done; echo done")
+        _drain_all_but(disks.node, release)
+        job = launch(page, "job", command="until test -e ~/go; do sleep 1; done; echo done", **SMALL)
         await_state(page, "Running", within_s=180)
-        launch(page, "session")
+        launch(page, "session", **SMALL)
         await_state(page, "Running", within_s=180)
         open_lab(page, f"{release.url}/user/alice/")
         run_cell(page, "x = 6; print(x)", "6")

@@ -68,6 +68,7 @@ from commonage.server.session_names import SessionNames
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
+from commonage.server.web import Proxies
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
 from commonage.storage.user_files import FolderFiles
@@ -88,7 +89,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components that have to be opened, run and closed. `end_streams` ends the live streams of `web`."""
+    """The components that have to be opened, run and closed. `end_streams` ends the live streams of `web`.
+
+    `proxies`: those whose forwarding headers `web` believes.
+    """
 
     control: Control
     store: SqlStore
@@ -97,6 +101,7 @@ class Components:
     devices: Opened
     engines: Engines
     web: ASGIApp
+    proxies: Proxies
     end_streams: Callable[[], None]
     gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
@@ -249,6 +254,10 @@ async def assemble(
         Services(registry),
     )
     web = meter.around(app)
+
+    def proxies() -> list[str]:
+        return [*settings.trusted_proxies, *(served.proxies() if served is not None else ())]
+
     return Components(
         control=control,
         store=store,
@@ -257,6 +266,7 @@ async def assemble(
         devices=devices,
         engines=adapters.engines,
         web=web,
+        proxies=proxies,
         end_streams=lambda: end_streams(app),
         gateway=WorkloadGateway(web, hub.hub_url),
         registry=registry,

@@ -275,7 +275,7 @@ class _Server:
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
         loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
-        web = Web(components.web, listening, proxies=self._settings.trusted_proxies)
+        web = Web(components.web, listening, proxies=components.proxies)
         gateway = Web(components.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)

@@ -130,6 +130,22 @@ def test_values_override_the_charts_settings(kustomize: ModuleType) -> None:
     assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == ["10.1.0.0/16"]
 
 
+def test_forwarding_headers_of_nobody_are_believed_by_default(kustomize: ModuleType) -> None:
+    [found] = kustomize.rendered({})["settings.yaml"]
+    assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == []
+
+
+def test_helm_test_reaches_the_proxy_where_only_the_ingress_controller_may(kustomize: ModuleType) -> None:
+    controller = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
+    rendered = kustomize.rendered({"networkPolicy": {"proxyIngress": [controller]}})
+    [pod] = rendered["test.yaml"]
+    [proxy] = [one for one in rendered["networkpolicy.yaml"] if one["metadata"]["name"] == "commonage-proxy"]
+    [users] = [one for one in proxy["spec"]["ingress"] if one["ports"] == [{"port": 8000}]]
+    assert users["from"][0] == controller
+    labels = users["from"][1]["podSelector"]["matchLabels"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+
+
 def test_values_have_the_forms_of_zero_to_jupyterhub(kustomize: ModuleType) -> None:
     [hub] = [one for one in kustomize.rendered(SETS["hub"])["hub.yaml"] if one["kind"] == "Deployment"]
     pod = hub["spec"]["template"]["spec"]

@@ -141,7 +141,7 @@ class ServerSettings(BaseModel):
     ] = setting(
         (),
         "Addresses of proxies whose forwarding headers are believed, besides those of this machine. They name the "
-        "client to which limits apply. With `children = remote`: networks of the pods of proxy and ingress controller.",
+        "client to which limits apply. On Kubernetes: the network of the ingress controller's pods.",
     )
     gateway_port: PortOrFree = setting(
         0,
