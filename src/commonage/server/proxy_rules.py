@@ -33,6 +33,7 @@ _EVERY_S = 0.25
 _FORGET_PROXY_S = 15.0  # a new Pod may get the address of a proxy that ended
 _MAX_BYTES = 64 * 1024 * 1024
 PROXY_USER = "hub"
+READY_PATH = "/ready"
 
 PutRules = Callable[[str], Awaitable[None]]
 """Puts traefik's rules for services, as JSON, in force. Raises Unavailable."""
@@ -107,6 +108,12 @@ def api_rules(api_url: str, token: str) -> str:
     }
     middleware = {"basicAuth": {"users": [f"{PROXY_USER}:{hashed}"]}}
     return json.dumps({"http": {"routers": {"route_api": router}, "middlewares": {"auth_api": middleware}}})
+
+
+def ready_rules() -> str:
+    """The rule by which traefik answers at READY_PATH of its API's port."""
+    router = {"rule": f"Path(`{READY_PATH}`)", "entryPoints": ["auth_api"], "service": "ping@internal"}
+    return json.dumps({"http": {"routers": {"ready": router}}})
 
 
 @dataclass(frozen=True, slots=True)

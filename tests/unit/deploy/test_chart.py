@@ -20,6 +20,7 @@ from commonage.engines.kubernetes.agents import AUDIENCE
 from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
+from commonage.server.proxy_rules import READY_PATH
 from commonage.server.secrets import read_given_secrets
 from commonage.server.settings.settings import Settings
 
@@ -144,6 +145,17 @@ def test_helm_test_reaches_the_proxy_where_only_the_ingress_controller_may(kusto
     assert users["from"][0] == controller
     labels = users["from"][1]["podSelector"]["matchLabels"]
     assert labels.items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_proxy_gets_users_once_it_has_rules_and_the_hub_reaches_it_before(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered({})["proxy.yaml"]
+    [made] = [one for one in rendered if one["kind"] == "Deployment"]
+    [container] = made["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == READY_PATH
+    assert made["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    services = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "Service"}
+    assert services["commonage-proxy-api"]["publishNotReadyAddresses"]
+    assert "publishNotReadyAddresses" not in services["commonage-proxy-public"]
 
 
 def test_values_have_the_forms_of_zero_to_jupyterhub(kustomize: ModuleType) -> None:
