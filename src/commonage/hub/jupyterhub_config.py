@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from commonage import tracing
 from commonage.hub import sign_in_limit
 from commonage.hub.config import configure
 from commonage.wire.hub import HubSettings
@@ -11,5 +12,7 @@ settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTIN
 # traitlets puts get_config and load_subconfig here
 configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
 sign_in_limit.install(settings.max_failed_sign_ins_per_minute, settings.trusted_proxies)
+if settings.tracing_endpoint is not None:
+    tracing.configure(settings.tracing_endpoint, "hub", settings.tracing_share)
 if settings.extra_config is not None:
     load_subconfig(settings.extra_config, path="")  # type: ignore[name-defined]  # noqa: F821

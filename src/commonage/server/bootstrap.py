@@ -14,9 +14,11 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from commonage import tracing
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.api.routing import Services
+from commonage.api.tracing import TracedRequests
 from commonage.catalogue.apps import known_apps
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
@@ -38,6 +40,7 @@ from commonage.portal.router import create_router
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.homes import Storage
 from commonage.ports.joining import Joining
+from commonage.server import ServerError
 from commonage.server.configure import (
     EnginePlace,
     RegistryAccess,
@@ -108,6 +111,15 @@ class Components:
     agents: AgentConnections | None = None
     joining: JoiningMachines | None = None
     pods: PodJoins | None = None
+
+
+def trace(settings: Settings, component: str) -> None:
+    """Send the traces of this process to where the settings say. Raises ServerError."""
+    if settings.tracing_endpoint is not None:
+        try:
+            tracing.configure(settings.tracing_endpoint, component, settings.tracing_share)
+        except tracing.TracingMissing as error:
+            raise ServerError(str(error)) from error
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -253,7 +265,7 @@ async def assemble(
         [*metrics_router(control, meter).routes, inner],
         Services(registry),
     )
-    web = meter.around(app)
+    web = meter.around(TracedRequests(app) if tracing.is_on() else app)
 
     def proxies() -> list[str]:
         return [*settings.trusted_proxies, *(served.proxies() if served is not None else ())]

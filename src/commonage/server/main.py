@@ -35,7 +35,7 @@ from commonage.domain.workloads import State
 from commonage.engines.process.processes import keep_children_within_quotas, raise_file_limit
 from commonage.messages import text
 from commonage.server import ServerError, logs
-from commonage.server.bootstrap import Components, assemble, database_of, registry_of
+from commonage.server.bootstrap import Components, assemble, database_of, registry_of, trace
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
 from commonage.server.joining import JoiningPods
 from commonage.server.logs import Terminal
@@ -83,6 +83,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             given = settings.secrets_dir
             first = not (data.path / "secrets").exists() and settings.password_file is None and given is None
             secrets = read_given_secrets(given) if given else load_secrets(data.path, settings.password_file)
+            trace(settings, "control")
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
             raise_file_limit()  # for sessions, and for connections of containers
             if settings.engine == "process":

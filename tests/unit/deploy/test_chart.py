@@ -158,6 +158,16 @@ def test_a_proxy_gets_users_once_it_has_rules_and_the_hub_reaches_it_before(kust
     assert "publishNotReadyAddresses" not in services["commonage-proxy-public"]
 
 
+def test_traces_are_off_unless_a_collector_is_named(kustomize: ModuleType) -> None:
+    def settings(values: dict[str, Any]) -> Settings:
+        [found] = kustomize.rendered(values)["settings.yaml"]
+        return Settings.model_validate(tomllib.loads(found["data"]["commonage.toml"]))
+
+    assert settings({}).tracing_endpoint is None
+    traced = settings({"tracing": {"endpoint": "http://collector.monitoring:4318", "share": 0.1}})
+    assert (traced.tracing_endpoint, traced.tracing_share) == ("http://collector.monitoring:4318", 0.1)
+
+
 def test_values_have_the_forms_of_zero_to_jupyterhub(kustomize: ModuleType) -> None:
     [hub] = [one for one in kustomize.rendered(SETS["hub"])["hub.yaml"] if one["kind"] == "Deployment"]
     pod = hub["spec"]["template"]["spec"]

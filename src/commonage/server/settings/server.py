@@ -221,6 +221,18 @@ class LogSettings(BaseModel):
     )
 
 
+class TracingSettings(BaseModel):
+    tracing_endpoint: Url = setting(
+        None,
+        f"Where traces go, by OTLP over HTTP ({docs_page('operate/monitor')}#traces). Needs the extra `tracing`. "
+        "Default: there are none.",
+        "an address like http://collector:4318",
+    )
+    tracing_share: Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")] = setting(
+        1.0, "Share of the traces that are kept, of those that begin here."
+    )
+
+
 _DAY_S = 86_400
 
 
