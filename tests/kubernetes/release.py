@@ -72,6 +72,16 @@ class Release:
         done = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN_S + 30, check=False)
         assert done.returncode == 0, done.stderr
 
+    def await_way_in(self) -> None:
+        """After an upgrade: until the old proxies are gone, to one of which the port may lead, and another answers."""
+
+        def old() -> bool:
+            pods = self.json("pods", "-l", "app.kubernetes.io/component=proxy")["items"]
+            return any("deletionTimestamp" in one["metadata"] for one in pods)
+
+        wait_until(lambda: not old(), "the old proxies end", within_s=READY_WITHIN_S, every_s=1)
+        wait_until(lambda: self.answers("/hub/login"), "the way in", every_s=1)
+
     def answers(self, path: str) -> bool:
         """True if the page is there, or leads to the sign-in."""
         try:
@@ -116,7 +126,7 @@ def installed(values: Values, log: Path, namespace: str = "") -> Iterator[Releas
             release = Release(namespace, url, helm)
             try:
                 helm.install(CHART, NAME, values, create_namespace=True, wait="watcher", timeout=READY_WITHIN_S)
-                wait_until(lambda: release.answers("/hub/login"), "the way in")
+                release.await_way_in()
                 yield release
             finally:
                 helm.uninstall(NAME, ignore_not_found=True)

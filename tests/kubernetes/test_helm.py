@@ -135,6 +135,7 @@ def _title(release: Release) -> str:
         return str(api.get("/info").raise_for_status().json()["name"])
 
 
+@pytest.mark.timeout(1800)
 def test_work_survives_upgrade_and_rollback_and_data_the_uninstall(disks: Disks, tmp_path: Path) -> None:
     with (
         installed(disks.values(name="Physics"), tmp_path / "port-forward.log", disks.namespace) as release,
@@ -154,11 +155,13 @@ def test_work_survives_upgrade_and_rollback_and_data_the_uninstall(disks: Disks,
         assert len(pods) == 2
 
         release.helm.upgrade(CHART, NAME, disks.values(name="Chemistry"), **AS_HELM)
+        release.await_way_in()
         assert _title(release) == "Chemistry"
         assert release.pods() == pods
         run_next_cell(page, "print(x * 7)", "42")  # in the page that was open, and the kernel that ran
 
         release.helm.rollback(NAME, **AS_HELM)
+        release.await_way_in()
         assert _revisions(release) == [(1, "superseded"), (2, "superseded"), (3, "deployed")]
         assert _title(release) == "Physics"
         assert release.pods() == pods
@@ -177,7 +180,7 @@ def test_work_survives_upgrade_and_rollback_and_data_the_uninstall(disks: Disks,
         assert release.password("users") == password
 
         release.helm.install(CHART, NAME, disks.values(name="Physics"), **AS_HELM)
-        wait_until(lambda: release.answers("/hub/login"), "the way in")
+        release.await_way_in()
         with person(browser, release.url, "alice", password) as (again, _):
             go(again, f"workloads/{job}")
             await_state(again, "Succeeded")

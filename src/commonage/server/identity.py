@@ -321,7 +321,7 @@ class HubIdentity:
         return response
 
     async def _send(self, method: str, path: str, token: str | None = None, **arguments: Any) -> httpx2.Response:
-        headers = tracing.headers() if token is None else {"Authorization": f"token {token}"}
+        headers = tracing.headers() if token is None else {"Authorization": f"token {token}", **tracing.headers()}
         try:
             return await self._client.request(method, path, headers=headers, **arguments)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
