@@ -60,14 +60,14 @@ class Collector:
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             about = {one.key: one.value.string_value for one in resource.resource.attributes}
             for one in (span for scope in resource.scope_spans for span in scope.spans):
-                known = MappingProxyType({key.key: key.value.string_value for key in one.attributes})
+                known = MappingProxyType({key.key.partition(".")[2]: key.value.string_value for key in one.attributes})
                 ids = one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex()
                 times = one.start_time_unix_nano, one.end_time_unix_nano
                 self.spans.append(Span(about["service.name"], one.name, *ids, *times, known))
 
     def trace_of(self, workload: str) -> list[Span]:
         """All spans of the trace that has spans of this workload."""
-        traces = {one.trace for one in self.spans if one.attributes.get("commonage.workload") == workload}
+        traces = {one.trace for one in self.spans if one.attributes.get("workload") == workload}
         return [one for one in self.spans if one.trace in traces]
 
 
@@ -133,10 +133,10 @@ def test_one_trace_from_the_submission_of_a_job_to_running(
     at_site = ["commonage-site-agent site.engine.start"] if site == "clinic" else []
     spans = awaited(collector, job.id, *OF_START, *at_site, "commonage-control workload.run")
     request, queue, start = (spans[f"commonage-control {one}"] for one in ("POST", "workload.queue", "workload.start"))
-    assert request.attributes["commonage.path"] == f"{API_PATH}/workloads"
+    assert request.attributes["path"] == f"{API_PATH}/workloads"
     assert queue.parent == start.parent == request.id
     assert queue.ended_ns == start.began_ns
-    assert start.attributes["commonage.site"] == site
+    assert start.attributes["site"] == site
     for name in at_site:
         assert spans[name].parent == spans["commonage-control engine.start"].id
 
