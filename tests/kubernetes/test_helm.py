@@ -117,7 +117,7 @@ def _volume(name: str, storage_class: str, path: str, node: str, claim: tuple[st
 
 
 def _revisions(release: Release) -> list[tuple[int, str]]:
-    return [(one["version"], one["status"]) for one in release.helm.history(NAME)]
+    return [(one["revision"], one["status"]) for one in release.helm.history(NAME)]
 
 
 def _drain_all_but(node: str, release: Release) -> None:
