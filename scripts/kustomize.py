@@ -45,7 +45,8 @@ def rendered(values: dict[str, Any], namespace: str = NAMESPACE) -> dict[str, li
 def base() -> dict[str, str]:
     """The files of the base, by name."""
     files = {}
-    for name, manifests in sorted(rendered(VALUES).items()):
+    for name, of_template in sorted(rendered(VALUES).items()):
+        manifests = [one for one in of_template if "helm.sh/hook" not in one["metadata"].get("annotations", {})]
         for one in manifests:
             _say_kustomize(one)
         if manifests:

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import Route
 from tests.fakes.waiting import until
 from tests.integration.hub_installation import Control, sign_in
 
@@ -21,6 +22,7 @@ from commonage.server.processes.remote import remote_plan, run_remote_component
 from commonage.server.proxy_rules import RulesSource, ServedRules, follow_rules
 from commonage.server.secrets import load_secrets
 from commonage.server.settings.settings import Settings
+from commonage.wire.hub import HUB_RULES_PATH
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +100,29 @@ async def test_users_sign_in_and_routes_survive_a_lost_pod(tmp_path: Path) -> No
             await until_status(browser, "/hub/health", 200)
 
 
+async def test_a_proxy_is_ready_once_it_has_the_rules_of_hub_and_control_plane(tmp_path: Path) -> None:
+    """An upgrade replaces all three. JupyterLab gives up a kernel for which a new proxy, without rules, answers 404."""
+    ports = {name: free_port() for name in ("port", "control_port", "hub_port", "proxy_api_port")}
+    token = load_secrets(tmp_path / "mounted").proxy_token
+    control, hub = ServedRules(token), ServedRules(token)
+    await hub.put(RULES)
+    of_hub = Route(HUB_RULES_PATH, hub.route().endpoint, methods=["GET"])
+    proxy = settings_of(tmp_path, "proxy", ports)
+    async with (
+        serving(Starlette(routes=[control.route()]), ports["control_port"]),
+        serving(Starlette(routes=[of_hub]), ports["hub_port"]),
+        httpx2.AsyncClient(base_url=proxy.proxy_api_url or "", trust_env=False) as client,
+        pod("proxy", proxy),
+    ):
+        await until_status(client, "/ping", 200)
+        await until((tmp_path / "proxy" / "proxy" / "rules" / "hub.yaml").exists)
+        assert (await client.get("/ready")).status_code == 404
+        await control.put(RULES)
+        await until_status(client, "/ready", 200)
+    async with pod("proxy", proxy), httpx2.AsyncClient(base_url=proxy.proxy_api_url or "", trust_env=False) as client:
+        await until_status(client, "/ready", 200)  # its container was replaced while hub and control plane are away
+
+
 async def test_the_control_plane_serves_rules_to_those_who_know_the_token() -> None:
     rules, port = ServedRules("secret"), free_port()
     async with serving(Starlette(routes=[rules.route()]), port), httpx2.AsyncClient(trust_env=False) as client:
@@ -110,6 +135,19 @@ async def test_the_control_plane_serves_rules_to_those_who_know_the_token() -> N
         assert answer.text == RULES
         again = await client.get(url, headers={**known, "If-None-Match": answer.headers["ETag"]})
         assert again.status_code == 304
+
+
+async def test_a_proxy_is_whoever_asks_for_the_rules_with_the_token() -> None:
+    now = [0.0]
+    rules, port = ServedRules("secret", lambda: now[0]), free_port()
+    async with serving(Starlette(routes=[rules.route()]), port), httpx2.AsyncClient(trust_env=False) as client:
+        url = f"http://127.0.0.1:{port}/proxy-rules"
+        await client.get(url, headers={"Authorization": "token other"})
+        assert rules.proxies() == []
+        await client.get(url, headers={"Authorization": "token secret"})
+        assert rules.proxies() == ["127.0.0.1"]
+        now[0] = 60.0
+        assert rules.proxies() == []
 
 
 async def test_the_last_rules_stay_while_their_source_is_away(tmp_path: Path) -> None:

@@ -1,139 +1,36 @@
-"""The whole platform by two commands, and a session in a real browser through it, as a new user opens one."""
+"""The whole platform by one command of Helm, and a session in a real browser through it, as a new user opens one."""
 
 from __future__ import annotations
 
-import base64
-import importlib.util
-import json
-import os
-import re
-import secrets
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import yaml
-from playwright.sync_api import Page, expect
 from tests.acceptance.browser import await_state, chromium, launch, person
 from tests.acceptance.test_visits import open_lab
 from tests.fakes.waiting import wait_until
-from tests.kubernetes.conftest import PREFIX
-from tests.kubernetes.kubectl import Kubectl
+from tests.kubernetes.notebooks import run_cell
+from tests.kubernetes.release import KUBECTL, NEEDS_IMAGES, READY_WITHIN_S, Release, installed, trial
 
-from commonage.wire.hub import API_PATH
-
-IMAGES = os.environ.get("COMMONAGE_TEST_PLATFORM_IMAGES", "").split()
-"""NAME:TAG of the two images of deploy/image/build, and of one with JupyterLab. The nodes have all three."""
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.needs("chromium"),
-    pytest.mark.skipif(len(IMAGES) != 3, reason="COMMONAGE_TEST_PLATFORM_IMAGES does not name three images"),
-]
-ROOT = Path(__file__).parents[2]
-READY_WITHIN_S = 300
-PARTS = ("control", "hub", "proxy")
-KUBECTL = Kubectl()
-PROGRAM = os.environ.get("KUBECTL", "kubectl")
-
-
-@dataclass(frozen=True)
-class Platform:
-    """`url`: of a port that leads to the proxy. `workloads`: the namespace of Pods."""
-
-    namespace: str
-    workloads: str
-    url: str
-    password: str
-    admin_password: str
-
-    def answers(self, path: str) -> bool:
-        """True if the page is there, or leads to the sign-in."""
-        try:
-            return httpx2.get(f"{self.url}{path}").status_code < 400
-        except httpx2.TransportError:
-            return False
-
-
-def _manifests(namespace: str) -> str:
-    """The chart with the images of this cluster. A cluster for tests may have no storage class, so it uses none."""
-    spec = importlib.util.spec_from_file_location("kustomize", ROOT / "scripts" / "kustomize.py")
-    assert spec is not None and spec.loader is not None
-    kustomize = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(kustomize)
-    (program, _, tag), (services, _, services_tag) = (image.rpartition(":") for image in IMAGES[:2])
-    values = {
-        "image": {"name": program, "tag": tag},
-        "postgresql": {"image": {"name": services, "tag": services_tag}, "storage": {"type": "emptyDir"}},
-        "control": {"storage": {"type": "emptyDir"}},
-        "workloads": {"image": IMAGES[2]},
-    }
-    objects = [one for part in kustomize.rendered(values, namespace).values() for one in part]
-    return yaml.safe_dump_all(sorted(objects, key=lambda one: one["kind"] != "Namespace"))
-
-
-def _await_ready(namespace: str, part: str) -> None:
-    wait = ("rollout", "status", f"deployment/commonage-{part}", f"--timeout={READY_WITHIN_S}s")
-    done = subprocess.run(
-        [PROGRAM, "-n", namespace, *wait], capture_output=True, text=True, timeout=READY_WITHIN_S + 30, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@contextmanager
-def _forwarded(namespace: str, log: Path) -> Iterator[str]:
-    """The way in that the chart has without an ingress controller."""
-    forward = [PROGRAM, "-n", namespace, "port-forward", "service/commonage-proxy-public", ":80"]
-    with log.open("w") as output, subprocess.Popen(forward, stdout=output, stderr=output) as process:
-        try:
-            found = wait_until(lambda: re.search(r"Forwarding from 127\.0\.0\.1:(\d+)", log.read_text()), "a port")
-            yield f"http://127.0.0.1:{found[1]}"
-        finally:
-            process.terminate()
+pytestmark = NEEDS_IMAGES
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    namespace = f"{PREFIX}-{secrets.token_hex(3)}"
-    file = tmp_path_factory.mktemp("platform") / "platform.yaml"
-    file.write_text(_manifests(namespace))
-    try:
-        KUBECTL.must("create", "namespace", namespace)
-        KUBECTL.must("apply", "-f", str(file))
-        for part in PARTS:
-            _await_ready(namespace, part)
-        secret = json.loads(KUBECTL.must("-n", namespace, "get", "secret", "commonage-secrets", "-o", "json"))
-        passwords = [base64.b64decode(secret["data"][f"{one}_password"]).decode() for one in ("users", "admin")]
-        with _forwarded(namespace, file.with_name("port-forward.log")) as url:
-            yield Platform(namespace, f"{namespace}-workloads", url, *passwords)
-    finally:
-        KUBECTL.run("delete", "--wait=false", "--ignore-not-found", "-f", str(file))
-        KUBECTL.run("delete", "--wait=false", "--ignore-not-found", "namespace", namespace)
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    with installed(trial(), tmp_path_factory.mktemp("platform") / "port-forward.log") as release:
+        yield release
 
 
-def _run_cell(page: Page, source: str, said: str) -> None:
-    """In a new notebook of JupyterLab."""
-    page.locator(".jp-LauncherCard[data-category='Notebook']").first.click()
-    expect(page.get_by_text("| Idle")).to_be_visible(timeout=120_000)
-    cell = page.locator(".jp-Notebook .jp-Cell .cm-content").first
-    cell.click()
-    cell.press_sequentially(source)
-    page.keyboard.press("Shift+Enter")
-    expect(page.locator(".jp-OutputArea-output").first).to_contain_text(said)
-
-
-def test_a_new_user_signs_in_and_runs_a_cell_in_a_session(platform: Platform, tmp_path: Path) -> None:
-    with chromium() as browser, person(browser, platform.url, "alice", platform.password) as (page, problems):
+def test_a_new_user_signs_in_and_runs_a_cell_in_a_session(platform: Release, tmp_path: Path) -> None:
+    with chromium() as browser, person(browser, platform.url, "alice", platform.password("users")) as (page, problems):
         launch(page, "session")
         await_state(page, "Running", within_s=180)
         assert problems.found == []
         open_lab(page, f"{platform.url}/user/alice/")
         # The session reaches the API by the gateway, with its own token.
-        _run_cell(
+        run_cell(
             page,
             "import os, urllib.request as r; u = os.environ['COMMONAGE_URL']; "
             "q = r.Request(u + '/info', headers={'Authorization': 'Bearer ' + os.environ['COMMONAGE_TOKEN']}); "
@@ -141,24 +38,9 @@ def test_a_new_user_signs_in_and_runs_a_cell_in_a_session(platform: Platform, tm
             "42 200 commonage-gateway",
         )
         page.screenshot(path=tmp_path / "cell.png")
-    [pod] = json.loads(KUBECTL.must("-n", platform.workloads, "get", "pods", "-o", "json"))["items"]
+    [pod] = platform.json("pods", namespace=platform.workloads)["items"]
     assert pod["spec"]["preemptionPolicy"] == "Never"
     assert pod["spec"]["automountServiceAccountToken"] is False
-
-
-@contextmanager
-def _api(platform: Platform) -> Iterator[httpx2.Client]:
-    """The API as an admin."""
-    with httpx2.Client(base_url=platform.url, follow_redirects=True, trust_env=False, timeout=60) as browser:
-        browser.get("/hub/login")
-        form = {"username": "admin", "password": platform.admin_password}
-        browser.post("/hub/login", data={**form, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")})
-        browser.get("/hub/home")
-        xsrf = {"X-XSRFToken": str(browser.cookies.get("_xsrf", path="/hub/"))}
-        made = browser.post("/hub/api/users/admin/tokens", json={"note": "tests"}, headers=xsrf).raise_for_status()
-    headers = {"Authorization": f"Bearer {made.json()['token']}"}
-    with httpx2.Client(base_url=f"{platform.url}{API_PATH}", headers=headers, trust_env=False, timeout=60) as api:
-        yield api
 
 
 def _nodes() -> set[str]:
@@ -167,9 +49,9 @@ def _nodes() -> set[str]:
     return set(KUBECTL.must("get", "nodes", "-l", selector, "-o", "jsonpath={.items[*].metadata.name}").split())
 
 
-def test_every_node_tells_what_is_used_on_it(platform: Platform) -> None:
+def test_every_node_tells_what_is_used_on_it(platform: Release) -> None:
     names = _nodes()
-    with _api(platform) as api:
+    with platform.api() as api:
 
         def used() -> dict[str, Any] | None:
             nodes = api.get("/nodes").raise_for_status().json()["items"]
@@ -186,9 +68,9 @@ def test_every_node_tells_what_is_used_on_it(platform: Platform) -> None:
     assert "commonage_node_used_memory_bytes{" in metrics.text
 
 
-def test_agents_run_with_no_privilege(platform: Platform) -> None:
+def test_agents_run_with_no_privilege(platform: Release) -> None:
     where = ("-n", platform.namespace)
-    pods = json.loads(KUBECTL.must(*where, "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "json"))
+    pods = platform.json("pods", "-l", "app.kubernetes.io/component=agent")
     name = next(one["metadata"]["name"] for one in pods["items"] if one["spec"]["nodeName"] in _nodes())
     status = KUBECTL.must(*where, "exec", name, "--", "cat", "/proc/self/status")
     fields = dict(line.split(":", 1) for line in status.splitlines())
@@ -203,7 +85,7 @@ def test_agents_run_with_no_privilege(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("part", ["hub", "control"])
-def test_a_session_answers_while_a_component_is_replaced(platform: Platform, part: str) -> None:
+def test_a_session_answers_while_a_component_is_replaced(platform: Release, part: str) -> None:
     session = "/user/alice/api"  # tells the version, to everybody
     assert platform.answers(session), "the session of the test before"
     label = f"app.kubernetes.io/component={part}"
@@ -211,6 +93,6 @@ def test_a_session_answers_while_a_component_is_replaced(platform: Platform, par
     page = "/hub/login" if part == "hub" else "/services/commonage/api/v1/health"
     wait_until(lambda: not platform.answers(page), f"the {part} is away")
     assert platform.answers(session)
-    _await_ready(platform.namespace, part)
+    platform.await_ready(part)
     wait_until(lambda: platform.answers(page), f"the {part} is back")
     assert platform.answers(session)

@@ -45,7 +45,7 @@ def test_no_file_names_a_registry() -> None:
     assert not found, "where packages come from is the node's choice, not the repository's"
 
 
-@pytest.mark.parametrize("name", ["run", "dev", "build", "uv"])
+@pytest.mark.parametrize("name", ["run", "tracing", "dev", "build", "uv"])
 def test_requirements_are_pinned_with_hashes(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text().replace("\\\n", "")
     pins = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]

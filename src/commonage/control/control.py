@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage import tracing
 from commonage.control.access import access_of
 from commonage.control.catalogue.builds import EnvironmentBuilds
 from commonage.control.catalogue.catalogue import Catalogue, Environments
@@ -67,6 +68,7 @@ from commonage.control.workloads.extensions import Extensions
 from commonage.control.workloads.session_apps import SessionApps
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.submission import Advice
+from commonage.control.workloads.traces import WorkloadTraces
 from commonage.control.workloads.visits import Visits
 from commonage.control.workloads.workloads import Workloads
 from commonage.domain.apps import App
@@ -317,6 +319,9 @@ class Control:
             self.builds.changed, self._seats.changed, self.tenants_at_sites.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
+        self._traces = WorkloadTraces()
+        if tracing.is_on():
+            self.writer.written.follow(self._traces.changed)
         self.usage_reports.measured.follow(self._seats.measured)
         self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
@@ -340,6 +345,8 @@ class Control:
         await self.resources.open(self._settings_file)
         await self.offboardings.open()
         await self.writer.open()
+        for workload in self.live_state:
+            self._traces.changed(workload)
         await self.cron_jobs.open()
         await self.bundles.open()
         await self.usage_reports.open()

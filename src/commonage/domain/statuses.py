@@ -21,6 +21,7 @@ class StartRequest:
     control plane's disk to unpack into the working directory. `mounts` are its volumes. `cron_job`: it is a run of
     this cron job. `gang`: the attempts of its gang by rank, itself among them; the engine tells them how to reach each
     other. `home_mib`: what its owner may store in the home, where the tenant's quota bounds it.
+    `traceparent`: of the span that starts it, if its submission is traced.
     """
 
     attempt_id: str
@@ -41,6 +42,7 @@ class StartRequest:
     port: int | None = None
     gang: tuple[str, ...] = ()
     home_mib: int | None = None
+    traceparent: str = ""
 
     @property
     def rank(self) -> int:

@@ -181,6 +181,7 @@ class Spec:
     health_path: str = ""  # what a health check of a service requests; empty: any answer of its front page counts
     health_interval_s: int = 10
     build: str = ""  # the order of a build; set by control.catalogue.builds, never by users
+    traceparent: str = ""  # of the request that submitted it, if that is traced
     class_meeting: str = ""  # of the class that this session was started for: CLASS@START; CLASS@ by its owner
 
     @property

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from commonage import tracing
 from commonage.hub import sign_in_limit
 from commonage.hub.config import configure
 from commonage.wire.hub import HubSettings
@@ -12,6 +13,8 @@ settings = HubSettings.model_validate_json(Path(os.environ["COMMONAGE_HUB_SETTIN
 # traitlets puts get_config and load_subconfig here
 configure(get_config(), settings)  # type: ignore[name-defined]  # noqa: F821
 sign_in_limit.install(settings.max_failed_sign_ins_per_minute, settings.trusted_proxies)
+if settings.tracing_endpoint is not None:
+    tracing.configure(settings.tracing_endpoint, "hub", settings.tracing_share)
 if settings.extra_config is not None:
     # JupyterHub itself ignores a file that is missing.
     if not os.access(settings.extra_config, os.R_OK):

@@ -19,6 +19,7 @@ from jupyterhub.utils import maybe_future, url_escape_path, url_path_join
 from pydantic import ValidationError
 from traitlets import Unicode, default
 
+from commonage import tracing
 from commonage.hub.following import Follower, SessionEnded, Steps
 from commonage.hub.options import EXTRAS, read_options, render_form, render_unavailable
 from commonage.sdk.asynchronous import AsyncClient
@@ -97,6 +98,12 @@ class CommonageSpawner(Spawner):
 
     async def start(self) -> str:
         """Submit the session and wait until it answers; its address. Raises SpawnException, always with a reason."""
+        request = getattr(self.handler, "request", None)
+        clicked = request.headers.get(tracing.HEADER, "") if request is not None else ""
+        with tracing.span("hub.spawn", clicked, begins=True, kind="session"):
+            return await self._start()
+
+    async def _start(self) -> str:
         self._steps = Steps()
         try:
             ask = self._submission()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from commonage import __version__
+from commonage import __version__, tracing
 from commonage.sdk.calls import JSON, STREAM, STREAM_TIMEOUT_S, Call, address, workload_path
 from commonage.sdk.errors import ApiError, Unreachable, Untrusted
 from commonage.wire.workloads import TERMINAL_STATES, WorkloadOut
@@ -51,7 +51,7 @@ def options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
 def request(call: Call[Any]) -> dict[str, Any]:
     """The arguments of httpx2's `request` for this call."""
     content = None if call.body is None else call.body.model_dump_json(exclude_unset=True).encode()
-    headers = {} if content is None else {"Content-Type": JSON}
+    headers = tracing.headers() if content is None else {"Content-Type": JSON, **tracing.headers()}
     if call.version:
         headers["If-Match"] = call.version
     return {"method": call.method, "url": call.path, "params": call.query, "content": content, "headers": headers}

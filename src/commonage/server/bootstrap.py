@@ -14,9 +14,11 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from commonage import tracing
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.api.routing import Services
+from commonage.api.tracing import TracedRequests
 from commonage.catalogue.apps import known_apps
 from commonage.control.control import Adapters, Control
 from commonage.control.engines import Engines
@@ -44,6 +46,7 @@ from commonage.ports.files import Files
 from commonage.ports.homes import Homes, Storage
 from commonage.ports.joining import Joining
 from commonage.ports.materials import HomeCopies
+from commonage.server import ServerError
 from commonage.server.configure import (
     EnginePlace,
     RegistryAccess,
@@ -75,6 +78,7 @@ from commonage.server.session_names import SessionNames
 from commonage.server.settings.settings import Settings
 from commonage.server.sites import FOLDER as SITES_FOLDER
 from commonage.server.sites import remote_sites
+from commonage.server.web import Proxies
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
 from commonage.storage.materials.home_copies import FolderCopies
@@ -96,7 +100,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components that have to be opened, run and closed. `end_streams` ends the live streams of `web`."""
+    """The components that have to be opened, run and closed. `end_streams` ends the live streams of `web`.
+
+    `proxies`: those whose forwarding headers `web` believes.
+    """
 
     control: Control
     store: SqlStore
@@ -105,12 +112,22 @@ class Components:
     devices: Opened
     engines: Engines
     web: ASGIApp
+    proxies: Proxies
     end_streams: Callable[[], None]
     gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
     agents: AgentConnections | None = None
     joining: JoiningMachines | None = None
     pods: PodJoins | None = None
+
+
+def trace(settings: Settings, component: str) -> None:
+    """Send the traces of this process to where the settings say. Raises ServerError."""
+    if settings.tracing_endpoint is not None:
+        try:
+            tracing.configure(settings.tracing_endpoint, component, settings.tracing_share)
+        except tracing.TracingMissing as error:
+            raise ServerError(str(error)) from error
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
@@ -280,7 +297,11 @@ async def assemble(
         [*metrics_router(control, meter).routes, inner],
         Services(registry),
     )
-    web = meter.around(app)
+    web = meter.around(TracedRequests(app) if tracing.is_on() else app)
+
+    def proxies() -> list[str]:
+        return [*settings.trusted_proxies, *(served.proxies() if served is not None else ())]
+
     return Components(
         control=control,
         store=store,
@@ -289,6 +310,7 @@ async def assemble(
         devices=devices,
         engines=adapters.engines,
         web=web,
+        proxies=proxies,
         end_streams=lambda: end_streams(app),
         gateway=WorkloadGateway(web, hub.hub_url),
         registry=registry,

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 import httpx2
 
+from commonage import tracing
 from commonage.domain.errors import (
     Conflict,
     Forbidden,
@@ -320,7 +321,7 @@ class HubIdentity:
         return response
 
     async def _send(self, method: str, path: str, token: str | None = None, **arguments: Any) -> httpx2.Response:
-        headers = {} if token is None else {"Authorization": f"token {token}"}
+        headers = tracing.headers() if token is None else {"Authorization": f"token {token}", **tracing.headers()}
         try:
             return await self._client.request(method, path, headers=headers, **arguments)
         except (httpx2.TransportError, httpx2.DecodingError) as error:

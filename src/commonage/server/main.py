@@ -35,7 +35,7 @@ from commonage.domain.workloads import State
 from commonage.engines.process.processes import keep_children_within_quotas, raise_file_limit
 from commonage.messages import text
 from commonage.server import ServerError, logs
-from commonage.server.bootstrap import Components, assemble, database_of, registry_of
+from commonage.server.bootstrap import Components, assemble, database_of, registry_of, trace
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
 from commonage.server.joining import JoiningPods
 from commonage.server.logs import Terminal
@@ -83,6 +83,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             given = settings.secrets_dir
             first = not (data.path / "secrets").exists() and settings.password_file is None and given is None
             secrets = read_given_secrets(given) if given else load_secrets(data.path, settings.password_file)
+            trace(settings, "control")
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
             raise_file_limit()  # for sessions, and for connections of containers
             if settings.engine == "process":
@@ -275,7 +276,7 @@ class _Server:
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
         loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
-        web = Web(components.web, listening, proxies=self._settings.trusted_proxies)
+        web = Web(components.web, listening, proxies=components.proxies)
         gateway = Web(components.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)

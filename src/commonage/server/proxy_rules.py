@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,10 @@ from commonage.wire.hub import CONTROL_RULES_PATH
 log = logging.getLogger(__name__)
 
 _EVERY_S = 0.25
+_FORGET_PROXY_S = 15.0  # a new Pod may get the address of a proxy that ended
 _MAX_BYTES = 64 * 1024 * 1024
 PROXY_USER = "hub"
+READY_PATH = "/ready"
 
 PutRules = Callable[[str], Awaitable[None]]
 """Puts traefik's rules for services, as JSON, in force. Raises Unavailable."""
@@ -54,12 +57,23 @@ class RulesFile:
 
 
 class ServedRules:
-    """Serves the control plane's rules to proxies that know `token`. Before the first rules it answers 503."""
+    """Serves the control plane's rules to proxies that know `token`. Before the first rules it answers 503.
 
-    def __init__(self, token: str) -> None:
+    Whoever asks with the token is a proxy, so their addresses need no setting.
+    """
+
+    def __init__(self, token: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._expected = f"token {token}"
+        self._monotonic = monotonic
         self._text: bytes | None = None
         self._tag = ""
+        self._asked: dict[str, float] = {}  # when a proxy asked last, by its address
+
+    def proxies(self) -> list[str]:
+        """Addresses of the proxies that run."""
+        oldest = self._monotonic() - _FORGET_PROXY_S
+        self._asked = {address: at for address, at in self._asked.items() if at >= oldest}
+        return sorted(self._asked)
 
     async def put(self, text: str) -> None:
         self._text = text.encode()
@@ -71,6 +85,8 @@ class ServedRules:
     async def _answer(self, request: Request) -> Response:
         if not hmac.compare_digest(request.headers.get("authorization", "").encode(), self._expected.encode()):
             return Response(status_code=403)
+        if request.client is not None:
+            self._asked[request.client.host] = self._monotonic()
         if self._text is None:
             return Response(status_code=503)
         if request.headers.get("if-none-match") == self._tag:
@@ -92,6 +108,12 @@ def api_rules(api_url: str, token: str) -> str:
     }
     middleware = {"basicAuth": {"users": [f"{PROXY_USER}:{hashed}"]}}
     return json.dumps({"http": {"routers": {"route_api": router}, "middlewares": {"auth_api": middleware}}})
+
+
+def ready_rules() -> str:
+    """The rule by which traefik answers at READY_PATH of its API's port."""
+    router = {"rule": f"Path(`{READY_PATH}`)", "entryPoints": ["auth_api"], "service": "ping@internal"}
+    return json.dumps({"http": {"routers": {"ready": router}}})
 
 
 @dataclass(frozen=True, slots=True)

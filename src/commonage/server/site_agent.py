@@ -21,7 +21,7 @@ from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Storage
-from commonage.server.bootstrap import SystemClock, sharing_of
+from commonage.server.bootstrap import SystemClock, sharing_of, trace
 from commonage.server.configure import (
     EnginePlace,
     RegistryAccess,
@@ -64,6 +64,7 @@ async def run_site_agent(settings: Settings, data: DataDir, folder: Path) -> Non
 
 
 async def _run(settings: Settings, data: DataDir, folder: Path) -> None:
+    trace(settings, "site-agent")
     clock: Clock = SystemClock()
     credentials = SiteCredentials(folder)
     identity = await asyncio.to_thread(credentials.identity)

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import socket
 from asyncio import BaseTransport
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar, Final
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -134,24 +136,46 @@ class _Quiet(uvicorn.Server):
         yield
 
 
+Proxies = Callable[[], Collection[str]]
+"""Addresses and networks of the proxies at this moment."""
+
+
+def no_proxies() -> Collection[str]:
+    return ()
+
+
+class _BehindProxies:
+    """Trusts forwarding headers of callers on this machine, and of `proxies`, which come and go."""
+
+    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
+        self._app, self._proxies = app, proxies
+        self._known: frozenset[str] | None = None
+        self._trusting: Any = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = frozenset(self._proxies())
+        if known != self._known:
+            self._known, self._trusting = known, ProxyHeadersMiddleware(self._app, ["127.0.0.1", *known])  # type: ignore[arg-type]  # ASGI's types by two names
+        await self._trusting(scope, receive, send)
+
+
 class Web:
     """Serves `app` on a bound socket.
 
-    `behind_proxy`: forwarding headers of callers on this machine, and at the addresses of `proxies`, are trusted.
+    `behind_proxy`: forwarding headers of callers on this machine, and of `proxies`, are trusted.
     """
 
     def __init__(
-        self, app: Any, listening: socket.socket, *, behind_proxy: bool = True, proxies: Sequence[str] = ()
+        self, app: Any, listening: socket.socket, *, behind_proxy: bool = True, proxies: Proxies = no_proxies
     ) -> None:
         config = uvicorn.Config(
-            app,
+            _BehindProxies(app, proxies) if behind_proxy else app,
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             http=HttpProtocol,
-            proxy_headers=behind_proxy,
-            forwarded_allow_ips=["127.0.0.1", *proxies],
+            proxy_headers=False,  # uvicorn's own takes a list that never changes
             timeout_graceful_shutdown=_SHUTDOWN_S,
             # Longer than the proxy keeps an idle connection (90 s): else it may send on one that is just being closed.
             timeout_keep_alive=120,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from commonage import tracing
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import CommonageError, Unavailable, start_failure
 from commonage.domain.nodes import Allocation
@@ -121,7 +122,8 @@ class Attempts:
             return
         await self._accept(wanted, own=False)
         try:
-            await self._engine.start(self._complete(wanted))
+            with tracing.span("site.engine.start", wanted.request.traceparent, attempt=attempt_id):
+                await self._engine.start(self._complete(wanted))
         except CommonageError as error:
             try:
                 await self._drop(attempt_id)

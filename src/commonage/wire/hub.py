@@ -70,4 +70,6 @@ class HubSettings(BaseModel):
         default_factory=list, description="Addresses of proxies, besides the loopback, that name the real client."
     )
     extra_config: str | None = Field(None, description="A Python file that is loaded last and overrides all settings.")
+    tracing_endpoint: str | None = Field(None, description="Where traces go, by OTLP over HTTP.")
+    tracing_share: float = Field(1.0, description="Share of the traces that are kept.")
     log_level: str = "INFO"

@@ -100,7 +100,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         own="next_times reason active",
         hidden="spec rule decided_until last_refused groups of_admin kind variables secrets dropped_secrets priority "
         "time_limit_s grace_s retry depends_on bundle array_id array_size key preemptible volumes gang requeue "
-        "cron_job due_at near port health_path health_interval_s build class_meeting site removed",
+        "cron_job due_at near port health_path health_interval_s build class_meeting traceparent site removed",
     ),
     cron_jobs.CronRuleIn: Description((CronRule,)),
     environments.EnvironmentOut: Description(
@@ -199,7 +199,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
         (Workload, Spec, StateDetails),
         own="started_at ended_at exit_code site node shares retries stopping url usage_report internal_url",
         hidden="spec stop attempt not_before warned idle_warned_at retried version secrets dropped_secrets retry build "
-        "class_meeting",
+        "class_meeting traceparent",
     ),
 }
 # Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.

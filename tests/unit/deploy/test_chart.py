@@ -21,6 +21,7 @@ from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
 from commonage.engines.kubernetes.tenants.rbac import GRANTS, Reach
 from commonage.metrics.series import SERIES
 from commonage.server.processes.components import check_places
+from commonage.server.proxy_rules import READY_PATH
 from commonage.server.secrets import read_given_secrets
 from commonage.server.settings.settings import Settings
 
@@ -130,6 +131,43 @@ def test_settings_are_those_of_the_server(kustomize: ModuleType, name: str) -> N
 def test_values_override_the_charts_settings(kustomize: ModuleType) -> None:
     [found] = kustomize.rendered({"settings": {"trusted_proxies": ["10.1.0.0/16"]}})["settings.yaml"]
     assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == ["10.1.0.0/16"]
+
+
+def test_forwarding_headers_of_nobody_are_believed_by_default(kustomize: ModuleType) -> None:
+    [found] = kustomize.rendered({})["settings.yaml"]
+    assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == []
+
+
+def test_helm_test_reaches_the_proxy_where_only_the_ingress_controller_may(kustomize: ModuleType) -> None:
+    controller = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
+    rendered = kustomize.rendered({"networkPolicy": {"proxyIngress": [controller]}})
+    [pod] = rendered["test.yaml"]
+    [proxy] = [one for one in rendered["networkpolicy.yaml"] if one["metadata"]["name"] == "commonage-proxy"]
+    [users] = [one for one in proxy["spec"]["ingress"] if one["ports"] == [{"port": 8000}]]
+    assert users["from"][0] == controller
+    labels = users["from"][1]["podSelector"]["matchLabels"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_proxy_gets_users_once_it_has_rules_and_the_hub_reaches_it_before(kustomize: ModuleType) -> None:
+    rendered = kustomize.rendered({})["proxy.yaml"]
+    [made] = [one for one in rendered if one["kind"] == "Deployment"]
+    [container] = made["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == READY_PATH
+    assert made["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    services = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "Service"}
+    assert services["commonage-proxy-api"]["publishNotReadyAddresses"]
+    assert "publishNotReadyAddresses" not in services["commonage-proxy-public"]
+
+
+def test_traces_are_off_unless_a_collector_is_named(kustomize: ModuleType) -> None:
+    def settings(values: dict[str, Any]) -> Settings:
+        [found] = kustomize.rendered(values)["settings.yaml"]
+        return Settings.model_validate(tomllib.loads(found["data"]["commonage.toml"]))
+
+    assert settings({}).tracing_endpoint is None
+    traced = settings({"tracing": {"endpoint": "http://collector.monitoring:4318", "share": 0.1}})
+    assert (traced.tracing_endpoint, traced.tracing_share) == ("http://collector.monitoring:4318", 0.1)
 
 
 def test_values_have_the_forms_of_zero_to_jupyterhub(kustomize: ModuleType) -> None:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -310,3 +311,25 @@ async def test_large_bodies_on_one_connection_do_not_count_as_headers() -> None:
             writer.close()
         finally:
             await web.stop()
+
+
+async def test_forwarding_headers_count_only_from_the_proxies_of_the_moment() -> None:
+    proxies: list[str] = []
+
+    async def tell(scope: Any, receive: Any, send: Any) -> None:
+        text = f"{scope['client'][0]} {scope['scheme']}".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": text})
+
+    listening = listen("::1", 0, "")
+    web = Web(tell, listening, proxies=lambda: proxies)
+    web.start()
+    forwarded = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "X-Forwarded-Proto": "https"}
+    url = f"http://[::1]:{listening.getsockname()[1]}/"
+    async with httpx2.AsyncClient(headers=forwarded, trust_env=False) as client:
+        assert (await client.get(url)).text == "::1 http"
+        proxies.append("::1")
+        assert (await client.get(url)).text == "198.51.100.7 https"
+        proxies[:] = ["192.0.2.4"]
+        assert (await client.get(url)).text == "::1 http"
+    await web.stop()

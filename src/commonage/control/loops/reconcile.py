@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from commonage import tracing
 from commonage.control.engines import Engines
 from commonage.control.signals import Signal, cancel_all
 from commonage.control.state.live_state import LiveState
@@ -95,7 +97,9 @@ class Reconcile:
                 engine = self._engine_of(workload)
                 if engine is None:
                     raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
-                await engine.start(request)
+                parent, allocation = workload.spec.traceparent, request.allocation
+                with tracing.span("engine.start", parent, attempt=attempt_id, site=engine.site, node=allocation.node):
+                    await engine.start(replace(request, traceparent=tracing.current()) if parent else request)
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:

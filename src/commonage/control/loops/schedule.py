@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from commonage import tracing
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
@@ -61,6 +62,10 @@ class Schedule:
         outcome = plan(self._live_state.snapshot, now, Slice(self._clock.now).is_over)
         self._live_state.set_plan(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
+        for workload_id, allocation in outcome.starts:
+            if (workload := self._live_state.get(workload_id)) is not None:
+                ended, node = now + self._plan_s, allocation.node
+                tracing.record("scheduler.pass", workload.spec.traceparent, now, ended, workload=workload_id, node=node)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [
             self._writer.apply(workload_id, AllocationAssigned(allocation))

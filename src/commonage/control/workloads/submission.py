@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from commonage import tracing
 from commonage.control.access import Access, access_of
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
@@ -112,6 +113,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         port=submission.port,
         health_path=submission.health_path,
         health_interval_s=submission.health_interval_s or DEFAULT_HEALTH_INTERVAL_S,
+        traceparent=tracing.current(),
         class_meeting=_class_meeting(submission, tenant, access_of(principal, settings), settings),
     )
 

@@ -128,6 +128,8 @@ def hub_child(plan: HubPlan) -> Child:
         trusted_proxies=list(settings.trusted_proxies),
         extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
         token_lifetime_s=settings.token_lifetime,
+        tracing_endpoint=settings.tracing_endpoint,
+        tracing_share=settings.tracing_share,
         log_level="INFO",
     )
     settings_file = folder / "settings.json"

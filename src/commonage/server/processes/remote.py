@@ -7,6 +7,7 @@ fetches its rules over HTTP.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from commonage.server.data_dir import write_private
@@ -14,10 +15,12 @@ from commonage.server.origins import origins_of
 from commonage.server.processes.children import Child, Supervisor, first_of
 from commonage.server.processes.components import ComponentError, check_places
 from commonage.server.processes.hub import HubPlan, hub_child, proxy_child
-from commonage.server.proxy_rules import RulesSource, api_rules, follow_rules
+from commonage.server.proxy_rules import RulesFile, RulesSource, api_rules, follow_rules, ready_rules
 from commonage.server.secrets import read_given_secret
 from commonage.server.settings.settings import Settings
 from commonage.wire.hub import CONTROL_RULES_PATH, HUB_RULES_PATH
+
+_LOOK_EVERY_S = 0.1
 
 
 async def run_remote_component(name: str, settings: Settings, stopping: asyncio.Event) -> None:
@@ -55,12 +58,20 @@ async def _run_proxy(plan: HubPlan, token: str, stopping: asyncio.Event) -> None
         RulesSource("the control plane", f"{plan.control_url}{CONTROL_RULES_PATH}", folder / "services.yaml"),
     )
     following = [asyncio.create_task(follow_rules(one, token), name=f"rules of {one.name}") for one in sources]
+    following.append(asyncio.create_task(_tell_ready(sources, folder / "ready.yaml"), name="readiness"))
     try:
         await _run(child, stopping)
     finally:
         for task in following:
             task.cancel()
         await asyncio.wait(following)
+
+
+async def _tell_ready(sources: Sequence[RulesSource], file: Path) -> None:
+    """Have traefik answer at READY_PATH once it has all rules. Users who reached it before would find no session."""
+    while not all(one.file.exists() for one in sources):  # noqa: ASYNC110 - those of an earlier container count, too
+        await asyncio.sleep(_LOOK_EVERY_S)
+    await RulesFile(file).put(ready_rules())
 
 
 def _write_api_rules(file: Path, api_url: str, token: str) -> None:

@@ -132,7 +132,7 @@ class ServerSettings(BaseModel):
     trusted_proxies: Networks = setting(
         (),
         "Addresses of proxies whose forwarding headers are believed, besides those of this machine. They name the "
-        "client to which limits apply. With `children = remote`: networks of the pods of proxy and ingress controller.",
+        "client to which limits apply. On Kubernetes: the network of the ingress controller's pods.",
     )
     gateway_port: PortOrFree = setting(
         0,
@@ -209,6 +209,18 @@ class LogSettings(BaseModel):
     )
     sample_every_s: Annotated[float, Field(ge=0.5, le=3600), Takes("a number of seconds from 0.5 to 3600")] = setting(
         5.0, "Seconds between two measurements of nodes, GPUs and workloads."
+    )
+
+
+class TracingSettings(BaseModel):
+    tracing_endpoint: Url = setting(
+        None,
+        f"Where traces go, by OTLP over HTTP ({docs_page('operate/monitor')}#traces). Needs the extra `tracing`. "
+        "Default: there are none.",
+        "an address like http://collector:4318",
+    )
+    tracing_share: Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")] = setting(
+        1.0, "Share of the traces that are kept, of those that begin here."
     )
 
 

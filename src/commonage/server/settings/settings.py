@@ -24,7 +24,13 @@ from commonage.server.settings.nodes import (
     NodeSettings,
 )
 from commonage.server.settings.scheduling import PriceSettings, SchedulingSettings
-from commonage.server.settings.server import LogSettings, RetentionSettings, ServerSettings, UserSettings
+from commonage.server.settings.server import (
+    LogSettings,
+    RetentionSettings,
+    ServerSettings,
+    TracingSettings,
+    UserSettings,
+)
 from commonage.server.settings.workloads import (
     BundleSettings,
     ImageSettings,
@@ -56,6 +62,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Storage": StorageSettings,
     "Images": ImageSettings,
     "Logs and measurements": LogSettings,
+    "Traces": TracingSettings,
     "Retention": RetentionSettings,
 }
 
@@ -63,6 +70,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 class Settings(
     RetentionSettings,
     LogSettings,
+    TracingSettings,
     ImageSettings,
     StorageSettings,
     PriceSettings,

@@ -13,6 +13,7 @@ from tests.unit.engines.kubernetes.manifests import assert_golden
 
 from commonage.domain.tenants import Bounds, Quota, Tenant
 from commonage.engines.kubernetes.tenants.admission import (
+    access_policy,
     admission_manifests,
     gatekeeper_constraints,
     gatekeeper_templates,
@@ -51,7 +52,7 @@ def test_manifests_of_a_single_namespace() -> None:
 
 
 def test_manifests_that_the_admin_installs() -> None:
-    assert_golden("policies", [*roles(SETTINGS), *admission_manifests(SETTINGS)])
+    assert_golden("policies", [*access_policy(SETTINGS), *roles(SETTINGS), *admission_manifests(SETTINGS)])
 
 
 def test_manifests_for_gatekeeper() -> None:
@@ -66,6 +67,18 @@ def test_the_shipped_files_are_those_of_the_code() -> None:
     made = policy_files(KubernetesPolicySettings("commonage"))
 
     assert {path.name: path.read_text() for path in SHIPPED.iterdir() if path.suffix == ".yaml"} == made
+
+
+def test_the_right_to_bind_a_role_comes_with_the_policy_that_bounds_it() -> None:
+    """Without it the control plane could bind the tenants' role in any namespace, and read the Secrets there."""
+    made = list(yaml.safe_load_all(policy_files(SETTINGS)["access.yaml"]))
+    binds = [one["kind"] for one in made if any("bind" in rule["verbs"] for rule in one.get("rules", ()))]
+
+    assert binds == ["ClusterRole"]
+    assert [one["kind"] for one in made[:2]] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+    assert made[1]["spec"]["policyName"] == made[0]["metadata"]["name"] == f"{SETTINGS.prefix}-own"
+    others = {name: text for name, text in policy_files(SETTINGS).items() if name != "access.yaml"}
+    assert not any(f"{SETTINGS.prefix}-own" in text for text in others.values())
 
 
 def test_gatekeeper_has_the_expressions_of_the_built_in_policies() -> None:

@@ -56,7 +56,8 @@ class Policy:
 
 
 def policies(settings: KubernetesPolicySettings) -> tuple[Policy, ...]:
-    made = [_placement(settings), _pods(settings), _own(settings)]
+    """Those about the tenants' namespaces."""
+    made = [_placement(settings), _pods(settings)]
     if settings.registries:
         made.insert(1, _images(settings))
     return tuple(made)
@@ -266,6 +267,11 @@ def _cel(value: object) -> str:
     return json.dumps(value)
 
 
+def access_policy(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
+    """Bounds the right to bind the tenants' role. It is installed with that right, never apart from it."""
+    return _built_in(_own(settings), settings)
+
+
 def admission_manifests(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
     """ValidatingAdmissionPolicies with their bindings."""
     return tuple(made for policy in policies(settings) for made in _built_in(policy, settings))
@@ -327,8 +333,6 @@ def _template(policy: Policy, settings: KubernetesPolicySettings) -> Manifest:
     }
     if policy.variables:
         source["variables"] = [{"name": key, "expression": text} for key, text in policy.variables]
-    if policy.user:
-        source["matchConditions"] = [_by(policy.user)]
     code = {"engine": "K8sNativeValidation", "source": source}
     return {
         "apiVersion": "templates.gatekeeper.sh/v1",
@@ -347,9 +351,7 @@ def gatekeeper_constraints(settings: KubernetesPolicySettings) -> tuple[Manifest
 
 
 def _constraint(policy: Policy, settings: KubernetesPolicySettings) -> Manifest:
-    match: Manifest = {"kinds": _kinds(policy.resources)}
-    if not policy.user:
-        match["namespaceSelector"] = _tenants(settings)
+    match: Manifest = {"kinds": _kinds(policy.resources), "namespaceSelector": _tenants(settings)}
     return {
         "apiVersion": "constraints.gatekeeper.sh/v1beta1",
         "kind": policy.kind,
@@ -358,7 +360,7 @@ def _constraint(policy: Policy, settings: KubernetesPolicySettings) -> Manifest:
     }
 
 
-_KIND_OF = {"pods": "Pod", "namespaces": "Namespace", "rolebindings": "RoleBinding"}
+_KIND_OF = {"pods": "Pod"}
 
 
 def _kinds(resources: Sequence[tuple[str, str, tuple[str, ...], tuple[str, ...]]]) -> list[Manifest]:

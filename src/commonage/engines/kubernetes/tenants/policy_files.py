@@ -14,6 +14,7 @@ import yaml
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.tenants.admission import (
+    access_policy,
     admission_manifests,
     gatekeeper_constraints,
     gatekeeper_templates,
@@ -28,7 +29,7 @@ _NOTE = "# Made by `python -m commonage.engines.kubernetes.tenants.policy_files`
 def policy_files(settings: KubernetesPolicySettings) -> dict[str, str]:
     """Text of each file by its name."""
     return {
-        "access.yaml": _text(roles(settings)),
+        "access.yaml": _text([*access_policy(settings), *roles(settings)]),
         "admission.yaml": _text(admission_manifests(settings)),
         "gatekeeper-1-templates.yaml": _text(gatekeeper_templates(settings)),
         "gatekeeper-2-constraints.yaml": _text(gatekeeper_constraints(settings)),
