@@ -16,6 +16,7 @@ from tests.kubernetes.rig import IMAGE, KubernetesRig
 from commonage.domain.errors import CommonageError
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.engine_contract import EngineContract
+from commonage.testing.exec_contract import ExecContract
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
 from commonage.testing.fakes.kubernetes.kubelet import Kubelet, PodRun
 
@@ -31,7 +32,7 @@ async def rig_on_double(folder: Path, kubelet: type[Kubelet] = Kubelet) -> Async
             await rig.end_all(forget=True)
 
 
-class TestKubernetesOnDouble(EngineContract):
+class TestKubernetesOnDouble(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[KubernetesRig]:
         async with rig_on_double(tmp_path) as rig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -61,11 +61,11 @@ class FakeCluster:
 
     # --- for the API server ---------------------------------------------------------------------------------------
 
-    def log(self, pod: Manifest, container: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    def kubelet_of(self, pod: Manifest) -> Kubelet:
         kubelet = self._kubelets.get(pod["spec"].get("nodeName", ""))
         if kubelet is None:
             raise ApiError(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
-        return kubelet.log(pod, container, query)
+        return kubelet
 
     def summary(self, node: str) -> Manifest:
         if node not in self._kubelets:

@@ -9,13 +9,14 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
+from commonage.testing.fakes.kubernetes.channels import Client, Command, forward
 from commonage.testing.fakes.kubernetes.containers import Container
 from commonage.testing.fakes.kubernetes.store import (
     CONFIG_MAPS,
@@ -51,6 +52,7 @@ class PodRun:
         self._kill_at: asyncio.TimerHandle | None = None
         self.changed = asyncio.Event()
         """Set when something that it waits for may have come."""
+        self._mounted: dict[str, Mapping[str, Path]] = {}
         spec, uid = pod["spec"], pod["metadata"]["uid"]
         self._init = [self._made(one, uid) for one in spec.get("initContainers") or ()]
         self._main = [self._made(one, uid) for one in spec["containers"]]
@@ -64,6 +66,14 @@ class PodRun:
     @property
     def containers(self) -> list[Container]:
         return [*self._init, *self._main]
+
+    def command(self, name: str, words: Sequence[str], *, has_terminal: bool) -> Command | None:
+        """A command in a container; None if that does not run."""
+        container = next((one for one in self.containers if one.name == name and one.is_running), None)
+        if container is None:
+            return None
+        inside = [mapped(word, self._mounted[name]) for word in words]
+        return Command(inside, container.variables, container.folder, has_terminal=has_terminal)
 
     # --- its life -------------------------------------------------------------------------------------------------
 
@@ -133,6 +143,7 @@ class PodRun:
         folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
         folder.mkdir(parents=True, exist_ok=True)
         where = Path(mapped(manifest["workingDir"], mounts)) if "workingDir" in manifest else folder
+        self._mounted[container.name] = mounts
         await container.start(words, {name: mapped(value, mounts) for name, value in variables.items()}, where)
 
     def _check_image(self, manifest: Manifest) -> None:
@@ -332,6 +343,26 @@ class Kubelet:
             raise ApiError(400, "BadRequest", f"{where} is waiting to start: {why}")
         async for line in found.log.read(query):
             yield line
+
+    def command(self, pod: Manifest, name: str, words: Sequence[str], *, has_terminal: bool) -> Command:
+        self._check_there()
+        run = self._runs.get(pod["metadata"]["uid"])
+        found = run.command(name, words, has_terminal=has_terminal) if run else None
+        if found is None:
+            raise ApiError(400, "BadRequest", f'container not found ("{name}")')
+        return found
+
+    async def exec(self, command: Command, client: Client) -> None:
+        """Run a command. It goes on if the client leaves, until its container ends."""
+        await command.start()
+        self._spawn(command.run(client))
+        await command.take(client)
+
+    async def forward(self, pod: Manifest, port: int, client: Client) -> None:
+        self._check_there()
+        run = self._runs.get(pod["metadata"]["uid"])
+        if run is not None:
+            await forward(client, run.address, port)
 
     def summary(self) -> Manifest:
         self._check_there()

@@ -1,7 +1,8 @@
 """The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
 
-It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, the use
-that a kubelet tells, and reviews of the tokens in `tokens`. There is no discovery, no user and no TLS.
+It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, commands in
+Pods and connections to their ports, the use that a kubelet tells, and reviews of the tokens in `tokens`. There is no
+discovery, no user and no TLS.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from aiohttp import web
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.fakes.kubernetes.api import Api
+from commonage.testing.fakes.kubernetes.channels import EXEC_PROTOCOLS, PORT_PROTOCOLS, Client
+from commonage.testing.fakes.kubernetes.kubelet import Kubelet
 from commonage.testing.fakes.kubernetes.store import (
     KINDS,
     NODES,
@@ -42,9 +45,10 @@ _NO_SUCH = "the server could not find the requested resource"
 
 
 class Kubelets(Protocol):
-    """The nodes, of which the API server asks for logs and use."""
+    """The nodes, of which the API server asks for logs, streams and use."""
 
-    def log(self, pod: Manifest, container: str, query: Mapping[str, str]) -> AsyncIterator[bytes]: ...
+    def kubelet_of(self, pod: Manifest) -> Kubelet:
+        """Raises ApiError."""
 
     def summary(self, node: str) -> Manifest: ...
 
@@ -161,6 +165,8 @@ class ApiServer:
             ("PATCH", True, "status"): self._patch,
             ("DELETE", True, None): self._delete,
             ("GET", True, "log"): self._log,
+            ("GET", True, "exec"): self._exec,
+            ("GET", True, "portforward"): self._forward,
             ("GET", True, "proxy/stats/summary"): self._summary,
         }
         if (handler := known.get((method, name is not None, sub))) is None:
@@ -211,7 +217,7 @@ class ApiServer:
     async def _log(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
         pod = self._store.get(PODS, key)
         container = request.query.get("container") or pod["spec"]["containers"][0]["name"]
-        lines = self._kubelets.log(pod, container, request.query)
+        lines = self._kubelets.kubelet_of(pod).log(pod, container, request.query)
         first = await anext(lines, None)  # a refusal comes before the first line
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
@@ -221,6 +227,25 @@ class ApiServer:
                 await response.write(line)
         await response.write_eof()
         return response
+
+    async def _exec(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
+        pod, query = self._store.get(PODS, key), request.query
+        container = query.get("container") or pod["spec"]["containers"][0]["name"]
+        kubelet = self._kubelets.kubelet_of(pod)
+        words, has_terminal = query.getall("command"), query.get("tty") == "true"
+        command = kubelet.command(pod, container, words, has_terminal=has_terminal)
+        stream = web.WebSocketResponse(protocols=EXEC_PROTOCOLS, max_msg_size=0)
+        await stream.prepare(request)
+        await kubelet.exec(command, Client(stream))
+        return stream
+
+    async def _forward(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
+        pod = self._store.get(PODS, key)
+        kubelet = self._kubelets.kubelet_of(pod)
+        stream = web.WebSocketResponse(protocols=PORT_PROTOCOLS, max_msg_size=0)
+        await stream.prepare(request)
+        await kubelet.forward(pod, int(request.query["ports"]), Client(stream))
+        return stream
 
     async def _summary(self, _request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
         if kind is not NODES:
