@@ -169,7 +169,8 @@ class KubernetesSettings(EngineSettings):
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
     `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
     their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty: that of
-    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools.
+    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools. `reach`:
+    the control plane connects to ports of Pods at the Pods' addresses, or through the API server.
     """
 
     kubeconfig: Path | None = None
@@ -194,6 +195,7 @@ class KubernetesSettings(EngineSettings):
     queue: str = ""
     placeholder_class: str = ""
     agents: str = ""
+    reach: Literal["pod-ip", "port-forward"] = "pod-ip"
     storage: KubernetesStorageSettings = KubernetesStorageSettings()
 
 

@@ -136,6 +136,7 @@ def kubernetes_settings(
         queue=settings.kubernetes_queue,
         placeholder_class=settings.kubernetes_placeholder_class or "",
         agents=settings.kubernetes_agents,
+        reach=settings.kubernetes_reach,
         room_timeout_s=settings.kubernetes_placement_timeout,
         mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
         address=settings.kubernetes_address,

@@ -38,6 +38,11 @@ CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("get", "storage.k8s.io", "storageclasses", False),
 )
 """Those that it needs besides, where homes or volumes are claims that it makes."""
+FORWARDING: tuple[tuple[str, str, str, bool], ...] = (
+    ("get", "", "pods/portforward", True),
+    ("create", "", "pods/portforward", True),
+)
+"""Those for sessions and services, where they are reached through the API server."""
 MEASURING = ("get", "", "nodes/proxy", False)
 """Without it nothing is measured, unless the nodes have agents."""
 ADMITTING = ("create", "authentication.k8s.io", "tokenreviews", False)
@@ -57,10 +62,11 @@ async def examine_cluster(settings: KubernetesSettings) -> ClusterSummary:
     try:
         version = await client.version()
         claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
+        forwarding = FORWARDING if settings.reach == "port-forward" else ()
         measuring = ADMITTING if settings.agents else MEASURING
         advice = [
             f"missing right: {verb} {resource} ({'namespace' if is_local else 'cluster'})"
-            for verb, group, resource, is_local in (*RIGHTS, *claims, measuring)
+            for verb, group, resource, is_local in (*RIGHTS, *claims, *forwarding, measuring)
             if not await _may(client, settings, verb, group, resource, is_local)
         ]
         namespace = None

@@ -47,6 +47,7 @@ from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
 from commonage.engines.kubernetes.channels.archives import send_files
 from commonage.engines.kubernetes.channels.connection import Connections, Container
 from commonage.engines.kubernetes.channels.execs import PodExecs
+from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.gpus.mode import GRANTED, VISIBLE, GpuMode, annotation
 from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
@@ -111,6 +112,7 @@ class KubernetesEngine(RunsEngine[Run]):
 
     _installation: str
     _channels: Connections | None = None
+    _pod_relays: PodRelays | None = None
     _execs: PodExecs
     _launcher: Launcher
     _images: PodImages
@@ -174,6 +176,8 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._in_thread(self._client.open)
         self._channels = await self._in_thread(self._client.channels)
         self._execs = PodExecs(self._channels)
+        if self._settings.reach == "port-forward":
+            self._pod_relays = PodRelays(self._channels)
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -218,11 +222,13 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
-        if self._channels is not None:
-            await self._execs.close()
-            await self._channels.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
+        if self._channels is not None:
+            if self._pod_relays is not None:
+                await self._pod_relays.close()
+            await self._execs.close()
+            await self._channels.close()
         self._relays.close()
         await self._client.close()
         self._tasks.close()
@@ -512,7 +518,7 @@ class KubernetesEngine(RunsEngine[Run]):
         if request.wants_port and not found.address:
             self._settle_soon_again(run)
             return
-        url = f"http://{_host(found.address or '')}:{request.port or PORT}" if request.wants_port else None
+        url = self._url(run, found.address or "") if request.wants_port else None
         now = time.time()
         self._backoffs.started(request.allocation.node)
         started = run.status.started_at or max(found.started_at or now, request.allocation.at)
@@ -524,6 +530,14 @@ class KubernetesEngine(RunsEngine[Run]):
                 self._spawn(self._note_gpus(run, pod))
         if run.following is None or run.following.done():
             run.following = self._spawn(self._copies[run.id].follow())
+
+    def _url(self, run: Run, pod_ip: str) -> str | None:
+        """Where its port is reached; None if no address of this machine is free for it."""
+        port = run.request.port or PORT
+        place: tuple[str, int] | None = (_host(pod_ip), port)
+        if self._pod_relays is not None:
+            place = self._pod_relays.address(run.id, self._container(run.request), port)
+        return None if place is None else f"http://{place[0]}:{place[1]}"
 
     async def _waiting(self, run: Run, pod: Manifest, found: Waiting) -> None:
         now = asyncio.get_running_loop().time()
@@ -588,6 +602,8 @@ class KubernetesEngine(RunsEngine[Run]):
         self._tell_end(run, end, run.status.started_at or started)
 
     def _tell_end(self, run: Run, end: Exit, started_at: float | None) -> None:
+        if self._pod_relays is not None:
+            self._pod_relays.end(run.id)
         status = Status(
             run.id, Phase.ENDED, end.at, run.request.allocation.node, end.reason,
             exit_code=end.code, oom=end.oom, started_at=started_at,

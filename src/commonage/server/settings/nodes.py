@@ -283,6 +283,11 @@ class KubernetesSettings(BaseModel):
         "Default: they reach neither.",
         "an IP address of this machine, or a name",
     )
+    kubernetes_reach: Literal["pod-ip", "port-forward"] = setting(
+        "pod-ip",
+        "How sessions and services are reached: at the Pods' addresses; or by port-forward through the API server, for "
+        f"a machine without a route to the Pods ({docs_page('operate/kubernetes')}).",
+    )
     kubernetes_placeholder_class: OptionalText = setting(
         None,
         "PriorityClass of the placeholders of node pools, with a value below that of all other Pods "

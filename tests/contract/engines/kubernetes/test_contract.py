@@ -22,10 +22,12 @@ from commonage.testing.fakes.kubernetes.kubelet import Kubelet, PodRun
 
 
 @asynccontextmanager
-async def rig_on_double(folder: Path, kubelet: type[Kubelet] = Kubelet) -> AsyncIterator[KubernetesRig]:
+async def rig_on_double(
+    folder: Path, kubelet: type[Kubelet] = Kubelet, **settings: object
+) -> AsyncIterator[KubernetesRig]:
     cluster = FakeCluster(folder / "cluster", nodes=["node-1"], images=[IMAGE], kubelet=kubelet)
     async with cluster:
-        rig = KubernetesRig(folder / "data", "commonage", "node-1", kubeconfig=cluster.kubeconfig)
+        rig = KubernetesRig(folder / "data", "commonage", "node-1", kubeconfig=cluster.kubeconfig, **settings)
         try:
             yield rig
         finally:

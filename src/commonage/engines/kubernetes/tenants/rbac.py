@@ -42,7 +42,7 @@ GRANTS = (
     Grant(_T, "", "pods", "create delete get list patch watch", "Each attempt is a pod."),
     Grant(_T, "", "pods/log", "get", "Output of attempts."),
     Grant(_T, "", "pods/exec", "create get", "Terminals, and files of jobs. Over WebSockets the verb is `get`, too."),
-    Grant(_T, "", "pods/portforward", "create get", "Tunnels to a port of an attempt."),
+    Grant(_T, "", "pods/portforward", "create get", "Sessions and services, with `kubernetes_reach = port-forward`."),
     Grant(_T, "", "secrets", "create delete list patch", "Secret variables of an attempt, and the registry's account."),
     Grant(_T, "", "configmaps", "create delete list patch", "Files that start the program of an attempt."),
     Grant(_T, "", "services", "create delete list patch", "Names of a gang's members."),

@@ -144,7 +144,8 @@ class PodRun:
         folder.mkdir(parents=True, exist_ok=True)
         where = Path(mapped(manifest["workingDir"], mounts)) if "workingDir" in manifest else folder
         self._mounted[container.name] = mounts
-        await container.start(words, {name: mapped(value, mounts) for name, value in variables.items()}, where)
+        values = {name: self.address if value == _ALL else mapped(value, mounts) for name, value in variables.items()}
+        await container.start(words, values, where)
 
     def _check_image(self, manifest: Manifest) -> None:
         image, policy = manifest["image"], manifest.get("imagePullPolicy", "IfNotPresent")
