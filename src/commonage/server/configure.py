@@ -138,6 +138,7 @@ def kubernetes_settings(
         agents=settings.kubernetes_agents,
         reach=settings.kubernetes_reach,
         room_timeout_s=settings.kubernetes_placement_timeout,
+        prepare_timeout_s=settings.kubernetes_prepare_timeout,
         mounts=tuple(parse_mount(text) for text in settings.docker_mounts),
         address=settings.kubernetes_address,
         reaches=access.ports if access else (),

@@ -7,6 +7,7 @@ statuses.py   what a Pod says of its attempt: waiting, running, ended, and why; 
 run.py        what is known of an attempt
 cache.py      a copy of the cluster's objects: list, watch and list again, with a diff
 client.py     calls of the API by lightkube; its errors become EngineFailure
+events.py     the cluster's warnings about a Pod
 logs.py       follows a Pod's output and copies it to the run folder
 images.py     pulls an image before it is needed, by a Pod
 nodes.py, stats.py, doctor.py   nodes that are silent, measurements, missing rights

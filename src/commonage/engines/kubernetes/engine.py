@@ -27,6 +27,8 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import (
     EndedFromOutside,
     ExternalActor,
+    NotPlaced,
+    PodNotPrepared,
     RemovedFromOutside,
     Starting,
     StoppedBeforeStart,
@@ -49,6 +51,7 @@ from commonage.engines.kubernetes.channels.connection import Connections, Contai
 from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.engines.kubernetes.client import NODES, PODS, Client
+from commonage.engines.kubernetes.events import last_warning
 from commonage.engines.kubernetes.gpus.mode import GRANTED, VISIBLE, GpuMode, annotation
 from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
@@ -489,8 +492,8 @@ class KubernetesEngine(RunsEngine[Run]):
             if run.ending is None and (stopped := taken_by_kueue(last, run.request.allocation.node)):
                 return Exit(None, stopped, time.time())
         node = run.request.allocation.node
-        if run.withdrawn is not None:  # a failure of its image or container is its own
-            return Exit(1, run.withdrawn, time.time())
+        if run.withdrawn is not None:
+            return _withdrawn_end(run.withdrawn)
         if run.ending is not None:
             over = asyncio.get_running_loop().time() >= run.kill_at
             return Exit(_KILLED if over else _TERMINATED, None, time.time())
@@ -503,7 +506,7 @@ class KubernetesEngine(RunsEngine[Run]):
         found = state_of(pod, around)
         lost = why_lost(around.node, self._nodes.find(f"/{around.node}")) if self._nodes.is_synced else None
         if isinstance(found, Ended) and run.withdrawn is not None and found.started_at is None:
-            await self._end_with(run, Exit(1, run.withdrawn, time.time()), None)
+            await self._end_with(run, _withdrawn_end(run.withdrawn), None)
         elif isinstance(found, Ended):
             await self._end_with(run, found.exit, found.started_at)
         elif lost is not None and pod["spec"].get("nodeName"):
@@ -540,20 +543,12 @@ class KubernetesEngine(RunsEngine[Run]):
         return None if place is None else f"http://{place[0]}:{place[1]}"
 
     async def _waiting(self, run: Run, pod: Manifest, found: Waiting) -> None:
-        now = asyncio.get_running_loop().time()
-        if found.refusal is None:
-            run.refused_since = None
-        else:
-            run.refused_since = run.refused_since or now
-            if found.is_final or now - run.refused_since > self._settings.room_timeout_s:
-                if found.is_bound:
-                    # Its program may start at any moment, so its end is what the cluster reports.
-                    await self._withdraw_bound(run, found.refusal)
-                    return
-                if await self._launcher.delete_unbound(run, pod):
-                    await self._end_with(run, Exit(None, found.refusal, time.time()), None)
-                    return
+        if found.refusal is not None:
+            if self._is_overdue(run, found.refusal, found) and await self._withdraw(run, pod, found.refusal, found):
+                return
             self._settle_soon_again(run)
+        else:
+            run.refused_as = None
         reason = found.reason
         if waits_for_files(pod) and run.withdrawn is None:
             reason = UnpackingFiles()
@@ -561,6 +556,28 @@ class KubernetesEngine(RunsEngine[Run]):
                 run.sending = self._spawn(self._send_files(run))
         if run.status.reason != reason:
             self._table.tell(run, self._starting(run.request, reason))
+
+    def _is_overdue(self, run: Run, refusal: Reason, found: Waiting) -> bool:
+        """Whether the cluster has had its time. It begins again where another deadline begins."""
+        now, subject = asyncio.get_running_loop().time(), type(refusal) if found.is_bound else NotPlaced
+        if subject is not run.refused_as:
+            run.refused_as, run.refused_since = subject, now
+        settings = self._settings
+        limit = settings.prepare_timeout_s if subject is PodNotPrepared else settings.room_timeout_s
+        return found.is_final or now - run.refused_since > limit
+
+    async def _withdraw(self, run: Run, pod: Manifest, refusal: Reason, found: Waiting) -> bool:
+        """Delete its Pod because of the refusal; False if the cluster bound it meanwhile."""
+        if found.is_bound:
+            # Its program may start at any moment, so its end is what the cluster reports.
+            if isinstance(refusal, PodNotPrepared) and run.withdrawn is None:
+                refusal = replace(refusal, error=await last_warning(self._client, pod))
+            await self._withdraw_bound(run, refusal)
+            return True
+        if not await self._launcher.delete_unbound(run, pod):
+            return False
+        await self._end_with(run, Exit(None, refusal, time.time()), None)
+        return True
 
     async def _send_files(self, run: Run) -> None:
         """Send the files of the job to the container that waits for them; look at the Pod again."""
@@ -768,6 +785,11 @@ def _host(address: str) -> str:
 
 def _from_outside(node: str) -> Reason:
     return EndedFromOutside(by=ExternalActor.KUBERNETES, node=node)
+
+
+def _withdrawn_end(why: Reason) -> Exit:
+    """A failure of its image or container is its own; one of the node is not."""
+    return Exit(None if isinstance(why, NotPlaced) else 1, why, time.time())
 
 
 def _write_end(run: Run, end: Exit) -> None:

@@ -15,6 +15,7 @@ class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
     `launching` starts it, `sending` sends its files, `following` copies its output, `again` looks at it again later.
+    `refused_since`: since when the cluster does not start it, and `refused_as` which deadline that is about.
     `last_pod` is the last description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted
     before it began.
     """
@@ -26,7 +27,8 @@ class Run(EngineRun):
     last_pod: Manifest | None = None
     last_error: str = ""
     uid: str = ""
-    refused_since: float | None = None
+    refused_since: float = 0.0
+    refused_as: type[Reason] | None = None
     withdrawn: Reason | None = None
     deleted_grace_s: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

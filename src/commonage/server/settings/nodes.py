@@ -307,6 +307,12 @@ class KubernetesSettings(BaseModel):
         "avoided for a while.",
         "a number of seconds",
     )
+    kubernetes_prepare_timeout: Annotated[int, Field(ge=5, le=86_400)] = setting(
+        600,
+        "Seconds that a node has to mount the volumes, prepare the device claims and set up the network of a Pod. Time "
+        "to pull images does not count. After that the workload queues again, and the node is avoided for a while.",
+        "a number of seconds",
+    )
     kubernetes_lost_after: Annotated[int, Field(ge=10, le=86_400)] = setting(
         60,
         "Seconds after which a node that does not answer is given up. Its workloads start elsewhere only once it is "

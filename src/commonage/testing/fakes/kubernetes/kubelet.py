@@ -20,6 +20,7 @@ from commonage.testing.fakes.kubernetes.channels import Client, Command, forward
 from commonage.testing.fakes.kubernetes.containers import Container
 from commonage.testing.fakes.kubernetes.store import (
     CONFIG_MAPS,
+    EVENTS,
     PODS,
     SECRETS,
     VOLUME_CLAIMS,
@@ -57,6 +58,7 @@ class PodRun:
         self._init = [self._made(one, uid) for one in spec.get("initContainers") or ()]
         self._main = [self._made(one, uid) for one in spec["containers"]]
         self._is_over = False
+        self._is_prepared = False
 
     @staticmethod
     def _made(container: Manifest, uid: str) -> Container:
@@ -129,10 +131,13 @@ class PodRun:
     def _mounts(self, container: Container, manifest: Manifest) -> dict[str, Path] | None:
         """None while a volume cannot be mounted, of which only an event tells."""
         try:
-            return self._surroundings.mounts(self.pod, manifest)
-        except NotReady:
+            found = self._surroundings.mounts(self.pod, manifest)
+        except NotReady as error:
             container.state = {"waiting": {"reason": "ContainerCreating"}}
+            self._kubelet.warn(self.pod, "FailedMount", f"MountVolume.SetUp failed for volume: {error}")
             return None
+        self._is_prepared = True
+        return found
 
     async def _begin(
         self, container: Container, manifest: Manifest, variables: Mapping[str, str], mounts: Mapping[str, Path]
@@ -204,7 +209,13 @@ class PodRun:
         if self._init:
             status["initContainerStatuses"] = [self._container_status(one) for one in self._init]
         initialized = all(one.exit_code == 0 or one.is_running for one in self._init)
-        values = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+        values = {
+            "PodReadyToStartContainers": self._is_prepared,
+            "PodScheduled": True,
+            "Initialized": initialized,
+            "ContainersReady": ready,
+            "Ready": ready,
+        }
         status["conditions"] = [{"type": name, "status": str(value)} for name, value in values.items()]
         return status
 
@@ -322,6 +333,17 @@ class Kubelet:
         changed = self.store.change(PODS, key, status={"qosClass": found["status"].get("qosClass"), **status})
         if is_over and changed is not None and changed["metadata"].get("deletionTimestamp"):
             self.store.remove(PODS, key)
+
+    def warn(self, pod: Manifest, reason: str, message: str) -> None:
+        """Write an event about the Pod, unless it is there already."""
+        metadata = pod["metadata"]
+        key: Key = (metadata["namespace"], f"{metadata['name']}.{reason.lower()}")
+        if self.store.find(EVENTS, key) is None:
+            about = {"kind": "Pod", "namespace": key[0], "name": metadata["name"], "uid": metadata["uid"]}
+            told = {"involvedObject": about, "type": "Warning", "reason": reason, "message": message}
+            self.store.create(
+                EVENTS, {"metadata": {"namespace": key[0], "name": key[1]}, "lastTimestamp": now()} | told
+            )
 
     async def _limit_memory(self) -> None:
         while True:

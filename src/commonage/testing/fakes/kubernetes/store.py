@@ -44,6 +44,7 @@ KINDS = (
     SECRETS := Kind("/api/v1", "secrets", "Secret"),
     CONFIG_MAPS := Kind("/api/v1", "configmaps", "ConfigMap"),
     Kind("/api/v1", "services", "Service"),
+    EVENTS := Kind("/api/v1", "events", "Event"),
     VOLUME_CLAIMS := Kind("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
     QUOTAS := Kind("/api/v1", "resourcequotas", "ResourceQuota"),
     DEVICE_CLAIMS := Kind("/apis/resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
