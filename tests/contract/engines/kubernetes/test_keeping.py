@@ -10,7 +10,9 @@ import pytest
 from tests.kubernetes.conversations import Speaker, config_map
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
-from commonage.domain.reasons.attempts import ClusterAdmissionDenied, PodNotPrepared
+from commonage.domain.images import EnvironmentState
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ClusterAdmissionDenied, PodNotPrepared, WaitingForCluster
 from commonage.domain.reasons.nodes import NodeRefusedPods
 from commonage.domain.statuses import Phase
 from commonage.engines.kubernetes import client
@@ -62,6 +64,22 @@ async def test_outage_of_the_api_server_loses_and_doubles_nothing(site: Site) ->
     assert (await site.rig.phase(running.attempt_id, Phase.ENDED)).exit_code == TERMINATED
     assert (await site.rig.phase(late.attempt_id, Phase.ENDED)).exit_code == 4
     assert await site.rig.lines(late.attempt_id) == ["late"]
+
+
+async def test_pull_of_an_image_waits_for_the_end_of_an_outage(site: Site) -> None:
+    engine, environment = await site.rig.engine(), site.rig.start_request.environment
+    site.cluster.server.set_outage(True)
+    told: list[Reason] = []
+    pulling = asyncio.create_task(engine.prepare(environment, "node-1", lambda reason, _: told.append(reason)))
+
+    async def waits() -> bool:
+        return WaitingForCluster() in told
+
+    await site.rig.until(waits, "it waits for the cluster")
+    site.cluster.server.set_outage(False)
+    await pulling
+    (status,) = await engine.environments()
+    assert (status.name, status.state) == (environment.name, EnvironmentState.READY)
 
 
 async def test_end_of_an_outage_is_noticed_before_anything_changes_in_the_cluster(
