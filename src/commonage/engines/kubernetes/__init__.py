@@ -9,6 +9,7 @@ cache.py      a copy of the cluster's objects: list, watch and list again, with 
 client.py     calls of the API by lightkube; its errors become EngineFailure
 events.py     the cluster's warnings about a Pod
 logs.py       follows a Pod's output and copies it to the run folder
+queues.py     the Kueue queue of a namespace, and the flavor of a node
 images.py     pulls an image before it is needed, by a Pod
 nodes.py, stats.py, doctor.py   nodes that are silent, measurements, missing rights
 channels/     WebSockets: commands in Pods, files into them, connections to their ports

@@ -65,6 +65,7 @@ from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.elastic_pools import ElasticPools, PoolCloud
 from commonage.engines.kubernetes.placement.placeholders import pool_of
 from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
+from commonage.engines.kubernetes.queues import Queues
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
 from commonage.engines.kubernetes.statuses import (
@@ -193,7 +194,10 @@ class KubernetesEngine(RunsEngine[Run]):
         self._notes = (KubernetesInUse(version=version, is_restricted=is_restricted(settings)), *ends)
         shared = shared_variables(os.environ)
         self._gpus = SiteGpus(self._client, label_value(self._installation), self._gpu_modes)
-        self._launcher = Launcher(self._client, self._installation, settings, shared, self._in_thread, self._gpus)
+        self._launcher = Launcher(
+            self._client, self._installation, settings, shared, self._in_thread, self._gpus,
+            Queues(self._client, settings.queue), lambda name: self._nodes.find(f"/{name}"),
+        )  # fmt: skip
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations, self._gpus.devices_of)

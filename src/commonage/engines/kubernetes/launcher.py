@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,12 +19,12 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NotPlaced
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
-from commonage.engines.kubernetes.client import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Client, Refused, Resource
+from commonage.engines.kubernetes.client import CONFIG_MAPS, PODS, SECRETS, Client, Refused, Resource
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest, owned
-from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
+from commonage.engines.kubernetes.queues import Queues
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.storage.claims import is_smaller, updated_claim
 from commonage.engines.kubernetes.translate import (
@@ -33,6 +33,7 @@ from commonage.engines.kubernetes.translate import (
     attempt_of,
     claims_of,
     config_map_of,
+    gang_policy,
     gang_service,
     is_gated,
     namespace_of,
@@ -46,8 +47,8 @@ from commonage.engines.rundir.tasks import InThread
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 
-QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
+NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies")
 VOLUME_CLAIMS = Resource("/api/v1", "persistentvolumeclaims")
 STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", is_namespaced=False)
 _log = logging.getLogger(__name__)
@@ -82,7 +83,8 @@ class Launcher:
     shared: Mapping[str, str]
     in_thread: InThread
     gpus: SiteGpus
-    _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
+    queues: Queues
+    node_of: Callable[[str], Manifest | None]
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
     _claims: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -116,8 +118,7 @@ class Launcher:
             await self._make_config_map(request, context)
             plain = pod_of(request, program, context, self.settings)
             made = self.gpus.apply(plain, request.allocation.shares)
-            queue = self.settings.queue or await self._queue_of(context.namespace)
-            pod = await self._create(PODS, queued(made, queue) if queue else made)
+            pod = await self._create(PODS, await self.queues.queued(made, self.node_of(request.allocation.node)))
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))
@@ -129,22 +130,17 @@ class Launcher:
         await self.gpus.make_extras(pod, request.allocation.shares)
         if request.gang:
             await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
+            await self._connect_gang(owned(gang_policy(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))
 
-    async def _queue_of(self, namespace: str) -> str:
-        """The LocalQueue that the namespace's label names, asked for once a minute; empty without one."""
-        at, name = self._queues.get(namespace, (-QUEUES_S, ""))
-        now = asyncio.get_running_loop().time()
-        if now - at >= QUEUES_S:
-            try:
-                found = await self.client.find(NAMESPACES.path(None, namespace))
-            except Refused as error:  # without the right to read namespaces, only the setting counts
-                if error.http_status != 403:
-                    raise
-                found = None
-            name = queue_of(found, ()) if found else ""
-            self._queues[namespace] = now, name
-        return name
+    async def _connect_gang(self, policy: Manifest) -> None:
+        """Without the right to make policies none is made: a namespace that restricts no traffic needs none."""
+        try:
+            await self.client.apply(NETWORK_POLICIES, policy)
+        except Refused as error:
+            if error.http_status != 403:
+                raise
+            _log.warning("members of a gang reach each other only if the namespace allows it: %s", error)
 
     async def _create(self, resource: Resource, manifest: Manifest) -> Manifest:
         try:

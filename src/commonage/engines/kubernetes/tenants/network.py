@@ -5,14 +5,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import KIND, WORKLOAD, metadata, object_name
+from commonage.engines.kubernetes.tenants.names import KIND, metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"
 """The name of the port of a session or service in its container."""
-GANG = "gang"  # the part of a policy that lives as long as its gang
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _METADATA = ("169.254.0.0/16", "fd00:ec2::254/128")  # of clouds: they hand out the node's credentials
@@ -54,25 +52,6 @@ def network_policies(
         }
         for name, spec in made.items()
     )
-
-
-def gang_policy(namespace: str, workload: str, labels: Mapping[str, str], installation: str) -> Manifest:
-    """The members of one gang reach each other on every port, from its start to its end."""
-    members = {"matchLabels": {WORKLOAD: label_value(workload)}}
-    true = {**labels, WORKLOAD: workload}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(
-            object_name("commonage-gang", workload), installation, true, namespace=namespace, part=GANG
-        ),
-        "spec": {
-            "podSelector": members,
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": members}]}],
-            "egress": [{"to": [{"podSelector": members}]}],
-        },
-    }
 
 
 def _egress(to: Sequence[Manifest], ports: Sequence[tuple[str, int]]) -> Manifest:

@@ -1,8 +1,8 @@
 """The API server's double over HTTP, on a port of loopback. Used by `FakeCluster`.
 
 It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, commands in
-Pods and connections to their ports, the use that a kubelet tells, and reviews of the tokens in `tokens`. There is no
-discovery, no user and no TLS.
+Pods and connections to their ports, the use that a kubelet tells, and reviews of the tokens in `tokens`. Of
+discovery there are the versions of groups alone; there is no user and no TLS.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _PATH = re.compile(
     r"(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?"
 )
 _PLURALS = {(kind.api, kind.plural): kind for kind in KINDS}
+_GROUPS = {kind.api.rpartition("/")[0]: kind.api_version for kind in KINDS if kind.api.startswith("/apis/")}
 _NO_SUCH = "the server could not find the requested resource"
 
 
@@ -144,6 +145,10 @@ class ApiServer:
                 return web.json_response({"gitVersion": VERSION})
             if request.path == _TOKEN_REVIEWS:
                 return web.json_response(self._review(await _body(request)), status=201)
+            if request.path in _GROUPS:
+                return web.json_response(
+                    {"kind": "APIGroup", "preferredVersion": {"groupVersion": _GROUPS[request.path]}}
+                )
             found = _PATH.fullmatch(request.path)
             kind = _PLURALS.get((found["api"], found["plural"])) if found else None
             if found is None or kind is None:
