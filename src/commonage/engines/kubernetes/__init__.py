@@ -1,6 +1,7 @@
 """Runs attempts as Pods of a Kubernetes cluster: our scheduler places them, the cluster checks and binds them.
 
-engine.py     the engine port; open, close, start, stop, statuses, logs, exec, measure
+engine.py     the engine port; open, close, nodes, measure, and what follows the cluster
+life.py       one attempt: launched, followed as its Pod tells, ended
 launcher.py   creates the Pod of an attempt, at most once, behind a scheduling gate
 translate.py  start request -> Pod, Secret, ConfigMap, Service; pure
 statuses.py   what a Pod says of its attempt: waiting, running, ended, and why; pure
