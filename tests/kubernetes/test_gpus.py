@@ -4,6 +4,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.kubernetes.gpus import GIB, GPU, device_class, part, resource_slice, 
 from tests.kubernetes.rig import KubernetesRig
 
 from commonage.domain.nodes import Isolation
-from commonage.domain.reasons.attempts import PodUnschedulable, PreparingInCluster
+from commonage.domain.reasons.attempts import PodNotPrepared, PodUnschedulable, PreparingInCluster
 from commonage.domain.statuses import Phase
 from commonage.engines.kubernetes.gpus.dra import Dra
 from commonage.engines.kubernetes.translate import pod_name
@@ -67,6 +68,15 @@ async def test_shares_of_one_device_are_bound_until_it_is_full(site: KubernetesR
     refused = await site.ended(with_shares(site.start_request(FOREVER), [part(32)]))
     assert isinstance(refused.reason, PodUnschedulable)
     assert "cannot allocate all claims" in refused.reason.error
+
+
+async def test_claim_that_no_driver_prepares_returns_the_work_with_the_clusters_message(site: KubernetesRig) -> None:
+    site.settings = replace(site.settings, prepare_timeout_s=8.0)
+    await site.engine()
+    end = await site.ended(with_shares(site.start_request(FOREVER), [part(32)]))
+    assert isinstance(end.reason, PodNotPrepared)
+    assert "FailedPrepareDynamicResources" in end.reason.error
+    assert end.exit_code is None, "it never ran"
 
 
 async def get_claim(site: KubernetesRig, attempt: str) -> dict[str, Any]:

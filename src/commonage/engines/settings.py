@@ -181,9 +181,11 @@ class KubernetesSettings(EngineSettings):
     ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
     `lost_after_s`: how long a node may not answer before it is given up.
     `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
+    `prepare_timeout_s`: how long a node may prepare volumes, device claims and network of a Pod, images excluded.
     `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
     their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty: that of
-    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools.
+    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools. `reach`:
+    the control plane connects to ports of Pods at the Pods' addresses, or through the API server.
     """
 
     kubeconfig: Path | None = None
@@ -203,11 +205,13 @@ class KubernetesSettings(EngineSettings):
     gateway_port: int = 0
     lost_after_s: float = 60.0
     room_timeout_s: float = 60.0
+    prepare_timeout_s: float = 600.0
     grace_s: int = 10
     tolerations: tuple[Mapping[str, str], ...] = ()
     queue: str = ""
     placeholder_class: str = ""
     agents: str = ""
+    reach: Literal["pod-ip", "port-forward"] = "pod-ip"
     storage: KubernetesStorageSettings = KubernetesStorageSettings()
     policies: KeptNamespaceSettings = KeptNamespaceSettings()
 

@@ -217,6 +217,10 @@ TEXTS: Texts = {
     r.PodUnschedulable: lambda reason, _: f"The cluster does not place it on {reason.node}: {_stopped(reason.error)}",
     r.PlacementDeadlineMissed: "The cluster did not place it on {node} in time, and gave no reason.",
     r.PodRefusedByNode: lambda reason, _: f"Node {reason.node} refused its pod: {_stopped(reason.error)}",
+    r.PodNotPrepared: lambda reason, _: (
+        f"Node {reason.node} did not prepare volumes, device claims and network of its pod in time: "
+        f"{_stopped(reason.error or 'it gave no reason')}"
+    ),
     r.ClusterQuotaExceeded: lambda reason, _: (
         f"The cluster's quota for the namespace is used up: {_stopped(reason.error)}"
     ),

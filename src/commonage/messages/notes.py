@@ -206,6 +206,10 @@ TEXTS: Texts = {
     r.PoolServesQueue: _serves,
     r.PoolNodesPending: _coming,
     r.PoolAtMaximum: _at_maximum,
+    r.PoolNodesLackGpus: (
+        "No node is added: {node}, the newest of the pool, has none of the {gpus} GPUs that the pool declares. Install "
+        "the GPU driver and the device plugin or DRA driver on its nodes, or correct `gpus` of the pool."
+    ),
     r.PoolWaits: "Workloads wait, but not for {wait_s} yet.",
     r.PoolNodesIdle: "Idle for {idle_s}.",
     r.PoolIdle: "Nothing waits for the pool.",

@@ -48,11 +48,18 @@ class ScalingDecision:
 
 
 def decide_scaling(
-    policy: NodePoolPolicy, members: Sequence[PoolNode], waiting: Sequence[PendingRequest], now: float
+    policy: NodePoolPolicy,
+    members: Sequence[PoolNode],
+    waiting: Sequence[PendingRequest],
+    now: float,
+    without_gpus: str = "",
 ) -> ScalingDecision:
-    """Keeps the policy's minimum, never exceeds its maximum (leaving nodes count), never adds and removes at once."""
+    """Keeps the policy's minimum, never exceeds its maximum (leaving nodes count), never adds and removes at once.
+
+    `without_gpus`: the newest node, if it brought none although the pool declares some. Then none is added.
+    """
     staying = [member for member in members if not member.leaving]
-    count, room = len(staying), max(0, policy.most - len(members))
+    count, room = len(staying), 0 if without_gpus else max(0, policy.most - len(members))
     if count < policy.least and room:
         return ScalingDecision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
     patient = [pending for pending in waiting if now - pending.since >= policy.wait_s]
@@ -64,6 +71,8 @@ def decide_scaling(
         idle = _longest_idle(staying, count - policy.most)
         return ScalingDecision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
     if any(node_could_run(policy, pending.request) for pending in waiting):  # then none is removed
+        if without_gpus:
+            return ScalingDecision(why=notes.PoolNodesLackGpus(node=without_gpus, gpus=policy.kind.gpus))
         return ScalingDecision(why=_why_not(policy, members, coming, bool(patient)))
     long_idle = [
         member for member in staying if member.idle_since is not None and now - member.idle_since >= policy.idle_s

@@ -191,6 +191,11 @@ _GPUS_ELSEWHERE = {
 """The line about GPUs that the start prints, for engines that do not open the GPUs of this machine."""
 
 
+def _proxies(settings: Settings, served: ServedRules | None) -> list[str]:
+    """The addresses whose forwarding headers are believed."""
+    return [*settings.trusted_proxies, *(served.proxies() if served is not None else ())]
+
+
 async def assemble(
     settings: Settings,
     data: DataDir,
@@ -299,9 +304,6 @@ async def assemble(
     )
     web = meter.around(TracedRequests(app) if tracing.is_on() else app)
 
-    def proxies() -> list[str]:
-        return [*settings.trusted_proxies, *(served.proxies() if served is not None else ())]
-
     return Components(
         control=control,
         store=store,
@@ -310,7 +312,7 @@ async def assemble(
         devices=devices,
         engines=adapters.engines,
         web=web,
-        proxies=proxies,
+        proxies=partial(_proxies, settings, served),
         end_streams=lambda: end_streams(app),
         gateway=WorkloadGateway(web, hub.hub_url),
         registry=registry,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.link.issued_certificates import write_file
+from commonage.files.atomic import write_file
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import yaml
 
 from commonage.agent import run_in_pod
 from commonage.agent.kubernetes.agent import LINKED
-from commonage.engines.kubernetes.agents import AUDIENCE
+from commonage.engines.kubernetes.agents import AUDIENCE, AUTHORITY_KEY
 from commonage.engines.kubernetes.doctor import CLAIM_RIGHTS, MEASURING, RIGHTS
 from commonage.engines.kubernetes.tenants.rbac import GRANTS, Reach
 from commonage.metrics.series import SERIES
@@ -291,6 +291,16 @@ def test_agents_have_the_least_privileges_that_work(kustomize: ModuleType) -> No
     assert str(arguments.token.parent) == mounts["token"]["mountPath"]
     assert str(arguments.state) == mounts["state"]["mountPath"]
     assert container["readinessProbe"]["exec"]["command"][-1] == str(arguments.state / LINKED)
+
+
+def test_agents_wait_for_the_certificate_by_a_variable_and_no_volume(kustomize: ModuleType) -> None:
+    """The kubelet retries a volume after ever longer pauses, up to two minutes, and a variable every ten seconds."""
+    [made] = [one for one in manifests(kustomize, {}) if one["kind"] == "DaemonSet"]
+    spec = made["spec"]["template"]["spec"]
+    [volume] = [one["configMap"] for one in spec["volumes"] if "configMap" in one]
+    references = [one["valueFrom"].get("configMapKeyRef") for one in spec["containers"][0]["env"] if "valueFrom" in one]
+    assert volume["optional"]
+    assert {"name": volume["name"], "key": AUTHORITY_KEY} in references
 
 
 def test_agents_see_processes_only_if_the_values_say_so(kustomize: ModuleType) -> None:

@@ -40,6 +40,7 @@ PAUSE_AFTER_ERROR_S = 120.0
 LOST_FOR_S = 60.0  # time for a lost node to come back,
 LOST_AND_BUSY_FOR_S = 600.0  # and for a lost node with workloads: the control plane itself may be cut off
 GIVE_BACK_AGAIN_S = 300.0  # retry interval while the cloud still lists a node whose deletion it accepted
+LACKS_GPUS_FOR_S = 3600.0  # no node is added for this long after one without GPUs was there; then one more is tried
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 600, 7 * 86400
 
 
@@ -67,7 +68,11 @@ class _Rented:
 
 @dataclass(slots=True)
 class _PoolState:
-    """State of one node pool; `rented` by name. `took_s`: how long the last node took to join."""
+    """State of one node pool; `rented` by name. `took_s`: how long the last node took to join.
+
+    `without_gpus`: the newest node, if it brought none although the pool declares some; `lacked_at`: when it was seen.
+    It may be removed meanwhile, as an autoscaler removes an idle node: the next one would bring none, either.
+    """
 
     policy: NodePoolPolicy
     cloud: Cloud
@@ -75,6 +80,8 @@ class _PoolState:
     rented: dict[str, _Rented] = field(default_factory=dict)
     took_s: float | None = None
     decision: ScalingDecision = field(default_factory=ScalingDecision)
+    without_gpus: str = ""
+    lacked_at: float = 0.0
     last_error: str = ""
     rests_until: float = 0.0
 
@@ -142,6 +149,7 @@ class NodePools:
             return _PoolState(wanted.policy, self._cloud(wanted), wanted)
         if before.declared != wanted:
             before.policy, before.cloud, before.declared = wanted.policy, self._cloud(wanted), wanted
+            before.without_gpus = ""
         return before
 
     def views(self, principal: Principal) -> Sequence[NodePoolView]:
@@ -192,7 +200,9 @@ class NodePools:
             await self._give_up(pool, now)
             await self._delete_drained(pool)
             await self._remove_deleted(pool)
-            pool.decision = decide_scaling(pool.policy, self._members(pool), self._waiting(), now)
+            self._note_gpus(pool, now)
+            members, waiting = self._members(pool, now), self._waiting()
+            pool.decision = decide_scaling(pool.policy, members, waiting, now, pool.without_gpus)
             await self._carry_out(pool, now)
             pool.last_error = ""
         except Unavailable as error:
@@ -257,14 +267,36 @@ class NodePools:
         allocations = (allocated.allocation for allocated in self._live_state.allocated())
         return {allocation.node for allocation in allocations if allocation.site == pool.policy.site}
 
-    def _members(self, pool: _PoolState) -> list[PoolNode]:
+    def _lacks_gpus(self, pool: _PoolState, rented: _Rented) -> bool:
+        """Whether the site knows the node, and no GPU of it. A driver takes a while."""
+        node = self._live_state.nodes.get(NodeKey(pool.policy.site, rented.machine.name))
+        return pool.policy.kind.gpus > 0 and node is not None and not node.report.devices
+
+    def _note_gpus(self, pool: _PoolState, now: float) -> None:
+        known = [
+            rented
+            for name, rented in sorted(pool.rented.items())
+            if NodeKey(pool.policy.site, name) in self._live_state.nodes
+        ]
+        newest = max(known, key=lambda rented: rented.since, default=None)
+        if newest is not None and not self._lacks_gpus(pool, newest):
+            pool.without_gpus = ""
+        elif newest is not None and now - newest.since >= pool.policy.join_s:
+            if pool.without_gpus != newest.machine.name:
+                log.warning("node pool %s: %s has no GPU, so no node is added", pool.policy.name, newest.machine.name)
+            pool.without_gpus, pool.lacked_at = newest.machine.name, now
+        elif now - pool.lacked_at >= LACKS_GPUS_FOR_S:
+            pool.without_gpus = ""
+
+    def _members(self, pool: _PoolState, now: float) -> list[PoolNode]:
         found = []
         for name, rented in sorted(pool.rented.items()):
             leaves = rented.gave_back_at is not None or self._leaves(pool, name)
             idle_since = rented.idle_since
             if pool.cloud.is_autoscaled:  # it removes idle nodes; a request is of no use once nothing waits
                 idle_since = 0.0 if rented.machine.requested else None
-            found.append(PoolNode(name, rented.is_coming, leaves, idle_since))
+            gpus_come = self._lacks_gpus(pool, rented) and now - rented.since < pool.policy.join_s
+            found.append(PoolNode(name, rented.is_coming or gpus_come, leaves, idle_since))
         return found
 
     def _waiting(self) -> list[PendingRequest]:

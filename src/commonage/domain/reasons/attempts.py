@@ -276,6 +276,12 @@ class PodRefusedByNode(NotPlaced):
     node: str
 
 
+class PodNotPrepared(NotPlaced):
+    """The node did not prepare the pod's volumes, device claims or network in time, so its program did not start."""
+
+    node: str
+
+
 class ClusterQuotaExceeded(NotPlaced):
     """A ResourceQuota of the namespace has no room for the pod."""
 

@@ -352,6 +352,13 @@ class PoolAtMaximum(Reason):
     leaving: int
 
 
+class PoolNodesLackGpus(Reason):
+    """The newest node of the pool brought no GPUs, so more would not help. `gpus`: how many the pool declares."""
+
+    node: str
+    gpus: int
+
+
 class PoolWaits(Reason):
     """Workloads wait, but not long enough for a node to be added."""
 

@@ -40,6 +40,11 @@ CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("get", "storage.k8s.io", "storageclasses", False),
 )
 """Those that it needs besides, where homes or volumes are claims that it makes."""
+FORWARDING: tuple[tuple[str, str, str, bool], ...] = (
+    ("get", "", "pods/portforward", True),
+    ("create", "", "pods/portforward", True),
+)
+"""Those for sessions and services, where they are reached through the API server."""
 MEASURING = ("get", "", "nodes/proxy", False)
 """Without it nothing is measured, unless the nodes have agents."""
 ADMITTING = ("create", "authentication.k8s.io", "tokenreviews", False)
@@ -49,7 +54,8 @@ ADMITTING = ("create", "authentication.k8s.io", "tokenreviews", False)
 def rights_of(settings: KubernetesSettings) -> list[tuple[str, str, str, bool]]:
     """Those that it needs with these settings. It gives itself those in the namespaces that it keeps."""
     claims = CLAIM_RIGHTS if settings.homes == "claim" else ()
-    rights = [*RIGHTS, *claims, ADMITTING if settings.agents else MEASURING]
+    forwarding = FORWARDING if settings.reach == "port-forward" else ()
+    rights = [*RIGHTS, *claims, *forwarding, ADMITTING if settings.agents else MEASURING]
     if settings.namespaces != "kept":
         return rights
     keeping = [one for one in GRANTS if one.keeping and one.reach is Reach.CLUSTER]

@@ -11,99 +11,74 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
 
-from commonage.domain.errors import CommonageError, EngineFailure, start_failure
+from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import (
-    EndedFromOutside,
-    ExternalActor,
-    RemovedFromOutside,
-    Starting,
-    StoppedBeforeStart,
-    UnpackingFiles,
-)
 from commonage.domain.reasons.engines import HomesEndWithPods, KubernetesInUse
 from commonage.domain.reasons.nodes import ClusterNodeSilent, EngineNotAnswering
 from commonage.domain.resources import NodePool
-from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest, Status
+from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.tenants import Tenant
-from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.networks import Relays
 from commonage.engines.containers.engine import installation_of
-from commonage.engines.containers.lifecycle import PAUSES_S
-from commonage.engines.containers.program import PORT, shared_variables
-from commonage.engines.containers.status_reader import write_end
+from commonage.engines.containers.program import shared_variables
 from commonage.engines.kubernetes.agents import PodAgents
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
-from commonage.engines.kubernetes.channels.archives import send_files
-from commonage.engines.kubernetes.channels.connection import Connections, Container
+from commonage.engines.kubernetes.channels.connection import Connections
 from commonage.engines.kubernetes.channels.execs import PodExecs
+from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.engines.kubernetes.client import NODES, PODS, Client
-from commonage.engines.kubernetes.gpus.mode import GRANTED, VISIBLE, GpuMode, annotation
+from commonage.engines.kubernetes.gpus.mode import GpuMode
 from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.images import PodImages
 from commonage.engines.kubernetes.labels import label_value
-from commonage.engines.kubernetes.launcher import Launcher, NotPlacedError, read_uid
+from commonage.engines.kubernetes.launcher import Launcher, read_uid
+from commonage.engines.kubernetes.life import (
+    RETRY_S,
+    AttemptLife,
+    PodStreams,
+    container_of,
+    starting,
+)
 from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.nodes import is_given_up, not_answering_since
 from commonage.engines.kubernetes.placement.capacity import Capacity
 from commonage.engines.kubernetes.placement.elastic_pools import ElasticPools, PoolCloud
 from commonage.engines.kubernetes.placement.placeholders import pool_of
-from commonage.engines.kubernetes.placement.refusals import NodeBackoffs
+from commonage.engines.kubernetes.queues import Queues
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.stats import measurements_of
-from commonage.engines.kubernetes.statuses import (
-    Ended,
-    Running,
-    Surroundings,
-    Waiting,
-    state_of,
-    taken_by_kueue,
-    waits_for_files,
-    why_lost,
-)
 from commonage.engines.kubernetes.storage.file_pods import FilePods
 from commonage.engines.kubernetes.storage.sizes import ClaimSizes
 from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
 from commonage.engines.kubernetes.translate import (
     CONTAINER,
-    FILES,
     attempt_of,
-    is_gated,
     is_restricted,
     namespace_of,
     pod_name,
 )
 from commonage.engines.kubernetes.translate import INSTALLATION as INSTALLATION_LABEL
 from commonage.engines.rundir.node_report import disk_pressure_of, free_on
-from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
-from commonage.engines.rundir.tasks import InThread, retry_start
-from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import NodeAgents, OnProgress, ignore_progress
 from commonage.ports.clouds import Cloud
-from commonage.ports.execs import OUT, ExecStream, Terminal
+from commonage.ports.execs import ExecStream, Terminal
 
-RETRY_S = 2.0
-_TERMINATED, _KILLED = 143, 137
 _STATS_S = 10.0
 _GPUS_PAUSE_S, _GPUS_READ_S = 60.0, 45.0
-_PART_BYTES = 64 * 1024
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -115,8 +90,10 @@ class KubernetesEngine(RunsEngine[Run]):
 
     _installation: str
     _channels: Connections | None = None
+    _pod_relays: PodRelays | None = None
     _execs: PodExecs
     _launcher: Launcher
+    _life: AttemptLife
     _images: PodImages
     _pods: Cache
     _nodes: Cache
@@ -147,9 +124,7 @@ class KubernetesEngine(RunsEngine[Run]):
             self.agents = PodAgents(self._client, agents, self._settings.agents, authority, self._attempts)
         keeps = self._settings.namespaces == "kept"
         self._tenants = TenantKeeper(self._client, self._settings) if keeps else None
-        self._copies: dict[str, LogCopy] = {}
         self._notes: tuple[Reason, ...] = ()
-        self._backoffs = NodeBackoffs()
         self._elastic: ElasticPools | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._release_again = False
@@ -182,6 +157,8 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._in_thread(self._client.open)
         self._channels = await self._in_thread(self._client.channels)
         self._execs = PodExecs(self._channels)
+        if self._settings.reach == "port-forward":
+            self._pod_relays = PodRelays(self._channels)
         try:
             await self._in_thread(self._files.open)
             self._installation = await self._in_thread(lambda: installation_of(self._folder))
@@ -204,6 +181,8 @@ class KubernetesEngine(RunsEngine[Run]):
             self._in_thread,
             self._gpus,
             self._file_pods.release,
+            Queues(self._client, settings.queue),
+            lambda name: self._nodes.find(f"/{name}"),
             self._tenants,
         )
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
@@ -212,6 +191,8 @@ class KubernetesEngine(RunsEngine[Run]):
         # All Pods of the cluster: what others request is not free.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
+        streams = PodStreams(self._execs, self._pod_relays)
+        self._life = AttemptLife(self._launcher, self._pods, self._nodes, streams, self._table, self._tasks)
         for request, port in requests:
             run = self._note(request, port)
             run.uid = await self._in_thread(partial(read_uid, run.folder))
@@ -221,7 +202,7 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._gpus.read(self._nodes.objects)
         if settings.address:
             await self._relays.open_at(_listening_at(settings.address), self._admits)
-        await asyncio.gather(*(self._settle(run) for run in self._table))
+        await asyncio.gather(*(self._life.settle(run) for run in self._table))
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
         self._keep("read GPUs", self._keep_gpus)
@@ -238,13 +219,15 @@ class KubernetesEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
-        if self._channels is not None:
-            if self._is_open:
-                await self._file_pods.close()
-            await self._execs.close()
-            await self._channels.close()
+        if self._is_open:
+            await self._file_pods.close()
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
+        if self._channels is not None:
+            if self._pod_relays is not None:
+                await self._pod_relays.close()
+            await self._execs.close()
+            await self._channels.close()
         self._relays.close()
         await self._client.close()
         self._tasks.close()
@@ -285,7 +268,7 @@ class KubernetesEngine(RunsEngine[Run]):
         if run is None:
             return
         run.last_pod = pod
-        self._spawn(self._settle(run))
+        self._spawn(self._life.settle(run))
 
     def _node_changed(self, node: Manifest, deleted: bool) -> None:
         name = node["metadata"]["name"]
@@ -296,7 +279,7 @@ class KubernetesEngine(RunsEngine[Run]):
             self._release_placeholders()
         for run in self._table.live():
             if run.request.allocation.node == name and run.is_running:
-                self._spawn(self._settle(run))
+                self._spawn(self._life.settle(run))
 
     # --- GPUs -------------------------------------------------------------------------------------------------------
 
@@ -311,27 +294,6 @@ class KubernetesEngine(RunsEngine[Run]):
                 _log.warning("cannot read the GPUs of the cluster, will try again: %s", str(error) or "no answer")
             else:
                 self._capacity.forget_reports()
-
-    async def _note_gpus(self, run: Run, pod: Manifest) -> None:
-        """Write the uuids of its GPUs to its Pod, where its mode tells them."""
-
-        async def variable() -> str:
-            command = ("/bin/sh", "-c", f'echo "${VISIBLE}"')
-            stream = await self._execs.begin(self._container(run.request), run.id, command, None)
-            said = b""
-            try:
-                while (one := await stream.read()) is not None and len(said) < _PART_BYTES:
-                    said += one[1] if one[0] == OUT else b""
-            finally:
-                await stream.close()
-            return said.decode(errors="replace")
-
-        try:
-            if uuids := await self._gpus.granted(pod, variable):
-                noted = {"uid": run.uid, "annotations": {GRANTED: ",".join(uuids)}}
-                await self._client.merge(self._launcher.path(run.request), {"metadata": noted})
-        except CommonageError as error:
-            _log.info("it is not known which GPUs %s has: %s", run.id, error)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -388,259 +350,17 @@ class KubernetesEngine(RunsEngine[Run]):
 
     def _note(self, request: StartRequest, port: int | None) -> Run:
         folder = self._files.folder(request.attempt_id)
-        run = Run(request, folder, self._starting(request), port)
         fetch = partial(_fetch, self._client, self._log_path(request))
-        self._copies[run.id] = LogCopy(folder, fetch, self._in_thread)
+        run = Run(request, folder, starting(request), port, copy=LogCopy(folder, fetch, self._in_thread))
         self._table.runs[run.id] = run
         return run
 
     def _log_path(self, request: StartRequest) -> str:
         return PODS.path(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), "log")
 
-    def _drop(self, run: Run) -> None:
-        super()._drop(run)
-        self._copies.pop(run.id, None)
-
-    def _starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
-        node = request.allocation.node
-        return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
-
     async def _go_on(self, run: Run, begun: int | Phase) -> None:
-        self._table.tell(run, self._starting(run.request))
-        await self._settle(run)
-
-    def _launch(self, run: Run) -> None:
-        if not run.is_launching:
-            run.launching = self._spawn(self._launch_in_background(run))
-
-    async def _launch_in_background(self, run: Run) -> None:
-        def on_progress(reason: Reason, progress: float | None) -> None:
-            self._table.tell(run, self._starting(run.request, reason, progress))
-
-        async def launch() -> None:
-            async with run.lock:
-                if run.ending is None and run.status.phase is Phase.STARTING:
-                    run.last_pod = await self._launcher.launch(run)
-
-        try:
-            await retry_start(launch, PAUSES_S, on_progress, not_for=(Unreachable, NotPlacedError))
-        except Unreachable as error:
-            on_progress(error.waiting, None)
-            self._settle_soon_again(run)
-            return
-        except OSError as error:
-            _log.warning("cannot start %s, will try again: %s", run.id, error)
-            self._settle_soon_again(run)
-            return
-        except EngineFailure as error:
-            _log.warning("cannot start %s: %s", run.id, error)
-            await self._give_up(run, Exit(None if error.is_retryable else 1, start_failure(error), time.time()))
-        await self._settle(run)
-
-    async def _give_up(self, run: Run, end: Exit) -> None:
-        """Record the end of an attempt that cannot be started, once its Pod certainly does not run."""
-        async with run.lock:
-            if run.uid:
-                try:
-                    pod = await self._client.find(self._launcher.path(run.request))
-                    if pod is not None and not is_gated(pod):
-                        return  # the answer to the last change was lost: it may run
-                except EngineFailure:
-                    return  # looked at again
-            await self._until_disk_works(run.folder.forbid_start)
-            await self._until_disk_works(partial(_write_end, run, end))
-            with suppress(EngineFailure):  # removed with the attempt, at the latest
-                await self._launcher.delete(run, 0)
-
-    # --- changes of one attempt -------------------------------------------------------------------------------------
-
-    async def _settle(self, run: Run) -> None:
-        """Report the status of its Pod; start it if it was not started."""
-        async with run.lock:
-            if run.status.phase is Phase.ENDED:
-                return
-            try:
-                await self._look(run)
-                run.last_error = ""
-            except (EngineFailure, OSError) as error:
-                if str(error) != run.last_error:
-                    _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
-                run.last_error = str(error)
-                self._settle_soon_again(run)
-
-    def _settle_soon_again(self, run: Run) -> None:
-        if run.again is None:
-            run.again = self._spawn(self._settle_after_pause(run))
-
-    async def _settle_after_pause(self, run: Run) -> None:
-        await asyncio.sleep(RETRY_S)
-        run.again = None
-        await self._settle(run)
-
-    async def _look(self, run: Run) -> None:
-        if (end := await self._in_thread(run.folder.exit)) is not None:
-            self._tell_end(run, end, run.status.started_at)
-            return
-        if await self._in_thread(run.folder.runner) is not None:  # stopped before it started
-            await self._launcher.delete(run, 0)
-            await self._end_with(run, Exit(_TERMINATED, StoppedBeforeStart(), time.time()), None)
-            return
-        pod = await self._pod_of(run)
-        if pod is None:
-            if run.uid:
-                await self._end_with(run, await self._vanished(run), run.status.started_at)
-            else:
-                self._launch(run)
-            return
-        if not run.uid or is_gated(pod):
-            self._launch(run)
-            return
-        await self._judge(run, pod)
-
-    async def _pod_of(self, run: Run) -> Manifest | None:
-        """Its Pod from the cache, or from the API server if the cache does not have it. None: it does not exist."""
-        key = f"{namespace_of(run.request.tenant, self._settings)}/{pod_name(run.id)}"
-        pod = self._pods.find(key)
-        if pod is None and run.uid:
-            pod = await self._client.find(self._launcher.path(run.request))
-        if pod is None or (run.uid and pod["metadata"]["uid"] != run.uid):
-            return None
-        run.last_pod = pod
-        return pod
-
-    def _around(self, run: Run) -> Surroundings:
-        request = run.request
-        stopping = run.ending is not None
-        return Surroundings(request.allocation.node, request.environment.name, time.time(), stopping)
-
-    async def _vanished(self, run: Run) -> Exit:
-        """The end of an attempt whose Pod is gone, from its last known state."""
-        last = run.last_pod
-        if last is not None and last["metadata"]["uid"] == run.uid:
-            found = state_of(last, self._around(run))
-            if isinstance(found, Ended) and (run.withdrawn is None or found.started_at is not None):
-                return found.exit
-            if run.ending is None and (stopped := taken_by_kueue(last, run.request.allocation.node)):
-                return Exit(None, stopped, time.time())
-        node = run.request.allocation.node
-        if run.withdrawn is not None:  # a failure of its image or container is its own
-            return Exit(1, run.withdrawn, time.time())
-        if run.ending is not None:
-            over = asyncio.get_running_loop().time() >= run.kill_at
-            return Exit(_KILLED if over else _TERMINATED, None, time.time())
-        if lost := why_lost(node, self._nodes.find(f"/{node}")):
-            return Exit(None, lost, time.time())
-        return Exit(None, RemovedFromOutside() if last is None else _from_outside(node), time.time())
-
-    async def _judge(self, run: Run, pod: Manifest) -> None:
-        around = self._around(run)
-        found = state_of(pod, around)
-        lost = why_lost(around.node, self._nodes.find(f"/{around.node}")) if self._nodes.is_synced else None
-        if isinstance(found, Ended) and run.withdrawn is not None and found.started_at is None:
-            await self._end_with(run, Exit(1, run.withdrawn, time.time()), None)
-        elif isinstance(found, Ended):
-            await self._end_with(run, found.exit, found.started_at)
-        elif lost is not None and pod["spec"].get("nodeName"):
-            await self._end_with(run, Exit(None, lost, time.time()), run.status.started_at)
-        elif isinstance(found, Running):
-            self._running(run, pod, found)
-        else:
-            await self._waiting(run, pod, found)
-
-    def _running(self, run: Run, pod: Manifest, found: Running) -> None:
-        request = run.request
-        if request.wants_port and not found.address:
-            self._settle_soon_again(run)
-            return
-        url = f"http://{_host(found.address or '')}:{request.port or PORT}" if request.wants_port else None
-        now = time.time()
-        self._backoffs.started(request.allocation.node)
-        started = run.status.started_at or max(found.started_at or now, request.allocation.at)
-        status = Status(run.id, Phase.RUNNING, now, request.allocation.node, url=url, started_at=started)
-        before = run.status
-        if (before.phase, before.url) != (status.phase, status.url):
-            self._table.tell(run, status)
-            if request.allocation.shares and not annotation(pod, GRANTED):
-                self._spawn(self._note_gpus(run, pod))
-        if run.following is None or run.following.done():
-            run.following = self._spawn(self._copies[run.id].follow())
-
-    async def _waiting(self, run: Run, pod: Manifest, found: Waiting) -> None:
-        now = asyncio.get_running_loop().time()
-        if found.refusal is None:
-            run.refused_since = None
-        else:
-            run.refused_since = run.refused_since or now
-            if found.is_final or now - run.refused_since > self._settings.room_timeout_s:
-                if found.is_bound:
-                    # Its program may start at any moment, so its end is what the cluster reports.
-                    await self._withdraw_bound(run, found.refusal)
-                    return
-                if await self._launcher.delete_unbound(run, pod):
-                    await self._end_with(run, Exit(None, found.refusal, time.time()), None)
-                    return
-            self._settle_soon_again(run)
-        reason = found.reason
-        if waits_for_files(pod) and run.withdrawn is None:
-            reason = UnpackingFiles()
-            if run.sending is None:
-                run.sending = self._spawn(self._send_files(run))
-        if run.status.reason != reason:
-            self._table.tell(run, self._starting(run.request, reason))
-
-    async def _send_files(self, run: Run) -> None:
-        """Send the files of the job to the container that waits for them; look at the Pod again."""
-        request, why = run.request, None
-        folder, bundle = self._launcher.program(request).cwd, Path(request.bundle_path or "")
-        try:
-            check_bundle_exists(bundle)
-            await send_files(self._execs, self._container(request, FILES), _parts(bundle, self._in_thread), folder)
-        except EngineFailure as error:
-            _log.warning("cannot send the files of %s: %s", run.id, error)
-            why = None if error.is_retryable else start_failure(error)
-        except OSError as error:
-            _log.warning("cannot read the files of %s, will try again: %s", run.id, error)
-        async with run.lock:
-            run.sending = None
-            if why is not None and run.ending is None:
-                with suppress(EngineFailure):  # tried again: the container still waits
-                    await self._withdraw_bound(run, why)
-        self._settle_soon_again(run)
-
-    async def _withdraw_bound(self, run: Run, why: Reason) -> None:
-        """Delete the Pod of an attempt whose container cannot be made. It has ended once the Pod is gone."""
-        if run.withdrawn is None:
-            await self._launcher.delete(run, 1)
-            run.withdrawn = why
-        self._settle_soon_again(run)
-
-    async def _end_with(self, run: Run, end: Exit, started_at: float | None) -> None:
-        """Copy the rest of its output, write its end down, and report it."""
-        if run.uid and started_at is not None:
-            await self._copies[run.id].finish(run.following)
-        elif run.following is not None:
-            run.following.cancel()
-        earliest = run.request.allocation.at
-        started = None if started_at is None else max(started_at, earliest)
-        end = replace(end, at=min(max(end.at, started or earliest), time.time()))
-        await self._in_thread(partial(_write_end, run, end))
-        self._backoffs.refused(run.request.allocation.node, end.reason, time.time())
-        self._tell_end(run, end, run.status.started_at or started)
-
-    def _tell_end(self, run: Run, end: Exit, started_at: float | None) -> None:
-        status = Status(
-            run.id, Phase.ENDED, end.at, run.request.allocation.node, end.reason,
-            exit_code=end.code, oom=end.oom, started_at=started_at,
-        )  # fmt: skip
-        self._table.tell(run, status)
-
-    async def _until_disk_works(self, work: Callable[[], _T]) -> _T:
-        while True:
-            try:
-                return await self._in_thread(work)
-            except OSError as error:
-                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
-                await asyncio.sleep(RETRY_S)
+        self._table.tell(run, starting(run.request))
+        await self._life.settle(run)
 
     # --- the port: stopping and forgetting ---------------------------------------------------------------------------
 
@@ -648,14 +368,14 @@ class KubernetesEngine(RunsEngine[Run]):
         try:
             await asyncio.shield(run.begun)
         except EngineFailure:  # it was not written to disk, so it is unknown
-            await self._until_disk_works(lambda: self._stop_early(run.id))
+            await self._life.until_disk_works(lambda: self._stop_early(run.id))
             return
         if not run.uid:
             async with run.lock:  # while no launch is at work
                 if not run.uid:
-                    await self._until_disk_works(run.folder.forbid_start)
+                    await self._life.until_disk_works(run.folder.forbid_start)
             if not run.uid:
-                await self._settle(run)
+                await self._life.settle(run)
                 return
         now = asyncio.get_running_loop().time
         while not run.ended.is_set():
@@ -668,17 +388,13 @@ class KubernetesEngine(RunsEngine[Run]):
                     _log.warning("cannot end %s, will try again: %s", run.id, error)
             await run.wait_for_end(0.25 if run.kill_at - now() < self._settings.grace_s else RETRY_S)
             if not run.ended.is_set() and now() > run.kill_at + RETRY_S:
-                await self._settle(run)
+                await self._life.settle(run)
 
     async def _remove(self, run: Run) -> None:
-        self._copies.pop(run.id, None)
         await self._launcher.delete(run, 1)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
-        return await self._execs.begin(self._container(run.request), run.id, command, terminal)
-
-    def _container(self, request: StartRequest, name: str = CONTAINER) -> Container:
-        return Container(namespace_of(request.tenant, self._settings), pod_name(request.attempt_id), name)
+        return await self._execs.begin(container_of(run.request, self._settings), run.id, command, terminal)
 
     # --- the port: nodes and use -------------------------------------------------------------------------------------
 
@@ -692,7 +408,7 @@ class KubernetesEngine(RunsEngine[Run]):
         for report in self._capacity.reports():
             node = self._nodes.find(f"/{report.name}")
             silent = node is not None and is_given_up(node, self._settings.lost_after_s, now)
-            refused = self._backoffs.fault(report.name, now)
+            refused = self._life.backoffs.fault(report.name, now)
             own = (*report.faults, *((refused,) if refused else ()), *faults, *disk_faults)
             awaits = ClusterNodeSilent(node=report.name) if silent else None
             one = replace(report, faults=own, disk_pressure=pressure, gone=silent, awaits_admin=awaits)
@@ -774,30 +490,9 @@ def _fetch(client: Client, path: str, since: str | None, follow: bool) -> AsyncG
     return client.logs(path, CONTAINER, since=since, follow=follow)
 
 
-async def _parts(bundle: Path, in_thread: InThread) -> AsyncGenerator[bytes]:
-    """Raises OSError."""
-    with await in_thread(lambda: bundle.open("rb")) as packed:
-        while part := await in_thread(lambda: packed.read(_PART_BYTES)):
-            yield part
-
-
 def _listening_at(address: str) -> str:
     """An address of this machine; empty (all addresses) if `address` is the name of a Service that leads here."""
     try:
         return str(ip_address(address))
     except ValueError:
         return ""
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-def _from_outside(node: str) -> Reason:
-    return EndedFromOutside(by=ExternalActor.KUBERNETES, node=node)
-
-
-def _write_end(run: Run, end: Exit) -> None:
-    """Write how it ended, unless an end was written before. Raises OSError."""
-    if run.folder.exit() is None:
-        write_end(run.folder, end)

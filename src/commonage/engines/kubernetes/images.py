@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
-from commonage.engines.kubernetes.client import PODS, Client
+from commonage.engines.kubernetes.client import PODS, Client, Unreachable
 from commonage.engines.kubernetes.gpus.mode import hide_gpus
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.statuses import Running, Surroundings, Waiting, main_status, state_of
@@ -21,8 +22,9 @@ from commonage.engines.rundir.tasks import SingleFlight
 from commonage.engines.settings import KubernetesSettings
 from commonage.ports.agents import OnProgress
 
-_POLL_S = 0.5
+_POLL_S, _AWAY_S = 0.5, 2.0
 _PULLS_S = 1800.0
+_T = TypeVar("_T")
 
 
 class PodImages:
@@ -80,15 +82,18 @@ class PodImages:
         name = pod["metadata"]["name"]
         path = PODS.path(self._settings.namespace, name)
         self._at_work.add(name)
+        now = asyncio.get_running_loop().time
         try:
-            await self._client.apply(PODS, pod)
-            async with asyncio.timeout(_PULLS_S):
-                while not await self._has_image(path, image, node, on_progress):  # noqa: ASYNC110 - it is elsewhere
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError as error:
-            raise EngineFailure(
-                f"{node} did not get the image {image} within {_PULLS_S:.0f} s", retryable=True
-            ) from error
+            await _answered(partial(self._client.apply, PODS, pod), on_progress)
+            until = now() + _PULLS_S
+            while True:
+                asked_at = now()
+                if await _answered(partial(self._has_image, path, image, node, on_progress), on_progress):
+                    return
+                until += now() - asked_at  # what an outage takes is not the node's time
+                if now() > until:
+                    raise EngineFailure(f"{node} did not get the image {image} within {_PULLS_S:.0f} s", retryable=True)
+                await asyncio.sleep(_POLL_S)
         finally:
             with suppress(EngineFailure):
                 await self._client.delete(path, grace_s=0)
@@ -114,3 +119,13 @@ class PodImages:
             metadata = pod["metadata"]
             if f"{PREFIX}/pull" in (metadata.get("labels") or {}) and metadata["name"] not in self._at_work:
                 await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
+
+
+async def _answered(ask: Callable[[], Awaitable[_T]], on_progress: OnProgress) -> _T:
+    """Ask again while the API server does not answer."""
+    while True:
+        try:
+            return await ask()
+        except Unreachable as error:
+            on_progress(error.waiting, None)
+            await asyncio.sleep(_AWAY_S)

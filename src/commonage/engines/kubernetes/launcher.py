@@ -21,7 +21,6 @@ from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.client import (
     CONFIG_MAPS,
-    NAMESPACES,
     PODS,
     SECRETS,
     VOLUME_CLAIMS,
@@ -32,19 +31,19 @@ from commonage.engines.kubernetes.client import (
 from commonage.engines.kubernetes.gpus.site_gpus import SiteGpus
 from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest, owned
-from commonage.engines.kubernetes.placement.kueue import queue_of, queued
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
+from commonage.engines.kubernetes.queues import Queues
 from commonage.engines.kubernetes.run import Run
 from commonage.engines.kubernetes.storage.claims import is_shared, is_smaller, updated_claim
 from commonage.engines.kubernetes.tenants.applier import NETWORK_POLICIES
 from commonage.engines.kubernetes.tenants.keeper import TenantKeeper
-from commonage.engines.kubernetes.tenants.network import gang_policy
 from commonage.engines.kubernetes.translate import (
     INSTALLATION,
     PodContext,
     attempt_of,
     claims_of,
     config_map_of,
+    gang_policy,
     gang_service,
     is_gated,
     namespace_of,
@@ -58,7 +57,6 @@ from commonage.engines.rundir.tasks import InThread
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import KubernetesSettings
 
-QUEUES_S = 60.0
 SERVICES = Resource("/api/v1", "services")
 STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", is_namespaced=False)
 _log = logging.getLogger(__name__)
@@ -95,8 +93,9 @@ class Launcher:
     gpus: SiteGpus
     release: Callable[[str, str], Awaitable[None]]
     """Ends what the platform itself does with a claim (namespace, name) that one node alone can mount."""
+    queues: Queues
+    node_of: Callable[[str], Manifest | None]
     tenants: TenantKeeper | None = None
-    _queues: dict[str, tuple[float, str]] = field(default_factory=dict)
     _config_maps: set[tuple[str, str]] = field(default_factory=set)
     _claims: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -134,8 +133,7 @@ class Launcher:
             await self._make_config_map(request, context)
             plain = pod_of(request, program, context, self.settings)
             made = self.gpus.apply(plain, request.allocation.shares)
-            queue = self.settings.queue or await self._queue_of(context.namespace)
-            pod = await self._create(PODS, queued(made, queue) if queue else made)
+            pod = await self._create(PODS, await self.queues.queued(made, self.node_of(request.allocation.node)))
         self._check_ours(pod, request)
         if not run.uid:
             await self.in_thread(partial(write_uid, run.folder, pod["metadata"]["uid"]))
@@ -147,31 +145,17 @@ class Launcher:
         await self.gpus.make_extras(pod, request.allocation.shares)
         if request.gang:
             await self.client.apply(SERVICES, owned(gang_service(request, context), pod))
-            if self.tenants is not None:  # in its namespaces, Pods do not reach each other
-                policy = gang_policy(
-                    pod_name(request.attempt_id),
-                    context.namespace,
-                    request.attempt_id,
-                    request.gang,
-                    self.installation,
-                )
-                await self.client.apply(NETWORK_POLICIES, owned(policy, pod))
+            await self._connect_gang(owned(gang_policy(request, context), pod))
         return await self.client.merge(self.path(request), without_gate(pod))
 
-    async def _queue_of(self, namespace: str) -> str:
-        """The LocalQueue that the namespace's label names, asked for once a minute; empty without one."""
-        at, name = self._queues.get(namespace, (-QUEUES_S, ""))
-        now = asyncio.get_running_loop().time()
-        if now - at >= QUEUES_S:
-            try:
-                found = await self.client.find(NAMESPACES.path(None, namespace))
-            except Refused as error:  # without the right to read namespaces, only the setting counts
-                if error.http_status != 403:
-                    raise
-                found = None
-            name = queue_of(found, ()) if found else ""
-            self._queues[namespace] = now, name
-        return name
+    async def _connect_gang(self, policy: Manifest) -> None:
+        """Without the right to make policies none is made: a namespace that restricts no traffic needs none."""
+        try:
+            await self.client.apply(NETWORK_POLICIES, policy)
+        except Refused as error:
+            if error.http_status != 403:
+                raise
+            _log.warning("members of a gang reach each other only if the namespace allows it: %s", error)
 
     async def _create(self, resource: Resource, manifest: Manifest) -> Manifest:
         try:

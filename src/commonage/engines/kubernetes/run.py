@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from commonage.domain.reasons import Reason
+from commonage.engines.kubernetes.logs import LogCopy
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.rundir.run import EngineRun
 
@@ -14,11 +15,13 @@ from commonage.engines.rundir.run import EngineRun
 class Run(EngineRun):
     """An attempt whose program runs in a Pod.
 
-    `launching` starts it, `sending` sends its files, `following` copies its output, `again` looks at it again later.
-    `last_pod` is the last description of its Pod, `uid` the one written down. `withdrawn`: why its Pod was deleted
-    before it began.
+    `copy` is that of its output. `launching` starts it, `sending` sends its files, `following` copies its output,
+    `again` looks at it again later. `refused_since`: since when the cluster does not start it, and `refused_as` which
+    deadline that is about. `last_pod` is the last description of its Pod, `uid` the one written down. `withdrawn`: why
+    its Pod was deleted before it began.
     """
 
+    copy: LogCopy = field(kw_only=True)
     launching: asyncio.Task[None] | None = None
     sending: asyncio.Task[None] | None = None
     following: asyncio.Task[None] | None = None
@@ -26,7 +29,8 @@ class Run(EngineRun):
     last_pod: Manifest | None = None
     last_error: str = ""
     uid: str = ""
-    refused_since: float | None = None
+    refused_since: float = 0.0
+    refused_as: type[Reason] | None = None
     withdrawn: Reason | None = None
     deleted_grace_s: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

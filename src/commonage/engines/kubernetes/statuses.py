@@ -23,6 +23,7 @@ from commonage.domain.reasons.attempts import (
     NodeRemovedFromCluster,
     NodeRestarted,
     PlacementDeadlineMissed,
+    PodNotPrepared,
     PodUnschedulable,
     PreparingInCluster,
     PullingImage,
@@ -40,6 +41,9 @@ _NEVER_A_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerEr
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError"})
 _UNKNOWN = frozenset({"ContainerStatusUnknown", "Unknown"})
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_PREPARED = "PodReadyToStartContainers"
+"""False until its claims of devices are prepared, its volumes mounted and its network set up. Then images are pulled,
+which may take long."""
 _SIGNALLED = frozenset({137, 143})
 
 
@@ -184,9 +188,12 @@ def _waiting(pod: Manifest, status: Mapping[str, Any], waiting: Mapping[str, Any
         return Waiting(WaitingForCluster(error=said), failure, is_bound=bound)
     if gate := kueue.waiting_reason(pod):
         return Waiting(gate)
+    conditions = status.get("conditions") or ()
     if bound:
-        return Waiting(PreparingInCluster(node=around.node), is_bound=True)
-    for one in status.get("conditions") or ():
+        unprepared = any(one["type"] == _PREPARED and one["status"] == "False" for one in conditions)
+        late = PodNotPrepared(node=around.node) if unprepared else None
+        return Waiting(PreparingInCluster(node=around.node), late, is_bound=True)
+    for one in conditions:
         if one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable":
             error = str(one.get("message", ""))
             refusal = PodUnschedulable(node=around.node, error=own_clauses(error))

@@ -333,6 +333,24 @@ def gang_service(request: StartRequest, context: PodContext) -> Manifest:
     }
 
 
+def gang_policy(request: StartRequest, context: PodContext) -> Manifest:
+    """Lets the gang's members reach this one, and this one reach them, on every port, where a namespace denies that."""
+    metadata = metadata_of(request, context)
+    among = {"key": ATTEMPT, "operator": "In", "values": [label_value(one) for one in request.gang]}
+    members = [{"podSelector": {"matchExpressions": [among]}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": {"matchLabels": {ATTEMPT: metadata["labels"][ATTEMPT]}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": members}],
+            "egress": [{"to": members}],
+        },
+    }
+
+
 def pull_pod(image: str, node: str, context: PodContext, settings: KubernetesSettings, number: str) -> Manifest:
     """A Pod that does nothing, on a node that should pull the image."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}

@@ -323,6 +323,11 @@ class KubernetesSettings(BaseModel):
         "Default: they reach neither.",
         "an IP address of this machine, or a name",
     )
+    kubernetes_reach: Literal["pod-ip", "port-forward"] = setting(
+        "pod-ip",
+        "How sessions and services are reached: at the Pods' addresses; or by port-forward through the API server, for "
+        f"a machine without a route to the Pods ({docs_page('operate/kubernetes')}).",
+    )
     kubernetes_placeholder_class: OptionalText = setting(
         None,
         "PriorityClass of the placeholders of node pools, with a value below that of all other Pods "
@@ -340,6 +345,12 @@ class KubernetesSettings(BaseModel):
         60,
         "Seconds that Kubernetes has to bind a Pod to its node. After that the workload queues again, and the node is "
         "avoided for a while.",
+        "a number of seconds",
+    )
+    kubernetes_prepare_timeout: Annotated[int, Field(ge=5, le=86_400)] = setting(
+        600,
+        "Seconds that a node has to mount the volumes, prepare the device claims and set up the network of a Pod. Time "
+        "to pull images does not count. After that the workload queues again, and the node is avoided for a while.",
         "a number of seconds",
     )
     kubernetes_lost_after: Annotated[int, Field(ge=10, le=86_400)] = setting(

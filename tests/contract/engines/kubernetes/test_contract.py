@@ -16,22 +16,25 @@ from tests.kubernetes.rig import IMAGE, KubernetesRig
 from commonage.domain.errors import CommonageError
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.engine_contract import EngineContract
+from commonage.testing.exec_contract import ExecContract
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
 from commonage.testing.fakes.kubernetes.kubelet import Kubelet, PodRun
 
 
 @asynccontextmanager
-async def rig_on_double(folder: Path, kubelet: type[Kubelet] = Kubelet) -> AsyncIterator[KubernetesRig]:
+async def rig_on_double(
+    folder: Path, kubelet: type[Kubelet] = Kubelet, **settings: object
+) -> AsyncIterator[KubernetesRig]:
     cluster = FakeCluster(folder / "cluster", nodes=["node-1"], images=[IMAGE], kubelet=kubelet)
     async with cluster:
-        rig = KubernetesRig(folder / "data", "commonage", "node-1", kubeconfig=cluster.kubeconfig)
+        rig = KubernetesRig(folder / "data", "commonage", "node-1", kubeconfig=cluster.kubeconfig, **settings)
         try:
             yield rig
         finally:
             await rig.end_all(forget=True)
 
 
-class TestKubernetesOnDouble(EngineContract):
+class TestKubernetesOnDouble(EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, tmp_path: Path) -> AsyncIterator[KubernetesRig]:
         async with rig_on_double(tmp_path) as rig:

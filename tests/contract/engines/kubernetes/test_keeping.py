@@ -3,22 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from tests.kubernetes.conversations import Speaker, config_map
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
-from commonage.domain.reasons.attempts import ClusterAdmissionDenied
+from commonage.domain.images import EnvironmentState
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ClusterAdmissionDenied, PodNotPrepared, WaitingForCluster
+from commonage.domain.reasons.nodes import NodeRefusedPods
 from commonage.domain.statuses import Phase
 from commonage.engines.kubernetes import client
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.translate import pod_name
+from commonage.engines.settings import Mount
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
-from commonage.testing.fakes.kubernetes.store import PODS, Kind
+from commonage.testing.fakes.kubernetes.store import CONFIG_MAPS, EVENTS, PODS, Kind
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +64,22 @@ async def test_outage_of_the_api_server_loses_and_doubles_nothing(site: Site) ->
     assert (await site.rig.phase(running.attempt_id, Phase.ENDED)).exit_code == TERMINATED
     assert (await site.rig.phase(late.attempt_id, Phase.ENDED)).exit_code == 4
     assert await site.rig.lines(late.attempt_id) == ["late"]
+
+
+async def test_pull_of_an_image_waits_for_the_end_of_an_outage(site: Site) -> None:
+    engine, environment = await site.rig.engine(), site.rig.start_request.environment
+    site.cluster.server.set_outage(True)
+    told: list[Reason] = []
+    pulling = asyncio.create_task(engine.prepare(environment, "node-1", lambda reason, _: told.append(reason)))
+
+    async def waits() -> bool:
+        return WaitingForCluster() in told
+
+    await site.rig.until(waits, "it waits for the cluster")
+    site.cluster.server.set_outage(False)
+    await pulling
+    (status,) = await engine.environments()
+    assert (status.name, status.state) == (environment.name, EnvironmentState.READY)
 
 
 async def test_end_of_an_outage_is_noticed_before_anything_changes_in_the_cluster(
@@ -107,6 +127,35 @@ async def test_refusal_by_a_policy_becomes_the_reason(site: Site) -> None:
     end = await site.rig.ended(site.rig.start_request(FOREVER))
     assert isinstance(end.reason, ClusterAdmissionDenied)
     assert "no Pods today" in end.reason.error
+
+
+async def test_pod_that_its_node_does_not_prepare_returns_to_the_queue(site: Site) -> None:
+    mounts = (Mount("/not-there", "/data", writable=False),)
+    site.rig.settings = replace(site.rig.settings, mounts=mounts, prepare_timeout_s=1.0)
+    end = await site.rig.ended(site.rig.start_request(FOREVER))
+    assert isinstance(end.reason, PodNotPrepared)
+    assert "FailedMount: MountVolume.SetUp failed" in end.reason.error
+    assert end.exit_code is None, "it never ran"
+    (node,) = await (await site.rig.engine()).nodes()
+    (fault,) = node.faults
+    assert isinstance(fault, NodeRefusedPods)
+    assert fault.cause == end.reason
+
+
+async def test_node_that_prepares_a_pod_late_but_in_time_runs_it(site: Site) -> None:
+    mounts = (Mount("/late", "/data", writable=False),)
+    site.rig.settings = replace(site.rig.settings, mounts=mounts, room_timeout_s=0.1)
+    request = site.rig.start_request(Behaviour(exit_code=3))
+    await (await site.rig.engine()).start(request)
+
+    async def has_warned() -> bool:
+        return bool(list(site.cluster.store.all(EVENTS)))
+
+    await site.rig.until(has_warned, "the volume cannot be mounted")
+    await site.rig.pass_time(0.5)
+    (site.cluster.folder / "node-1" / "host" / "late").mkdir(parents=True)
+    site.cluster.store.create(CONFIG_MAPS, {"metadata": {"name": "wakes", "namespace": "commonage"}})
+    assert (await site.rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 3
 
 
 async def test_kill_at_the_memory_limit_is_told(site: Site) -> None:

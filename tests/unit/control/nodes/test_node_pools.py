@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from tests.unit.control.world import ANN, ROOT, Site, job, submit
 
 from commonage.control.control import Control
+from commonage.control.nodes import node_pools
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.nodes import Machine, MachineKind, NodePoolPolicy, NodePoolView, NodeState
 from commonage.domain.reasons.nodes import MayRunWithoutAgent, SwarmNodeDown
-from commonage.domain.reasons.notes import PoolIdle, PoolNodeAdded, PoolNodeRemoved
+from commonage.domain.reasons.notes import PoolIdle, PoolNodeAdded, PoolNodeRemoved, PoolNodesLackGpus
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
+from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import EventKind, State, Workload
 from commonage.ports.clouds import Cloud
@@ -570,18 +572,23 @@ class Autoscaler(Cloud):
 
 
 class Elastic(Rented):
-    def __init__(self, **policy: int) -> None:
+    def __init__(self, kind: MachineKind = KIND, **policy: int) -> None:
         super().__init__(**policy)
         ((rules, _),) = self.site.clouds
-        self.kind = replace(KIND, labels=(("pool", "burst"),))
+        self.kind = replace(kind, labels=(("pool", "burst"),))
         self.autoscaler = Autoscaler()
         self.site.clouds = [(replace(rules, kind=self.kind), self.autoscaler)]
 
-    def comes(self, name: str) -> None:
+    def comes(self, name: str, *, has_gpus: bool = True) -> None:
         """The node of the first request takes work now."""
         self.autoscaler.requests.pop(0)
         self.autoscaler.nodes[name] = True
-        self.site.engine.add_node(self.kind.node(name, "here", "fake").report)
+        report = self.kind.node(name, "here", "fake").report
+        self.site.engine.add_node(report if has_gpus else replace(report, devices=()))
+
+    def goes(self, name: str) -> None:
+        del self.autoscaler.nodes[name]
+        self.site.engine.lose_node(name)
 
 
 async def test_a_request_brings_a_node_of_another_name_and_the_autoscaler_removes_it() -> None:
@@ -648,3 +655,45 @@ async def test_a_request_without_a_node_is_given_up_with_the_next_step() -> None
         await elastic.pass_time(920)
         assert asked not in elastic.autoscaler.requests
         assert f"the autoscaler made no node for {asked} within 15 min" in elastic.view(control).last_error
+
+
+async def test_a_pool_whose_nodes_bring_no_gpus_stops_with_a_reason_and_tries_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_pools, "LACKS_GPUS_FOR_S", 600.0)
+    elastic = Elastic(replace(KIND, gpus=1, gpu_model="L4", gpu_memory_mib=24576), most=4, join_s=120)
+    autoscaler = elastic.autoscaler
+    async with elastic.site.open() as control:
+        made = await submit(control, job("true", gpu=parse_gpus("1")))
+        await elastic.pass_time(90)
+        elastic.comes("gke-1", has_gpus=False)
+        await elastic.pass_time(30)
+        assert autoscaler.requests == [], "its driver may take a while"
+        await elastic.pass_time(120)
+        assert autoscaler.requests == []
+        assert elastic.view(control).why == PoolNodesLackGpus(node="gke-1", gpus=1)
+        elastic.goes("gke-1")
+        await elastic.pass_time(300)
+        assert autoscaler.requests == [], "the next one would bring none, either"
+        assert elastic.view(control).why == PoolNodesLackGpus(node="gke-1", gpus=1)
+        await elastic.pass_time(350)
+        assert len(autoscaler.requests) == 1, "an admin may have installed the driver"
+        elastic.comes("gke-2")
+        await elastic.pass_time(60)
+        assert elastic.site.there(made).state in (State.RUNNING, State.SUCCEEDED)
+
+
+async def test_a_pool_goes_on_once_its_newest_node_has_its_gpus() -> None:
+    elastic = Elastic(replace(KIND, gpus=1, gpu_model="L4", gpu_memory_mib=24576), most=4, join_s=120)
+    elastic.site.default = Behaviour(lasts_s=5000)
+    elastic.site.engine = elastic.site.new_engine()
+    async with elastic.site.open() as control:
+        await submit(control, job("true", gpu=parse_gpus("1")))
+        await elastic.pass_time(90)
+        elastic.comes("gke-1", has_gpus=False)
+        await elastic.pass_time(150)
+        assert elastic.view(control).why == PoolNodesLackGpus(node="gke-1", gpus=1)
+        elastic.site.engine.add_node(elastic.kind.node("gke-1", "here", "fake").report)
+        await submit(control, job("true", gpu=parse_gpus("1")))
+        await elastic.pass_time(120)
+        assert len(elastic.autoscaler.requests) == 1, "for the second job"

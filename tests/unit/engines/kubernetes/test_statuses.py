@@ -12,6 +12,7 @@ from commonage.domain.reasons.attempts import (
     KueueStopped,
     NodeLost,
     NodeRestarted,
+    PodNotPrepared,
     PodRefusedByNode,
     PodUnschedulable,
     PreparingInCluster,
@@ -122,6 +123,15 @@ def test_refusal_of_the_clusters_scheduler_has_its_message() -> None:
 def test_pod_on_its_node_is_being_prepared() -> None:
     found = state_of(pod({"waiting": {"reason": "ContainerCreating"}}, phase="Pending"), AROUND)
     assert found == Waiting(PreparingInCluster(node="node1"), is_bound=True)
+
+
+@pytest.mark.parametrize(("prepared", "refusal"), [("False", PodNotPrepared(node="node1")), ("True", None)])
+def test_pod_whose_volumes_and_claims_are_not_there_has_a_deadline_and_one_that_pulls_has_none(
+    prepared: str, refusal: PodNotPrepared | None
+) -> None:
+    condition = {"type": "PodReadyToStartContainers", "status": prepared}
+    waiting = pod({"waiting": {"reason": "ContainerCreating"}}, phase="Pending", conditions=[condition])
+    assert state_of(waiting, AROUND) == Waiting(PreparingInCluster(node="node1"), refusal, is_bound=True)
 
 
 def test_first_container_waits_for_files_while_it_runs() -> None:

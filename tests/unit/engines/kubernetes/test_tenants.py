@@ -21,7 +21,6 @@ from commonage.engines.kubernetes.tenants.admission import (
 )
 from commonage.engines.kubernetes.tenants.names import object_name
 from commonage.engines.kubernetes.tenants.namespaces import manifests_of, namespace_of, quota_hard
-from commonage.engines.kubernetes.tenants.network import gang_policy
 from commonage.engines.kubernetes.tenants.policy_files import policy_files
 from commonage.engines.kubernetes.tenants.rbac import GRANTS, roles
 from commonage.engines.settings import KubernetesPolicySettings
@@ -57,10 +56,6 @@ def test_manifests_that_the_admin_installs() -> None:
 
 def test_manifests_for_gatekeeper() -> None:
     assert_golden("gatekeeper", [*gatekeeper_templates(SETTINGS), *gatekeeper_constraints(SETTINGS)])
-
-
-def test_manifest_of_a_gang() -> None:
-    assert_golden("gang", [gang_policy("cm-j42-1", "commonage-physics", "J42-1", ("J42-1", "J43-1"), "campus")])
 
 
 def test_the_shipped_files_are_those_of_the_code() -> None:

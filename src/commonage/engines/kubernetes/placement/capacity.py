@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from commonage.domain.nodes import Device, NodeReport
@@ -177,19 +177,6 @@ class Capacity:
         if not there:
             del self._on_node[before[0]]
         self._reports.pop(before[0], None)
-
-    def replace(self, nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> None:
-        """Replace all nodes and pods, after a fresh list."""
-        nodes, pods = list(nodes), list(pods)
-        for name in self._nodes.keys() - {str(one["metadata"]["name"]) for one in nodes}:
-            self.remove_node(name)
-        for uid in self._pods.keys() - {str(one["metadata"]["uid"]) for one in pods}:
-            self.remove_pod(uid)
-        for node in nodes:
-            if self._nodes.get(str(node["metadata"]["name"])) != node:
-                self.put_node(node)
-        for pod in pods:
-            self.put_pod(pod)
 
     def forget_reports(self) -> None:
         """Call this when the result of `devices_of` has changed."""

@@ -47,6 +47,11 @@ def flavor_of(node: Manifest, flavors: Sequence[Manifest]) -> Manifest | None:
     )
 
 
+def flavor_names(cluster_queue: Manifest) -> set[str]:
+    groups = cluster_queue["spec"].get("resourceGroups") or ()
+    return {str(one["name"]) for group in groups for one in group.get("flavors") or ()}
+
+
 def waiting_reason(pod: Manifest) -> Reason | None:
     """Why the pod waits if Kueue has not admitted it yet; None if it does not wait for Kueue."""
     gates = [one["name"] for one in (pod.get("spec") or {}).get("schedulingGates") or ()]

@@ -17,6 +17,7 @@ from commonage.domain.reasons.attempts import (
     ClusterQuotaExceeded,
     NotPlaced,
     PlacementDeadlineMissed,
+    PodNotPrepared,
     PodRefusedByNode,
     PodUnschedulable,
 )
@@ -86,7 +87,7 @@ class NodeBackoffs:
 
     def refused(self, node: str, reason: Reason | None, now: float) -> None:
         """Note a refusal; one that is not the node's is ignored."""
-        if not isinstance(reason, PodUnschedulable | PodRefusedByNode | PlacementDeadlineMissed):
+        if not isinstance(reason, PodUnschedulable | PodRefusedByNode | PlacementDeadlineMissed | PodNotPrepared):
             return
         before = self._of.get(node)
         if before is not None and now < before.until:

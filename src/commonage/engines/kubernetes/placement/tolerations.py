@@ -1,12 +1,10 @@
-"""Tolerations of our pods, and the priority class that keeps them from preempting others. Pure."""
+"""Tolerations of our pods. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
-
-from commonage.engines.kubernetes.manifest import Manifest
 
 _TOLERATION = re.compile(
     r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)(?:=([A-Za-z0-9._-]{0,63}))?"
@@ -16,18 +14,6 @@ _TOLERATION = re.compile(
 
 Toleration: TypeAlias = Mapping[str, Any]
 """As in the spec of a pod: `key`, `operator`, `value`, `effect`."""
-
-
-def priority_class(name: str, value: int = 0) -> Manifest:
-    """The priority class of our pods: they preempt nobody, as our scheduler decides who makes room."""
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": value,
-        "preemptionPolicy": "Never",
-        "description": "Pods of Commonage. They preempt no other pod.",
-    }
 
 
 def read_toleration(text: str) -> Toleration:

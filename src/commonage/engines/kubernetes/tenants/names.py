@@ -10,8 +10,8 @@ from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
 
 DOMAIN = "commonage.dev"
-INSTALLATION, TENANT, OWNER, KIND, ATTEMPT, PART = (
-    f"{DOMAIN}/{key}" for key in ("installation", "tenant", "owner", "kind", "attempt", "part")
+INSTALLATION, TENANT, OWNER, KIND, PART = (
+    f"{DOMAIN}/{key}" for key in ("installation", "tenant", "owner", "kind", "part")
 )
 MANAGED_BY = "app.kubernetes.io/managed-by"
 FIELD_MANAGER = "commonage"

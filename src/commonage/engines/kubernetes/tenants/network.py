@@ -5,14 +5,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from commonage.engines.kubernetes.labels import label_value
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.tenants.names import ATTEMPT, KIND, metadata
+from commonage.engines.kubernetes.tenants.names import KIND, metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
 PORT_NAME = "commonage"
 """The name of the port of a session or service in its container."""
-GANG = "gang"  # the part of a policy that lives as long as the Pod of a member
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _METADATA = ("169.254.0.0/16", "fd00:ec2::254/128")  # of clouds: they hand out the node's credentials
@@ -55,22 +53,6 @@ def network_policies(
         }
         for name, spec in made.items()
     )
-
-
-def gang_policy(name: str, namespace: str, attempt: str, gang: Sequence[str], installation: str) -> Manifest:
-    """One member of a gang and the others (ids of attempts) reach each other on every port."""
-    members = {"matchExpressions": [{"key": ATTEMPT, "operator": "In", "values": [label_value(one) for one in gang]}]}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(name, installation, {ATTEMPT: attempt}, namespace=namespace, part=GANG),
-        "spec": {
-            "podSelector": {"matchLabels": {ATTEMPT: label_value(attempt)}},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": members}]}],
-            "egress": [{"to": [{"podSelector": members}]}],
-        },
-    }
 
 
 def _platform(settings: KubernetesPolicySettings) -> list[Manifest]:

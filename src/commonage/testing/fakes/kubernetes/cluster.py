@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -34,7 +34,7 @@ class FakeCluster:
         namespace: str = "commonage",
         kubelet: type[Kubelet] = Kubelet,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._names, self._images, self._namespace = nodes, images, namespace
         self._kubelet = kubelet
         self._kubelets: dict[str, Kubelet] = {}
@@ -44,11 +44,11 @@ class FakeCluster:
         self.kubeconfig = folder / "kubeconfig"
 
     async def __aenter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         Scheduler(self.store)
         self.store.create(NAMESPACES, {"metadata": {"name": self._namespace}, "status": {"phase": "Active"}})
         for name in self._names:
-            self._kubelets[name] = self._kubelet(self.store, name, self._folder / name, self._images)
+            self._kubelets[name] = self._kubelet(self.store, name, self.folder / name, self._images)
             self.store.create(NODES, _node(name))
         await self.server.open()
         self.kubeconfig.write_text(json.dumps(_kubeconfig(self.server.url, self._namespace)), encoding="utf-8")
@@ -61,17 +61,11 @@ class FakeCluster:
 
     # --- for the API server ---------------------------------------------------------------------------------------
 
-    def log(self, pod: Manifest, container: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    def kubelet_of(self, pod: Manifest) -> Kubelet:
         kubelet = self._kubelets.get(pod["spec"].get("nodeName", ""))
         if kubelet is None:
             raise ApiError(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
-        return kubelet.log(pod, container, query)
-
-    def program(self, pod: Manifest, container: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
-        kubelet = self._kubelets.get(pod["spec"].get("nodeName", ""))
-        if kubelet is None:
-            raise ApiError(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
-        return kubelet.program(pod, container, words)
+        return kubelet
 
     def summary(self, node: str) -> Manifest:
         if node not in self._kubelets:

@@ -93,6 +93,9 @@ class Container:
     log: Log = field(default_factory=Log)
     state: dict[str, Any] = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     has_image: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path("/")
+    """What commands next to its program begin with."""
     _process: asyncio.subprocess.Process | None = None
     _reading: asyncio.Task[None] | None = None
     _is_over_limit: bool = False
@@ -110,11 +113,12 @@ class Container:
         self.state = {"waiting": {"reason": reason, "message": message}}
 
     async def start(self, words: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
+        self.variables, self.folder = {**variables, MARK: self.mark}, folder
         reader, writer = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words,
-                env={**variables, MARK: self.mark},
+                env=self.variables,
                 cwd=folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writer,

@@ -16,9 +16,11 @@ from typing import Any
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.placement.quantities import milli
-from commonage.testing.fakes.kubernetes.containers import MARK, Container
+from commonage.testing.fakes.kubernetes.channels import Client, Command, forward
+from commonage.testing.fakes.kubernetes.containers import Container
 from commonage.testing.fakes.kubernetes.store import (
     CONFIG_MAPS,
+    EVENTS,
     PODS,
     SECRETS,
     VOLUME_CLAIMS,
@@ -51,10 +53,12 @@ class PodRun:
         self._kill_at: asyncio.TimerHandle | None = None
         self.changed = asyncio.Event()
         """Set when something that it waits for may have come."""
+        self._mounted: dict[str, Mapping[str, Path]] = {}
         spec, uid = pod["spec"], pod["metadata"]["uid"]
         self._init = [self._made(one, uid) for one in spec.get("initContainers") or ()]
         self._main = [self._made(one, uid) for one in spec["containers"]]
         self._is_over = False
+        self._is_prepared = False
 
     @staticmethod
     def _made(container: Manifest, uid: str) -> Container:
@@ -64,6 +68,14 @@ class PodRun:
     @property
     def containers(self) -> list[Container]:
         return [*self._init, *self._main]
+
+    def command(self, name: str, words: Sequence[str], *, has_terminal: bool) -> Command | None:
+        """A command in a container; None if that does not run."""
+        container = next((one for one in self.containers if one.name == name and one.is_running), None)
+        if container is None:
+            return None
+        inside = [mapped(word, self._mounted[name]) for word in words]
+        return Command(inside, container.variables, container.folder, has_terminal=has_terminal)
 
     # --- its life -------------------------------------------------------------------------------------------------
 
@@ -119,10 +131,13 @@ class PodRun:
     def _mounts(self, container: Container, manifest: Manifest) -> dict[str, Path] | None:
         """None while a volume cannot be mounted, of which only an event tells."""
         try:
-            return self._surroundings.mounts(self.pod, manifest)
-        except NotReady:
+            found = self._surroundings.mounts(self.pod, manifest)
+        except NotReady as error:
             container.state = {"waiting": {"reason": "ContainerCreating"}}
+            self._kubelet.warn(self.pod, "FailedMount", f"MountVolume.SetUp failed for volume: {error}")
             return None
+        self._is_prepared = True
+        return found
 
     async def _begin(
         self, container: Container, manifest: Manifest, variables: Mapping[str, str], mounts: Mapping[str, Path]
@@ -133,24 +148,9 @@ class PodRun:
         folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
         folder.mkdir(parents=True, exist_ok=True)
         where = Path(mapped(manifest["workingDir"], mounts)) if "workingDir" in manifest else folder
-        await container.start(words, {name: mapped(value, mounts) for name, value in variables.items()}, where)
-
-    def program(self, name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
-        """Words, variables and working folder of a command in this container. Raises ApiError if it does not run."""
-        every = zip(self.containers, self._manifests, strict=True)
-        found = next(((one, manifest) for one, manifest in every if one.name == name and one.is_running), None)
-        mounts = None if found is None else self._mounts(*found)
-        if found is None or mounts is None:
-            raise ApiError(500, "InternalError", f"container not found ({name!r})")
-        container, manifest = found
-        variables = self._surroundings.variables(self.pod, manifest) | {MARK: container.mark}
-        words = [mapped(word, mounts).replace(_ALL, self.address) for word in words]
-        folder = self._kubelet.root / "pods" / self.pod["metadata"]["uid"]
-        return words, {name: mapped(value, mounts) for name, value in variables.items()}, folder
-
-    @property
-    def _manifests(self) -> list[Manifest]:
-        return [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
+        self._mounted[container.name] = mounts
+        values = {name: self.address if value == _ALL else mapped(value, mounts) for name, value in variables.items()}
+        await container.start(words, values, where)
 
     def volumes(self) -> list[Manifest]:
         """What the claims that it mounts hold."""
@@ -219,7 +219,13 @@ class PodRun:
         if self._init:
             status["initContainerStatuses"] = [self._container_status(one) for one in self._init]
         initialized = all(one.exit_code == 0 or one.is_running for one in self._init)
-        values = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+        values = {
+            "PodReadyToStartContainers": self._is_prepared,
+            "PodScheduled": True,
+            "Initialized": initialized,
+            "ContainersReady": ready,
+            "Ready": ready,
+        }
         status["conditions"] = [{"type": name, "status": str(value)} for name, value in values.items()]
         return status
 
@@ -338,6 +344,17 @@ class Kubelet:
         if is_over and changed is not None and changed["metadata"].get("deletionTimestamp"):
             self.store.remove(PODS, key)
 
+    def warn(self, pod: Manifest, reason: str, message: str) -> None:
+        """Write an event about the Pod, unless it is there already."""
+        metadata = pod["metadata"]
+        key: Key = (metadata["namespace"], f"{metadata['name']}.{reason.lower()}")
+        if self.store.find(EVENTS, key) is None:
+            about = {"kind": "Pod", "namespace": key[0], "name": metadata["name"], "uid": metadata["uid"]}
+            told = {"involvedObject": about, "type": "Warning", "reason": reason, "message": message}
+            self.store.create(
+                EVENTS, {"metadata": {"namespace": key[0], "name": key[1]}, "lastTimestamp": now()} | told
+            )
+
     async def _limit_memory(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -360,13 +377,25 @@ class Kubelet:
         async for line in found.log.read(query):
             yield line
 
-    def program(self, pod: Manifest, name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
-        """Raises ApiError if the container does not run."""
+    def command(self, pod: Manifest, name: str, words: Sequence[str], *, has_terminal: bool) -> Command:
         self._check_there()
         run = self._runs.get(pod["metadata"]["uid"])
-        if run is None:
-            raise ApiError(500, "InternalError", f"pod {pod['metadata']['name']} is not here")
-        return run.program(name, words)
+        found = run.command(name, words, has_terminal=has_terminal) if run else None
+        if found is None:
+            raise ApiError(400, "BadRequest", f'container not found ("{name}")')
+        return found
+
+    async def exec(self, command: Command, client: Client) -> None:
+        """Run a command. It goes on if the client leaves, until its container ends."""
+        await command.start()
+        self._spawn(command.run(client))
+        await command.take(client)
+
+    async def forward(self, pod: Manifest, port: int, client: Client) -> None:
+        self._check_there()
+        run = self._runs.get(pod["metadata"]["uid"])
+        if run is not None:
+            await forward(client, run.address, port)
 
     def summary(self) -> Manifest:
         self._check_there()

@@ -1,8 +1,8 @@
 """The double of the API server over HTTP, on a loopback port. Used by `FakeCluster`.
 
 It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, commands in
-them, the usage that kubelets report, and reviews of the tokens in `tokens`. All requests are those of one user, who
-lacks the rights in `forbidden`. There is no discovery and no TLS.
+Pods and connections to their ports, the usage that kubelets report, and reviews of the tokens in `tokens`. All requests
+are those of one user, who lacks the rights in `forbidden`. Discovery tells only versions of groups. There is no TLS.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.testing.fakes.kubernetes.api import Api
-from commonage.testing.fakes.kubernetes.execs import stream
+from commonage.testing.fakes.kubernetes.channels import EXEC_PROTOCOLS, PORT_PROTOCOLS, Client
+from commonage.testing.fakes.kubernetes.kubelet import Kubelet
 from commonage.testing.fakes.kubernetes.store import (
     KINDS,
     NODES,
@@ -43,18 +43,17 @@ _PATH = re.compile(
     r"(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?"
 )
 _PLURALS = {(kind.api, kind.plural): kind for kind in KINDS}
+_GROUPS = {kind.api.rpartition("/")[0]: kind.api_version for kind in KINDS if kind.api.startswith("/apis/")}
 _NO_SUCH = "the server could not find the requested resource"
 
 
 class Kubelets(Protocol):
-    """The nodes, of which the API server asks for logs and use."""
+    """The nodes, of which the API server asks for logs, streams and use."""
 
-    def log(self, pod: Manifest, container: str, query: Mapping[str, str]) -> AsyncIterator[bytes]: ...
+    def kubelet_of(self, pod: Manifest) -> Kubelet:
+        """Raises ApiError."""
 
     def summary(self, node: str) -> Manifest: ...
-
-    def program(self, pod: Manifest, container: str, words: Sequence[str]) -> tuple[list[str], dict[str, str], Path]:
-        """Words, variables and folder of a command in a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +150,10 @@ class ApiServer:
                 return web.json_response(self._review(await _body(request)), status=201)
             if request.path == _SELF_REVIEWS:
                 return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
+            if request.path in _GROUPS:
+                return web.json_response(
+                    {"kind": "APIGroup", "preferredVersion": {"groupVersion": _GROUPS[request.path]}}
+                )
             found = _PATH.fullmatch(request.path)
             kind = _PLURALS.get((found["api"], found["plural"])) if found else None
             if found is None or kind is None:
@@ -187,6 +190,7 @@ class ApiServer:
             ("DELETE", True, None): self._delete,
             ("GET", True, "log"): self._log,
             ("GET", True, "exec"): self._exec,
+            ("GET", True, "portforward"): self._forward,
             ("GET", True, "proxy/stats/summary"): self._summary,
         }
         if (handler := known.get((method, name is not None, sub))) is None:
@@ -237,7 +241,7 @@ class ApiServer:
     async def _log(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
         pod = self._store.get(PODS, key)
         container = request.query.get("container") or pod["spec"]["containers"][0]["name"]
-        lines = self._kubelets.log(pod, container, request.query)
+        lines = self._kubelets.kubelet_of(pod).log(pod, container, request.query)
         first = await anext(lines, None)  # a refusal comes before the first line
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
@@ -248,9 +252,24 @@ class ApiServer:
         await response.write_eof()
         return response
 
-    async def _exec(self, request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
-        pod, query = self._store.get(kind, key), request.query
-        return await stream(request, *self._kubelets.program(pod, query["container"], query.getall("command")))
+    async def _exec(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
+        pod, query = self._store.get(PODS, key), request.query
+        container = query.get("container") or pod["spec"]["containers"][0]["name"]
+        kubelet = self._kubelets.kubelet_of(pod)
+        words, has_terminal = query.getall("command"), query.get("tty") == "true"
+        command = kubelet.command(pod, container, words, has_terminal=has_terminal)
+        stream = web.WebSocketResponse(protocols=EXEC_PROTOCOLS, max_msg_size=0)
+        await stream.prepare(request)
+        await kubelet.exec(command, Client(stream))
+        return stream
+
+    async def _forward(self, request: web.Request, _kind: Kind, key: Key) -> web.StreamResponse:
+        pod = self._store.get(PODS, key)
+        kubelet = self._kubelets.kubelet_of(pod)
+        stream = web.WebSocketResponse(protocols=PORT_PROTOCOLS, max_msg_size=0)
+        await stream.prepare(request)
+        await kubelet.forward(pod, int(request.query["ports"]), Client(stream))
+        return stream
 
     async def _summary(self, _request: web.Request, kind: Kind, key: Key) -> web.StreamResponse:
         if kind is not NODES:

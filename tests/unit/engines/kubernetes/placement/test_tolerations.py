@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from commonage.engines.kubernetes.placement.tolerations import priority_class, read_toleration, tolerates
+from commonage.engines.kubernetes.placement.tolerations import read_toleration, tolerates
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
@@ -26,11 +26,6 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 )
 def test_matches_tolerations_as_kubernetes_does(toleration: dict[str, Any], is_match: bool) -> None:
     assert tolerates(toleration, TAINT) is is_match
-
-
-def test_the_priority_class_preempts_nobody() -> None:
-    made = priority_class("commonage", -5)
-    assert (made["metadata"]["name"], made["value"], made["preemptionPolicy"]) == ("commonage", -5, "Never")
 
 
 def test_reads_tolerations_as_taints_are_written() -> None:
