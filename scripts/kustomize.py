@@ -14,7 +14,7 @@ from typing import Any
 import helm_python
 import yaml
 
-from commonage.engines.kubernetes.tenants.admission import admission_manifests
+from commonage.engines.kubernetes.tenants.admission import access_policy, admission_manifests
 from commonage.engines.kubernetes.tenants.rbac import Reach, keeping_roles, rules
 from commonage.engines.settings import KubernetesPolicySettings
 
@@ -66,12 +66,17 @@ def base() -> dict[str, str]:
 def rules_files() -> dict[Path, str]:
     """The rules of the control plane's roles, for the chart, and the roles of the site agent."""
     made = {"cluster-rules.yaml": rules(Reach.CLUSTER), "workload-rules.yaml": rules(Reach.TENANTS)}
-    tenants = {"tenant-roles.yaml": keeping_roles(IN_CHART), "tenant-policies.yaml": admission_manifests(IN_CHART)}
+    tenants = {"tenant-roles.yaml": _access(IN_CHART), "tenant-policies.yaml": admission_manifests(IN_CHART)}
     note = "# Made from tenants/rbac.py by scripts/kustomize.py.\n"
     files = {CHART / "files" / name: note + yaml.safe_dump(found, sort_keys=False) for name, found in made.items()}
     files |= {CHART / "files" / name: note + _all(found) for name, found in tenants.items()}
-    own = [*keeping_roles(AT_SITE), *admission_manifests(AT_SITE)]
+    own = [*_access(AT_SITE), *admission_manifests(AT_SITE)]
     return {**files, AGENT / "roles.yaml": agent_roles(), TENANTS / "access.yaml": note + _all(own)}
+
+
+def _access(settings: KubernetesPolicySettings) -> list[dict[str, Any]]:
+    """The roles that keep namespaces, after the policy that bounds them."""
+    return [*access_policy(settings), *keeping_roles(settings)]
 
 
 def _all(manifests: Sequence[dict[str, Any]]) -> str:

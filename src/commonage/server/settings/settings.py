@@ -69,8 +69,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 class Settings(
     RetentionSettings,
-    LogSettings,
     TracingSettings,
+    LogSettings,
     ImageSettings,
     StorageSettings,
     PriceSettings,
