@@ -54,7 +54,7 @@ def current() -> str:
 
 
 def headers() -> dict[str, str]:
-    """What a request to another component of the platform carries."""
+    """Headers of a request to another component of the platform."""
     parent = current()
     return {HEADER: parent} if parent else {}
 

@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, object]] = {
         "jwks_url": f"{PROVIDER}/keys",
     },
 }
-"""What each authenticator of docs/operate/sign-in.md is told of the providers here."""
+"""Settings of each authenticator of docs/operate/sign-in.md for the providers here."""
 
 
 def signed_in_by(authenticator: str, certificate: str, token: str) -> dict[str, Any]:

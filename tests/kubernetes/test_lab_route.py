@@ -54,7 +54,7 @@ async def url(rig: KubernetesRig) -> AsyncIterator[str]:
 
 
 async def printed(url: str, kernel: str) -> str:
-    """What a cell prints that the kernel runs."""
+    """The output of a cell."""
     content = {"code": _CELL, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
     header = {"msg_id": "1", "username": "", "session": "1", "msg_type": "execute_request", "version": "5.3"}
     cell = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}

@@ -158,7 +158,7 @@ class KubernetesStorageSettings:
 
 @dataclass(frozen=True)
 class KeptNamespaceSettings:
-    """What the namespaces that Commonage keeps allow; each field is as in `KubernetesPolicySettings`."""
+    """The limits of the namespaces that Commonage keeps; each field is as in `KubernetesPolicySettings`."""
 
     security_level: Literal["restricted", "baseline", "privileged"] = "restricted"
     internet: bool = True

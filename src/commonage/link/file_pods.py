@@ -1,4 +1,4 @@
-"""What the control plane and the program in a file Pod say to each other, over the streams of one command there.
+"""Messages between the control plane and the program in a file Pod, over the streams of one command there.
 
 A frame has three numbers (conversation, length of the message, length of the data), the message as JSON, and data. The
 control plane begins a conversation with a request. The program may ask for data (`pull`), and ends it with `done` or

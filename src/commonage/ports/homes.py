@@ -32,7 +32,7 @@ class FolderSize:
 
     @property
     def counted_mib(self) -> int:
-        """What the quota of its tenant counts."""
+        """The size that counts in the quota of its tenant."""
         return self.used_mib if self.size_mib is None else self.size_mib
 
 

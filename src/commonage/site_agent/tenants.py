@@ -1,4 +1,4 @@
-"""What the site has for each tenant, such as a namespace: kept as the control plane asks for it.
+"""The tenants of the site and what each has there, such as a namespace, as the control plane asks for it.
 
 Without the link, the agent goes on with the tenants of the last request.
 """

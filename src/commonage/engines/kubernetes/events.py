@@ -1,4 +1,4 @@
-"""What the cluster says of a Pod beside its status: its events."""
+"""Events of a Pod: messages of the cluster beside its status."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class ClusterCopies(HomeCopies):
 
 
 def place_of(place: Place, settings: KubernetesSettings) -> FilePlace | None:
-    """What a file Pod mounts for it; None: it is on the control plane's machine."""
+    """The claim that a file Pod mounts for a place; None: the place is on the control plane's machine."""
     namespace = namespace_of(place.tenant, settings)
     if place.home:
         return FilePlace(namespace, place.tenant, home_volume(place.home, settings))

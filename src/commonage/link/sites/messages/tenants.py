@@ -1,4 +1,4 @@
-"""What a site link carries so that the site keeps what it has for each tenant, such as a namespace."""
+"""Messages by which a site keeps the namespace, or what else it has, of each tenant."""
 
 from __future__ import annotations
 

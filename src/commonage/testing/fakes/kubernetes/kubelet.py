@@ -153,7 +153,7 @@ class PodRun:
         await container.start(words, values, where)
 
     def volumes(self) -> list[Manifest]:
-        """What the claims that it mounts hold."""
+        """Its claims with the bytes in each."""
         namespace, found = self.pod["metadata"]["namespace"], []
         for one in self.pod["spec"].get("volumes") or ():
             if name := (one.get("persistentVolumeClaim") or {}).get("claimName"):
