@@ -16,7 +16,7 @@ import numpy as np
 from commonage.scheduler.model.grid import Grid, Row, Rows, max_colocated
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.mix import MixEstimator, WorkloadMix, mix_distance
-from commonage.scheduler.policies.places import HORIZON, WHOLE_NODES, Places, may_run_out, whole_nodes
+from commonage.scheduler.policies.places import RARE, Places, may_run_out, rare_shapes
 from commonage.scheduler.policies.scored import first_fitting
 from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
@@ -26,8 +26,12 @@ OPEN = 30.0
 go to nodes and devices in use.
 """
 SCARCE = 0.3
-"""The price of a scarce device, or place, as a part of it. At 1, workloads that would waste devices of other kinds avoid
-scarce ones too, which costs 0.5 points under overload.
+"""The price of a scarce device or place, as a part of it. At 1, workloads that would waste devices of other kinds
+avoid scarce ones too, which costs 0.5 points under overload.
+"""
+HORIZON = 2.0
+"""The expected demand until the end, in idle capacities, exponential: a kind of device is scarce if the demand that is
+bound to it may exceed it by then.
 """
 PRICE_CHANGED = 0.2
 """New prices of places are used when one has changed by this part, and by the price of a new node."""
@@ -79,26 +83,27 @@ class ExpectedWaste:
         is_idle_changed = abs(total - self._idle) > max(IDLE_CHANGED * self._idle, 10.0 * idle.size)
         is_mix_changed = self._folds != self._arrivals.folds and self._mix_changed()
         self._checked_at, self._folds = len(grid.changed), self._arrivals.folds
-        if not (fresh or is_idle_changed or is_mix_changed):
-            self._refresh_prices(total)
-        else:
+        if fresh or is_idle_changed or is_mix_changed:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
             self._make_tables(everywhere)
             self._state, self._supply = Row(grid), Row(grid)
-            self._prices = np.zeros(0)
-            self._refresh_prices(total)
+            self._use_prices(self._prices_now(total))
+        else:
+            prices = self._prices_now(total)
+            if (abs(prices - self._prices) > np.maximum(PRICE_CHANGED * self._prices, OPEN)).any():
+                self._use_prices(prices)
 
-    def _refresh_prices(self, idle: float) -> None:
-        """Use the prices of places as they are now, if they differ enough."""
+    def _prices_now(self, idle: float) -> Floats:
+        """[K]: the price of a place of each typical or rare workload."""
         supply = self._supply.of(self._places_of).sum(axis=0)
-        prices = SCARCE * self._places.prices(supply, idle)
-        known = self._prices
-        if len(known) != len(prices) or (abs(prices - known) > np.maximum(PRICE_CHANGED * known, OPEN)).any():
-            self._prices = prices
-            self._dear = np.flatnonzero(prices)
-            self._dear_places = self._places.only(self._dear)
-            self._rows = Rows(self._grid, self._compute)
+        return SCARCE * self._places.prices(supply, idle)
+
+    def _use_prices(self, prices: Floats) -> None:
+        self._prices = prices
+        self._dear = np.flatnonzero(prices)
+        self._dear_places = self._places.only(self._dear)
+        self._rows = Rows(self._grid, self._compute)
 
     def _mix_changed(self) -> bool:
         """True if the typical workloads, or the amounts of memory they take, have changed enough."""
@@ -146,13 +151,12 @@ class ExpectedWaste:
         return np.array(shares).reshape(len(self._grid.kinds), len(shapes))
 
     def _make_places(self, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Places:
-        """The places of the typical workloads, and of those that take a whole node."""
-        whole = whole_nodes(self._grid)
-        demand = sum(weight * shape.devices for shape, weight in asked)
-        of_whole = [WHOLE_NODES * demand / len(whole) / shape.devices for shape in whole]
-        shapes = [shape for shape, _ in asked] + whole
-        rates = np.array([weight for _, weight in asked] + of_whole)
-        return Places.of(shapes, np.hstack((taken, self._shares(whole))), rates)
+        """The places of the typical workloads, and of rare ones."""
+        rare = rare_shapes(self._grid)
+        demand = RARE * sum(weight * shape.devices for shape, weight in asked) / max(len(rare), 1)
+        rates = [weight for _, weight in asked] + [demand / shape.devices for shape in rare]
+        shapes = [shape for shape, _ in asked] + rare
+        return Places.of(shapes, np.hstack((taken, self._shares(rare))), np.array(rates))
 
     def _scarcity_of(self, nodes: Ints, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Floats:
         """[kinds + 1]: the probability that the demand bound to the model of a kind exceeds what is idle of it.
@@ -169,7 +173,7 @@ class ExpectedWaste:
         open_to = usable.T @ idle
         excess = np.where(bound & (open_to > 0), idle.sum() / np.maximum(open_to, 1.0) - 1, 0.0)
         ratio = usable @ (demand / (demand.sum() or 1.0) * excess)
-        return np.append(may_run_out(np.ones(len(ratio)), ratio), 0.0)
+        return np.append(may_run_out(np.ones(len(ratio)), np.maximum(HORIZON * ratio, 1e-3)), 0.0)
 
     def _devices_for(self, shape: Shape, nodes: Ints) -> int:
         """The number of devices on which it fits now, each considered alone, without regard to memory."""
@@ -218,7 +222,7 @@ class ExpectedWaste:
         return np.column_stack((idle, row, total, scarcity, waste, unused * OPEN))
 
     def _places_of(self, nodes: Ints) -> Ints:
-        """[n, K]: the places of the workloads that have prices."""
+        """[n, K]: the places of typical and rare workloads."""
         return self._places.count(self._grid.kind[nodes], self._idle_of(nodes), self._cpus_for_devices(None, nodes))
 
     # --- costs ----------------------------------------------------------------------------------------------------
