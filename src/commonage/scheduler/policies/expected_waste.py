@@ -4,7 +4,7 @@ Each device is looked up in tables (waste_tables.py) by its idle share and its p
 divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it. The
 tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits. They are
 rebuilt when the idle capacity or the mix has changed enough. Devices of a model that workloads are bound to, and that
-may run out, have a price.
+may run out, have a price; so have the last places of a typical workload (places.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from commonage.scheduler.model.grid import Grid, Row, Rows, max_colocated
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.mix import MixEstimator, WorkloadMix, mix_distance
+from commonage.scheduler.policies.places import RARE, Places, may_run_out, rare_shapes
 from commonage.scheduler.policies.scored import first_fitting
 from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
@@ -25,13 +26,15 @@ OPEN = 30.0
 go to nodes and devices in use.
 """
 SCARCE = 0.3
-"""The price of a scarce device, as a part of it. At 1, workloads that would waste devices of other kinds avoid scarce
-ones too, which costs 0.5 points under overload.
+"""The price of a scarce device or place, as a part of it. At 1, workloads that would waste devices of other kinds
+avoid scarce ones too, which costs 0.5 points under overload.
 """
 HORIZON = 2.0
 """The expected demand until the end, in idle capacities, exponential: a kind of device is scarce if the demand that is
 bound to it may exceed it by then.
 """
+PRICE_CHANGED = 0.2
+"""New prices of places are used when one has changed by this part, and by the price of a new node."""
 REACH, NEARLY_ALL = 2.0, 0.98
 """The tables extend to the CPUs that this part of the workloads need to fill a device with equal ones."""
 TIDY = 1e-6
@@ -84,8 +87,23 @@ class ExpectedWaste:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
             self._make_tables(everywhere)
-            self._state = Row(grid)
-            self._rows = Rows(grid, self._compute)
+            self._state, self._supply = Row(grid), Row(grid)
+            self._use_prices(self._prices_now(total))
+        else:
+            prices = self._prices_now(total)
+            if (abs(prices - self._prices) > np.maximum(PRICE_CHANGED * self._prices, OPEN)).any():
+                self._use_prices(prices)
+
+    def _prices_now(self, idle: float) -> Floats:
+        """[K]: the price of a place of each typical or rare workload."""
+        supply = self._supply.of(self._places_of).sum(axis=0)
+        return SCARCE * self._places.prices(supply, idle)
+
+    def _use_prices(self, prices: Floats) -> None:
+        self._prices = prices
+        self._dear = np.flatnonzero(prices)
+        self._dear_places = self._places.only(self._dear)
+        self._rows = Rows(self._grid, self._compute)
 
     def _mix_changed(self) -> bool:
         """True if the typical workloads, or the amounts of memory they take, have changed enough."""
@@ -107,13 +125,9 @@ class ExpectedWaste:
         devices = np.array([shape.devices for shape, _ in asked], np.int64)
         cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(devices, 1)
         most = grid.kind.shape[1]
-        taken = np.array(
-            [
-                [_share(shape, kind, device.memory_mib) for shape, _ in asked]
-                for kind, (device, _) in enumerate(grid.kinds)
-            ]
-        ).reshape(len(grid.kinds), len(asked))
+        taken = self._shares([shape for shape, _ in asked])
         self._scarcity = self._scarcity_of(everywhere, asked, taken)
+        self._places = self._make_places(asked, taken)
         parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
         fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
         step = step_for(REACH * _quantile(fill, rates, NEARLY_ALL))
@@ -130,6 +144,20 @@ class ExpectedWaste:
         self._table = np.concatenate(tables).ravel()
         self._per_cpu = FINE / step
 
+    def _shares(self, shapes: Sequence[Shape]) -> Floats:
+        """[kinds, len(shapes)]: the part of a device that each takes; above 1 if it never fits."""
+        kinds = enumerate(self._grid.kinds)
+        shares = [[_share(shape, kind, device.memory_mib) for shape in shapes] for kind, (device, _) in kinds]
+        return np.array(shares).reshape(len(self._grid.kinds), len(shapes))
+
+    def _make_places(self, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Places:
+        """The places of the typical workloads, and of rare ones."""
+        rare = rare_shapes(self._grid)
+        demand = RARE * sum(weight * shape.devices for shape, weight in asked) / max(len(rare), 1)
+        rates = [weight for _, weight in asked] + [demand / shape.devices for shape in rare]
+        shapes = [shape for shape, _ in asked] + rare
+        return Places.of(shapes, np.hstack((taken, self._shares(rare))), np.array(rates))
+
     def _scarcity_of(self, nodes: Ints, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Floats:
         """[kinds + 1]: the probability that the demand bound to the model of a kind exceeds what is idle of it.
 
@@ -145,7 +173,7 @@ class ExpectedWaste:
         open_to = usable.T @ idle
         excess = np.where(bound & (open_to > 0), idle.sum() / np.maximum(open_to, 1.0) - 1, 0.0)
         ratio = usable @ (demand / (demand.sum() or 1.0) * excess)
-        return np.append(np.exp(-1 / np.maximum(HORIZON * ratio, 1e-3)), 0.0)
+        return np.append(may_run_out(np.ones(len(ratio)), np.maximum(HORIZON * ratio, 1e-3)), 0.0)
 
     def _devices_for(self, shape: Shape, nodes: Ints) -> int:
         """The number of devices on which it fits now, each considered alone, without regard to memory."""
@@ -193,6 +221,10 @@ class ExpectedWaste:
         scarcity = self._scarcity[kind].max(axis=1, initial=0.0)
         return np.column_stack((idle, row, total, scarcity, waste, unused * OPEN))
 
+    def _places_of(self, nodes: Ints) -> Ints:
+        """[n, K]: the places of typical and rare workloads."""
+        return self._places.count(self._grid.kind[nodes], self._idle_of(nodes), self._cpus_for_devices(None, nodes))
+
     # --- costs ----------------------------------------------------------------------------------------------------
 
     def _compute(self, shape: Shape, nodes: Ints) -> Floats:
@@ -213,24 +245,38 @@ class ExpectedWaste:
         if not len(where):
             return result
         state = self._state.of(self._state_of)[where]
+        left = state[:, : grid.kind.shape[1]].astype(np.int64)
         if fitting is None:
-            costs = self._after_whole(shape, where, state, np.zeros((len(where), grid.kind.shape[1]), np.bool_))
+            costs = self._after_whole(shape, where, state, np.zeros(left.shape, np.bool_))
             costs += TIDY * grid.cpus[where]
         elif shape.is_part:
             after = self._after_part(shape, where, state, fitting)
             best = after.argmin(axis=1)
-            costs = after[np.arange(len(where)), best]
+            each = np.arange(len(where))
+            costs = after[each, best]
             result[fits, 1] = best
+            left[each, best] = np.maximum(left[each, best] - self._taken(shape)[grid.kind[where, best]], 0)
         else:
-            costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.devices))
+            taken = fitting & (fitting.cumsum(axis=1) <= shape.devices)
+            costs = self._after_whole(shape, where, state, taken)
+            left[taken] = 0
         costs -= state[:, -2]
         scarcity = state[:, -3]
         if shape.devices and scarcity.any():
-            taken = self._taken(shape)[grid.kind[where].max(axis=1)] if shape.is_part else 1000 * shape.devices
+            size = self._taken(shape)[grid.kind[where].max(axis=1)] if shape.is_part else 1000 * shape.devices
             # On a scarce kind, waste also counts double: it is lost to those who can go nowhere else.
-            costs += scarcity * (costs + SCARCE * taken)
+            costs += scarcity * (costs + SCARCE * size)
+        if len(self._dear):
+            costs += self._price_of_places(shape, where, left)
         result[fits, 0] = costs + state[:, -1]
         return result
+
+    def _price_of_places(self, shape: Shape, nodes: Ints, left: Ints) -> Floats:
+        """[n]: the price of the places that are gone once devices have `left` [n, C] idle thousandths."""
+        before = self._supply.of(self._places_of)[nodes][:, self._dear]
+        after = self._dear_places.count(self._grid.kind[nodes], left, self._cpus_for_devices(shape, nodes))
+        price: Floats = (before - after) @ self._prices[self._dear]
+        return price
 
     def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
         """[n]: the waste of each node after all of `taken` [n, C] are allocated as whole devices."""
