@@ -197,7 +197,7 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
 
 
 def test_a_node_of_an_earlier_release_joins_again_while_its_work_runs(site: Site, worker: Worker) -> None:
-    """Its certificate names no Swarm node, and the authority wrote none down."""
+    """Its certificate names no node, and the authority wrote none down."""
     job = site.submit("worker1", "sleep 600")
     wait_until(lambda: site.admin.workload(job.id).state == "running")
     authority, certificate = site.server.data / "authority", "/etc/commonage/agent.crt"
@@ -205,7 +205,7 @@ def test_a_node_of_an_earlier_release_joins_again_while_its_work_runs(site: Site
     issued = json.loads((authority / "issued.json").read_text())
     (authority / "issued.json").write_text(json.dumps([{**one, "node_id": ""} for one in issued]))
     worker.ssh(f"echo '{old}' >{certificate}; /etc/init.d/commonage-agent restart")
-    wait_until(lambda: "names no Swarm node: join the node again" in worker.ssh(_LOG).stdout)
+    wait_until(lambda: "names no node: join the node again" in worker.ssh(_LOG).stdout)
     node = wait_until(lambda: (one := site.node("worker1")) is not None and one.state == "faulty" and one)
     assert "NoNodeCertificate" in [one.code for one in node.reasons], node
     assert "certificate  changed" in site.join(worker, "--label", "zone=north")

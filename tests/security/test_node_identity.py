@@ -186,7 +186,7 @@ async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:
     config = make_config(links.folder / "old", links.authority, "victim", links.agents.port)
     certificate = Path(config.certificate)
     certificate.write_text(without_node_id(links.folder / "ca", certificate.read_text()))
-    assert "names no Swarm node: join the node again" in await refusal(config)
+    assert "names no node: join the node again" in await refusal(config)
 
 
 async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Links) -> None:
