@@ -88,7 +88,9 @@ def _otlp(endpoint: str, component: str, share: float) -> _Tracer:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     resource = Resource.create({"service.name": f"commonage-{component}"})
-    provider = TracerProvider(resource=resource, sampler=ParentBased(TraceIdRatioBased(share)))
+    ratio = TraceIdRatioBased(share)  # for requests from outside, too: nobody else decides how much is kept
+    sampler = ParentBased(ratio, remote_parent_sampled=ratio)
+    provider = TracerProvider(resource=resource, sampler=sampler)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
     provider.add_span_processor(BatchSpanProcessor(exporter))
     tracer, propagator = provider.get_tracer("commonage"), TraceContextTextMapPropagator()

@@ -19,7 +19,7 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Tenant
-from commonage.domain.workloads import Spec, State, Workload
+from commonage.domain.workloads import Spec, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -45,8 +45,6 @@ class TenantsAtSites:
 
     def changed(self, workload: Workload) -> None:
         """Work may name a tenant that is not declared, or one for which no site is ready yet."""
-        if workload.state is State.QUEUED and self.shortfall(workload.spec) is not None:
-            self.changes.send()
         tenant = workload.spec.tenant
         if tenant not in self._undeclared and all(one.name != tenant for one in declared_tenants(self._settings)):
             self._undeclared.add(tenant)

@@ -152,7 +152,8 @@ class ExpectedWaste:
 
     def _make_places(self, asked: Sequence[tuple[Shape, float]], taken: Floats) -> Places:
         """The places of the typical workloads, and of rare ones."""
-        rare = rare_shapes(self._grid)
+        grid = self._grid
+        rare = rare_shapes(grid, np.minimum(grid.cpus_total, grid.memory_total * self._cpus_per_mib))
         demand = RARE * sum(weight * shape.devices for shape, weight in asked) / max(len(rare), 1)
         rates = [weight for _, weight in asked] + [demand / shape.devices for shape in rare]
         shapes = [shape for shape, _ in asked] + rare

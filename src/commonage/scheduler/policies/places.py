@@ -36,14 +36,23 @@ def may_run_out(supply: Floats, demand: Floats) -> Floats:
     return chance
 
 
-def rare_shapes(grid: Grid) -> list[Shape]:
-    """Rare workloads: see RARE. One for a device of a model takes a single CPU."""
+def rare_shapes(grid: Grid, cpus: Floats) -> list[Shape]:
+    """Rare workloads: see RARE. `cpus` [N]: those that each node has for its devices when nothing runs.
+
+    CPUs are rounded down to an eighth of a power of two, so that nodes of about one size count as one. The workload for
+    a device of a model takes a single CPU.
+    """
     devices = (grid.kind >= 0).sum(axis=1)
-    sizes = {(int(count), int(cpus)) for count, cpus in zip(devices, grid.cpus_total, strict=True) if count > 1}
+    sizes = {(int(count), _rounded(int(most))) for count, most in zip(devices, cpus, strict=True) if count > 1}
     models = {device.model for device, _ in grid.kinds}
     whole = [Request(cpus, 0, GpuRequest(whole=count)) for count, cpus in sorted(sizes)]
     single = [Request(1000, 0, GpuRequest(whole=1, model=model)) for model in sorted(models)]
     return [grid.shape(request) for request in (*whole, *single)]
+
+
+def _rounded(cpus: int) -> int:
+    step = max(1 << max(cpus, 1).bit_length() - 4, 1)
+    return max(cpus // step * step, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Files of homes and volumes that are claims, and copies of materials in them, on the double of a cluster."""
 
+import asyncio
 import hashlib
 import io
 import os
@@ -21,6 +22,7 @@ from commonage.domain.statuses import Phase
 from commonage.domain.volumes import Extent, Mount, Volume, VolumeKind
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage import file_pods
+from commonage.engines.kubernetes.storage.file_pod import FilePlace
 from commonage.engines.kubernetes.storage.files import ClusterCopies, ClusterFiles
 from commonage.engines.settings import KubernetesStorageSettings
 from commonage.files.safe_path import SafePath
@@ -179,6 +181,11 @@ async def test_says_which_volumes_are_seen_and_which_are_apart(site: Site) -> No
     assert site.files.is_per_tenant(replace(kept, per=Extent.TENANT))
     assert site.files.gap(Volume("x", kind=VolumeKind.SCRATCH)) is FilesGap.SCRATCH
     assert site.files.gap(None) is None
+    for namespaces in ("tenant", "kept"):
+        apart = ClusterFiles(
+            site.files, replace(site.rig.settings, namespaces=namespaces), lambda: pytest.fail("no Pod")
+        )
+        assert apart.is_per_tenant(kept) and apart.is_per_tenant(None)
     none = replace(site.rig.settings, homes="empty")
     assert ClusterFiles(site.files, none, lambda: pytest.fail("no Pod")).gap(None) is FilesGap.POD
     bare = replace(site.rig.settings, storage=KubernetesStorageSettings())
@@ -199,6 +206,29 @@ async def test_an_attempt_goes_first_and_the_files_are_opened_on_its_node_afterw
     [after] = site.file_pods()
     affinity = after["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert affinity["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node-1"]
+
+
+async def test_a_start_ends_when_an_attempt_needs_the_claim(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await visited(site)
+    pods = (await site.rig.engine()).file_pods()
+    create, created = pods._create, asyncio.Event()
+
+    async def slowly(place: FilePlace, node: str) -> None:
+        created.set()
+        await asyncio.sleep(0.5)
+        await create(place, node)
+
+    monkeypatch.setattr(pods, "_create", slowly)
+    looking = asyncio.create_task(site.files.list(HOME, ()))
+    await created.wait()
+    await pods.release("commonage", "home-ada")
+    with pytest.raises(Unavailable, match="is starting"):
+        await looking
+    await site.rig.until(lambda: _none(site), "no file Pod is left")
+
+
+async def _none(site: Site) -> bool:
+    return not site.file_pods()
 
 
 async def test_a_lost_connection_is_made_again(site: Site) -> None:

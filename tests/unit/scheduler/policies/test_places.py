@@ -63,11 +63,12 @@ def test_price_rises_as_places_run_out_and_ends_with_the_last() -> None:
 def test_rare_workloads_take_a_node_of_each_size_and_a_device_of_each_model() -> None:
     gpus = [factories.device(number, uuid=f"GPU-b-{number}", model="B100") for number in range(4)]
     large = factories.node("b", gpus, cpus_milli=64_000)
-    shapes = rare_shapes(Grid([node("a", 2, 16_000), node("c", 2, 16_000), node("d", 1, 8000), large]))
+    grid = Grid([node("a", 2, 16_000), node("c", 2, 16_300), node("d", 1, 8000), large])
+    shapes = rare_shapes(grid, grid.cpus_total.astype(float))
     asked = [(one.request.cpus_milli, one.request.gpu) for one in shapes]
     assert [(cpus, gpu.whole, gpu.model is None) for cpus, gpu in asked if gpu] == [
-        (16_000, 2, True),
-        (64_000, 4, True),
+        (15_360, 2, True),
+        (61_440, 4, True),
         (1000, 1, False),
         (1000, 1, False),
     ]

@@ -240,6 +240,8 @@ async def _messages(opened: Socket) -> AsyncGenerator[tuple[int, bytes]]:
     while True:
         message = await opened.receive()
         if message.type is aiohttp.WSMsgType.BINARY:
+            if not message.data:
+                continue
             channel, data = message.data[0], message.data[1:]
             if channel not in begun:
                 begun.add(channel)

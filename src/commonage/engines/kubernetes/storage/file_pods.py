@@ -31,6 +31,7 @@ _STARTS_WITHIN_S = 45.0  # a client waits for a minute
 _LOOK_S = 0.25
 _NEVER = ("ErrImageNeverPull", "InvalidImageName", "ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError")
 _ENDED = ("Succeeded", "Failed")
+_STARTING = "a workload that uses this storage is starting; try again when it runs"
 _log = logging.getLogger(__name__)
 
 
@@ -44,11 +45,13 @@ class _Held:
     link: PodLink | None = None
     users: int = 0
     used_at: float = 0.0
+    uid: str = ""
+    is_released: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class FilePods:
-    """`pods` returns all Pods of the cluster as last seen."""
+    """`pods` returns our Pods as last seen."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class FilePods:
         try:
             async with held.lock:
                 if held.link is None or not held.link.is_open:
-                    held.link = await self._begin(place)
+                    held.link = await self._begin(held)
             yield held.link
         except NoClaim:
             raise
@@ -80,9 +83,9 @@ class FilePods:
             held.users -= 1
             held.used_at = asyncio.get_running_loop().time()
 
-    async def _begin(self, place: FilePlace) -> PodLink:
-        node = await self._node_for(place)
-        await self._start(place, node)
+    async def _begin(self, held: _Held) -> PodLink:
+        place = held.place
+        await self._start(held, await self._node_for(place))
         container = Container(place.namespace, place.pod, FILES)
         try:
             stream = await self._execs.begin(container, place.pod, COMMAND, None)
@@ -113,21 +116,27 @@ class FilePods:
         if users and "ReadWriteOncePod" in found["spec"]["accessModes"]:
             raise Unavailable("one workload at a time can use this storage, and one does; use its file browser")
         if any(not one["spec"].get("nodeName") for one in users):
-            raise Unavailable("a workload that uses this storage is starting; try again when it runs")
+            raise Unavailable(_STARTING)
         return next((str(one["spec"]["nodeName"]) for one in users), "")
 
-    async def _start(self, place: FilePlace, node: str) -> None:
+    async def _start(self, held: _Held, node: str) -> None:
         """Return when its container runs. Raises Unavailable, EngineFailure."""
+        place = held.place
         path = PODS.path(place.namespace, place.pod)
         until = asyncio.get_running_loop().time() + _STARTS_WITHIN_S
         why = ""
         while asyncio.get_running_loop().time() < until:
             pod = await self._client.find(path)
+            if held.is_released:
+                if pod is not None:
+                    await self._client.delete(path, grace_s=0, uid=pod["metadata"]["uid"])
+                raise Unavailable(_STARTING)
             if pod is None:
                 await self._create(place, node)
             elif _has_ended(pod) or "deletionTimestamp" in pod["metadata"]:
                 await self._client.delete(path, grace_s=0, uid=pod["metadata"]["uid"])
             elif _is_running(pod):
+                held.uid = pod["metadata"]["uid"]
                 return
             else:
                 reason, why = _why_waiting(pod)
@@ -160,15 +169,20 @@ class FilePods:
     async def end_unused(self) -> None:
         now = asyncio.get_running_loop().time()
         for key, held in list(self._held.items()):
-            if not held.users and now - held.used_at > IDLE_S:
-                del self._held[key]
-                await self._end(held)
+            if held.users or now - held.used_at <= IDLE_S:
+                continue
+            async with held.lock:
+                if not held.users:
+                    await self._end(held)
+                if not held.users and self._held.get(key) is held:
+                    del self._held[key]
 
     async def release(self, namespace: str, claim: str) -> None:
         """Let a claim go that one node alone can mount, in use or not: an attempt needs it."""
         for key, held in list(self._held.items()):
             if (held.place.namespace, held.place.claim) == (namespace, claim):
                 del self._held[key]
+                held.is_released = True
                 await self._end(held)
 
     async def clear(self) -> None:
@@ -187,7 +201,8 @@ class FilePods:
         if held.link is not None:
             await held.link.close()
         with suppress(EngineFailure):  # cleaned up later
-            await self._client.delete(PODS.path(held.place.namespace, held.place.pod), grace_s=0)
+            path = PODS.path(held.place.namespace, held.place.pod)
+            await self._client.delete(path, grace_s=0, uid=held.uid or None)
 
 
 def _mounts(pod: Manifest, namespace: str, claim: str) -> bool:

@@ -68,7 +68,7 @@ class ClusterFiles(Files):
         if volume is None:
             return homes_per_tenant(settings)
         if volume.kind is VolumeKind.DOCKER:
-            return settings.namespaces == "tenant" or volume.per is not Extent.ALL
+            return settings.namespaces != "single" or volume.per is not Extent.ALL
         return self._local.is_per_tenant(volume)
 
     def _has_claim(self, volume: Volume) -> bool:
@@ -143,7 +143,7 @@ class ClusterFiles(Files):
 
 
 def homes_per_tenant(settings: KubernetesSettings) -> bool:
-    return settings.namespaces == "tenant" and settings.homes in ("claim", "shared-claim")
+    return settings.namespaces != "single" and settings.homes in ("claim", "shared-claim")
 
 
 class _Opened(OpenFile):

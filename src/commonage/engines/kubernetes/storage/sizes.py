@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.volumes import Volume, folder_name
-from commonage.engines.kubernetes.client import NODES, VOLUME_CLAIMS, Client
+from commonage.engines.kubernetes.client import NODES, VOLUME_CLAIMS, Client, Refused
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import VOLUME, size_mib
 from commonage.engines.kubernetes.tenants.names import OWNER, TENANT
@@ -32,15 +32,27 @@ class ClaimSizes:
     ) -> None:
         self._client, self._installation, self._settings, self._pods = client, installation, settings, pods
         self._used: dict[tuple[str, str], int] = {}
+        self._warned = False
 
     async def measure(self) -> Sequence[FolderSize]:
         """Raises EngineFailure."""
         where = self._settings.namespace if self._settings.namespaces == "single" else None
-        listed = await self._client.list_all(VOLUME_CLAIMS.path(where), selector_of(self._installation))
+        try:
+            listed = await self._client.list_all(VOLUME_CLAIMS.path(where), selector_of(self._installation))
+        except Refused as error:
+            if error.http_status != 403:
+                raise
+            self._warn("the size of claims is unknown: this account may not list persistentvolumeclaims")
+            return []
         await self._read_use()
         keys = {_key(one) for one in listed.items}
         self._used = {key: mib for key, mib in self._used.items() if key in keys}
         return [self._folder(one) for one in listed.items]
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", text)
 
     def _folder(self, claim: Manifest) -> FolderSize:
         owner, used = _true(claim, OWNER), self._used.get(_key(claim))
@@ -58,7 +70,7 @@ class ClaimSizes:
         answers = await asyncio.gather(*(self._summary(str(node)) for node in nodes), return_exceptions=True)
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, EngineFailure | TimeoutError):
-                _log.info("nobody tells what the claims on %s hold: %s", node, answer)
+                _log.info("cannot read the use of claims on node %s: %s", node, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
