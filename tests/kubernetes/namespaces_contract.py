@@ -110,7 +110,7 @@ class NamespacesContract:
         assert binding["roleRef"]["name"] == f"{site.rig.settings.namespace}-tenant"
         quota = await site.find(QUOTAS, "commonage")
         assert quota is not None
-        assert quota["spec"]["hard"] == {"requests.cpu": "1"}
+        assert quota["spec"]["hard"] == {"requests.cpu": "1400m"}
 
     async def test_follows_the_quota_of_the_tenant(self, site: KeptSite) -> None:
         await site.ready(physics(1))
@@ -118,7 +118,7 @@ class NamespacesContract:
 
         quota = await site.find(QUOTAS, "commonage")
         assert quota is not None
-        assert quota["spec"]["hard"] == {"requests.cpu": "2"}
+        assert quota["spec"]["hard"] == {"requests.cpu": "2400m"}
 
     async def test_what_others_delete_or_change_comes_back(self, site: KeptSite) -> None:
         await site.ready(physics(1))
@@ -131,7 +131,7 @@ class NamespacesContract:
         assert await site.find(POLICIES, "commonage-default-deny")
         quota = await site.find(QUOTAS, "commonage")
         assert quota is not None
-        assert quota["spec"]["hard"] == {"requests.cpu": "1"}
+        assert quota["spec"]["hard"] == {"requests.cpu": "1400m"}
 
     async def test_the_namespace_of_a_tenant_that_is_gone_is_deleted_once_its_pods_are(self, site: KeptSite) -> None:
         engine, request = await site.rig.engine(), site.request(lasts_s=None)

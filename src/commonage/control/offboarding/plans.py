@@ -115,7 +115,7 @@ class Planner:
             "cron_jobs": sum(not one.removed for one in self.cron_jobs_of(wanted)),
             "reservations": len(self.reservations_of(wanted)),
             "images": len(self.images_of(wanted)),
-            "folders": len(await self.folders_of(wanted)),
+            "folders": len(await self.folders_of(wanted)) + (await self.homes.claims_of(tenant) if self.homes else 0),
             "members": len(subjects),
         }
         return reasons.TenantNotEmpty(tenant=tenant, **counts) if any(counts.values()) else None

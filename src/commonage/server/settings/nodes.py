@@ -240,7 +240,7 @@ class KubernetesSettings(BaseModel):
         (), "Private networks that Pods in namespaces that are kept reach, for example a license server."
     )
     kubernetes_node_networks: Networks = setting(
-        (), "Public addresses of the nodes, which Pods in namespaces that are kept never reach."
+        (), "Addresses of the nodes, which Pods in namespaces that are kept never reach, even in an open network."
     )
     kubernetes_gpu_quota: Names = setting(
         (),

@@ -12,8 +12,11 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.volumes import Mount, VolumeKind, folder_name
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import volume_claim_name
+from commonage.engines.kubernetes.storage.sizes import ClusterHomes
 from commonage.engines.settings import KubernetesStorageSettings
+from commonage.files.safe_path import SafePath
 from commonage.ports.homes import FolderSize
+from commonage.storage.homes import HomeFolders
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.kubernetes.cluster import FakeCluster
 from commonage.testing.fakes.kubernetes.store import PODS, VOLUME_CLAIMS, Kind
@@ -124,11 +127,13 @@ async def test_claim_that_an_admin_made_is_taken_as_it_is(site: Site) -> None:
     assert not claim["metadata"].get("labels")
 
 
-async def test_claims_tell_their_size_and_what_they_hold(site: Site) -> None:
+async def test_claims_tell_their_size_and_what_they_hold(site: Site, tmp_path: Path) -> None:
     running = site.request('head -c 3000000 /dev/zero >"$HOME/big"; echo done; sleep 60', mounts=(RESULTS,))
     await site.rig.started(running)
     sizes = (await site.rig.engine()).claim_sizes()
     home, volume = sorted(await sizes.measure(), key=lambda one: one.volume)
+    homes = ClusterHomes(HomeFolders(SafePath(tmp_path / "homes"), tmp_path / "archive"), lambda: sizes)
+    assert (await homes.claims_of(running.tenant), await homes.claims_of("another")) == (2, 0)
     tenant = folder_name(running.tenant)
     assert home == FolderSize("", tenant, folder_name(running.owner), 3, size_mib=100)
     assert (volume.volume, volume.tenant, volume.user, volume.size_mib) == ("results", tenant, None, 10 * 1024)

@@ -92,6 +92,10 @@ class MemoryHomes(Homes):
         self.killer = killer
         self.there: dict[str, str] = {"/homes/ann": "thesis", "/homes/bob": "paper"}
         self.packed: dict[str, str] = {}
+        self.claims = 0
+
+    async def claims_of(self, tenant: str) -> int:
+        return self.claims
 
     async def measure(self) -> dict[str, int]:
         return {path.removeprefix("/homes/"): 5 for path in self.there}

@@ -619,6 +619,9 @@ async def test_a_tenant_is_deleted_as_a_resource_only_while_it_is_empty() -> Non
         world.homes.there["/data/optics"] = "measurements"
         assert await left() == {"folders": 1}
         del world.homes.there["/data/optics"]
+        world.homes.claims = 2
+        assert await left() == {"folders": 2}
+        world.homes.claims = 0
         work = await submit(control, job(tenant=OPTICS), principal=ROOT)
         assert await left() == {"workloads": 1}
         await control.workloads.stop(ROOT, work.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,19 @@ def test_the_table_names_each_resource_once_and_grants_no_wildcard() -> None:
 
 def test_a_tenant_that_may_borrow_without_bound_has_no_bound_in_the_cluster() -> None:
     assert quota_hard(Quota(Bounds(cpus_milli=1000)), ()) == {}
+
+
+def test_file_pods_take_nothing_of_the_quota() -> None:
+    bound = Bounds(cpus_milli=1000, memory_mib=1000)
+    quota = Quota(bound, borrowing=Bounds(cpus_milli=0, memory_mib=0))
+    assert quota_hard(quota, ()) == {"requests.cpu": "1400m", "requests.memory": "1768Mi", "limits.memory": "4072Mi"}
+
+
+def test_an_open_network_of_nodes_stays_closed() -> None:
+    settings = replace(SETTINGS, open_networks=("10.0.5.0/24", "10.1.0.0/16"), node_networks=("10.0.0.0/16",))
+    opened = [one for one in manifests_of([PHYSICS], settings) if one["metadata"]["name"] == "commonage-open-networks"]
+    [rule] = opened[0]["spec"]["egress"]
+    assert [to["ipBlock"]["cidr"] for to in rule["to"]] == ["10.1.0.0/16"]
 
 
 def test_pods_never_reach_metadata_services_or_nodes() -> None:

@@ -26,8 +26,9 @@ INSIDE = "/data"
 FILES = "files"
 LIVES_S = 3600
 COMMAND = ("python3", "-m", "commonage.storage.file_pod", INSIDE)
-_REQUESTS = {"cpu": "50m", "memory": "96Mi"}
-_LIMITS = {"memory": "384Mi"}
+CPUS_MILLI, MEMORY_MIB, MEMORY_LIMIT_MIB = 50, 96, 384
+_REQUESTS = {"cpu": f"{CPUS_MILLI}m", "memory": f"{MEMORY_MIB}Mi"}
+_LIMITS = {"memory": f"{MEMORY_LIMIT_MIB}Mi"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ class _Held:
     is_released: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def is_used(self) -> bool:
+        return self.users > 0
+
 
 class FilePods:
     """`pods` returns our Pods as last seen."""
@@ -169,12 +172,13 @@ class FilePods:
     async def end_unused(self) -> None:
         now = asyncio.get_running_loop().time()
         for key, held in list(self._held.items()):
-            if held.users or now - held.used_at <= IDLE_S:
+            if held.is_used() or now - held.used_at <= IDLE_S:
                 continue
             async with held.lock:
-                if not held.users:
-                    await self._end(held)
-                if not held.users and self._held.get(key) is held:
+                if held.is_used():
+                    continue
+                await self._end(held)
+                if not held.is_used() and self._held.get(key) is held:
                     del self._held[key]
 
     async def release(self, namespace: str, claim: str) -> None:

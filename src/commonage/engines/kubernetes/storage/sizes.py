@@ -103,10 +103,16 @@ class ClusterHomes(Homes):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         folders = await self._local.measure_volumes(volumes)
+        return [*folders, *await self._claims()]
+
+    async def _claims(self) -> Sequence[FolderSize]:
         try:
-            return [*folders, *await self._sizes().measure()]
+            return await self._sizes().measure()
         except EngineFailure as error:
             raise Unavailable(f"Cannot measure the claims of the cluster: {error.message}") from error
+
+    async def claims_of(self, tenant: str) -> int:
+        return sum(one.tenant == folder_name(tenant) for one in await self._claims())
 
     async def enforce(
         self,

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from commonage.domain.tenants import Amounts, Bounds, Quota, Tenant
 from commonage.engines.kubernetes import translate
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.storage.file_pod import CPUS_MILLI, MEMORY_LIMIT_MIB, MEMORY_MIB
 from commonage.engines.kubernetes.tenants.names import TENANT, metadata
 from commonage.engines.kubernetes.tenants.network import network_policies
 from commonage.engines.kubernetes.tenants.rbac import role_binding
 from commonage.engines.settings import KubernetesPolicySettings, KubernetesSettings
 
+_FILE_PODS = 8
 POLICY = "policy"  # the part of what the loop of the tenants keeps
 SECURITY_LEVEL = "pod-security.kubernetes.io"
 
@@ -78,13 +80,15 @@ def resource_quota(name: str, tenant: Tenant, settings: KubernetesPolicySettings
 
 
 def quota_hard(quota: Quota, gpu_resources: Sequence[str]) -> dict[str, str]:
+    """Includes room for some file Pods, so that a tenant can use its whole quota while files are looked at."""
     cpus, memory = _most(quota, "cpus_milli"), _most(quota, "memory_mib")
     gpus, storage = _most(quota, "gpu_milli"), quota.nominal.storage_mib
     hard = {}
     if cpus is not None:
-        hard["requests.cpu"] = cpu_quantity(cpus)
+        hard["requests.cpu"] = cpu_quantity(cpus + _FILE_PODS * CPUS_MILLI)
     if memory is not None:
-        hard |= {"requests.memory": f"{memory}Mi", "limits.memory": f"{memory}Mi"}
+        hard["requests.memory"] = f"{memory + _FILE_PODS * MEMORY_MIB}Mi"
+        hard["limits.memory"] = f"{memory + _FILE_PODS * MEMORY_LIMIT_MIB}Mi"
     if gpus is not None:
         hard |= {f"requests.{resource}": str(-(-gpus // 1000)) for resource in gpu_resources}
     if storage is not None:

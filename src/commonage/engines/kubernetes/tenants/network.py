@@ -39,9 +39,9 @@ def network_policies(
     if settings.internet:
         closed = (*settings.closed_networks, *settings.node_networks, *_METADATA)
         made["internet"] = _egress([_without(network, closed) for network in _EVERYWHERE], [])
-    if settings.open_networks:
-        kept = (*settings.node_networks, *_METADATA)
-        made["open-networks"] = _egress([_without(network, kept) for network in settings.open_networks], [])
+    kept = (*settings.node_networks, *_METADATA)
+    if opened := [one for one in settings.open_networks if not _is_within(one, kept)]:
+        made["open-networks"] = _egress([_without(network, kept) for network in opened], [])
     return tuple(
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -70,6 +70,12 @@ def _egress(to: Sequence[Manifest], ports: Sequence[tuple[str, int]]) -> Manifes
     if ports:
         rule["ports"] = [{"protocol": protocol, "port": port} for protocol, port in ports]
     return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [rule]}
+
+
+def _is_within(network: str, closed: Sequence[str]) -> bool:
+    part = ipaddress.ip_network(network)
+    wholes = map(ipaddress.ip_network, closed)
+    return any(one.version == part.version and part.subnet_of(one) for one in wholes)  # type: ignore[arg-type] # as below
 
 
 def _without(network: str, closed: Sequence[str]) -> Manifest:
