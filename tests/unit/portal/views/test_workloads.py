@@ -22,12 +22,12 @@ def names(page: str) -> list[str]:
 
 
 async def test_filters_by_state_kind_and_text(ann: Person, submit: Callable[..., Any]) -> None:
-    await submit(name="train one", gpus="4GiB")
     await submit(name="train two", gpus="80GiB")
+    await submit(name="train one", gpus="4GiB")
     await submit(name="big", gpus="80GiB")
-    assert names((await ann.get("workloads")).text) == ["big", "train two", "train one"]
+    assert names((await ann.get("workloads")).text) == ["big", "train one", "train two"]
     assert names((await ann.get("workloads?state=waiting")).text) == ["big"]
-    assert names((await ann.get("workloads?text=TRAIN")).text) == ["train two", "train one"]
+    assert names((await ann.get("workloads?text=TRAIN")).text) == ["train one", "train two"]
     assert names((await ann.get("workloads?kind=session")).text) == []
     assert names((await ann.get("workloads?state=running&text=one")).text) == ["train one"]
 
