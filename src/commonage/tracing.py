@@ -79,13 +79,13 @@ def record(name: str, parent: str, began_s: float, ended_s: float, **attributes:
 
 def _otlp(endpoint: str, component: str, share: float) -> _Tracer:
     # Imported here: they take time and memory, and are installed only where traces are wanted.
-    from opentelemetry import trace  # noqa: PLC0415
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+    from opentelemetry import trace  # noqa: PLC0415 - see above
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - see above
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - see above
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - see above
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - see above
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415 - see above
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - see above
 
     resource = Resource.create({"service.name": f"commonage-{component}"})
     ratio = TraceIdRatioBased(share)  # for requests from outside, too: nobody else decides how much is kept

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from commonage.files.safe_path import SafePath
 from commonage.link.forwarding import MAX_PER_PEER
 
 RETRY_S = 2.0
-"""Seconds before looking again at what could not be seen, and retrying what could not be written."""
+"""Seconds before looking again at what could not be seen."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class ContainerEngine(RunsEngine[Run]):
             self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
-            if await self._until_disk_works(run.folder.runner) is None:
+            if await self._tasks.until_disk_works(run.folder.runner) is None:
                 await launch_with_retries(run, self._container_client, on_progress)
         except Unreachable as error:
             on_progress(error.waiting, None)
@@ -161,7 +161,7 @@ class ContainerEngine(RunsEngine[Run]):
             code = None if isinstance(error, NodeGone) or error.is_retryable else 1
             why = start_failure(error)
             async with run.status_lock:  # a look between the claim and the end would take it for a stop
-                await self._until_disk_works(partial(_write_failure, run, Exit(code, why, time.time())))
+                await self._tasks.until_disk_works(partial(_write_failure, run, Exit(code, why, time.time())))
             await self._container_client.release(run)
         await self._settle(run)
 
@@ -198,15 +198,6 @@ class ContainerEngine(RunsEngine[Run]):
         run.again = None
         await self._settle(run)
 
-    async def _until_disk_works(self, work: Callable[[], _T]) -> _T:
-        """Run `work` in a thread, retrying until the disk accepts it; return its result."""
-        while True:
-            try:
-                return await self._in_thread(work)
-            except OSError as error:
-                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
-                await asyncio.sleep(RETRY_S)
-
     async def _settle_all(self) -> None:
         await asyncio.gather(*(self._settle(run) for run in self._table))
 
@@ -216,13 +207,13 @@ class ContainerEngine(RunsEngine[Run]):
         try:
             await asyncio.shield(run.begun)
         except EngineFailure:  # it was not written to disk, so it is unknown
-            await self._until_disk_works(lambda: self._stop_early(run.id))
+            await self._tasks.until_disk_works(lambda: self._stop_early(run.id))
             return
         # An attempt that was seen running has run, whatever it did to its control folder since.
-        if not run.is_running and await self._until_disk_works(run.control_folder.forbid_start):
+        if not run.is_running and await self._tasks.until_disk_works(run.control_folder.forbid_start):
             if run.launching is not None:
                 run.launching.cancel()
-            await self._until_disk_works(run.folder.forbid_start)
+            await self._tasks.until_disk_works(run.folder.forbid_start)
             await self._settle(run)
             return
         await end_run(run, self._container_client, self._settle)

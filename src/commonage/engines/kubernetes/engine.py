@@ -368,12 +368,12 @@ class KubernetesEngine(RunsEngine[Run]):
         try:
             await asyncio.shield(run.begun)
         except EngineFailure:  # it was not written to disk, so it is unknown
-            await self._life.until_disk_works(lambda: self._stop_early(run.id))
+            await self._tasks.until_disk_works(lambda: self._stop_early(run.id))
             return
         if not run.uid:
             async with run.lock:  # while no launch is at work
                 if not run.uid:
-                    await self._life.until_disk_works(run.folder.forbid_start)
+                    await self._tasks.until_disk_works(run.folder.forbid_start)
             if not run.uid:
                 await self._life.settle(run)
                 return

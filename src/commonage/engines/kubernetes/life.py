@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,7 +82,7 @@ class AttemptLife:
         self._launcher, self._client, self._gpus = launcher, launcher.client, launcher.gpus
         self._settings, self._pods, self._nodes = launcher.settings, pods, nodes
         self._execs, self._pod_relays = streams.execs, streams.relays
-        self._table, self._spawn, self._in_thread = table, tasks.spawn, tasks.in_thread
+        self._table, self._tasks, self._spawn, self._in_thread = table, tasks, tasks.spawn, tasks.in_thread
         self.backoffs = NodeBackoffs()
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ class AttemptLife:
                         return  # the answer to the last change was lost: it may run
                 except EngineFailure:
                     return  # looked at again
-            await self.until_disk_works(run.folder.forbid_start)
-            await self.until_disk_works(partial(_write_end, run, end))
+            await self._tasks.until_disk_works(run.folder.forbid_start)
+            await self._tasks.until_disk_works(partial(_write_end, run, end))
             with suppress(EngineFailure):  # removed with the attempt, at the latest
                 await self._launcher.delete(run, 0)
 
@@ -364,14 +364,6 @@ class AttemptLife:
             exit_code=end.code, oom=end.oom, started_at=started_at,
         )  # fmt: skip
         self._table.tell(run, status)
-
-    async def until_disk_works(self, work: Callable[[], _T]) -> _T:
-        while True:
-            try:
-                return await self._in_thread(work)
-            except OSError as error:
-                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
-                await asyncio.sleep(RETRY_S)
 
 
 def starting(request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:

@@ -34,7 +34,7 @@ _THREADS = 4
 ITERATION_S = 600.0
 """A turn of an engine's loop that takes longer is stuck. Daemons and shared disks may take minutes."""
 RETRY_S = 2.0
-"""Seconds before a failed loop starts again."""
+"""Seconds before a failed loop starts again, and what the disk refused is tried again."""
 _Loop = Callable[[Iterations], Coroutine[None, None, None]]
 
 
@@ -53,6 +53,15 @@ class Tasks:
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def until_disk_works(self, work: Callable[[], _T]) -> _T:
+        """Run `work` in a thread, retrying until the disk accepts it; return its result."""
+        while True:
+            try:
+                return await self.in_thread(work)
+            except OSError as error:
+                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
+                await asyncio.sleep(RETRY_S)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run it as a task of the engine, independent of the caller."""

@@ -31,6 +31,7 @@ from commonage.engines.containers.attempt_backend import (
 from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.control_folder import StartDecision
+from commonage.engines.rundir import tasks
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
 from commonage.engines.settings import ContainerSettings
 from commonage.files.safe_path import SafePath
@@ -131,6 +132,7 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     monkeypatch.setattr(lifecycle, "PAUSES_S", (0.01, 0.02, 0.05))
     monkeypatch.setattr(engine_module, "RETRY_S", 0.02)
+    monkeypatch.setattr(tasks, "RETRY_S", 0.02)
     engine = Engine(tmp_path, container_client)
     await engine.open()
     yield engine

@@ -69,7 +69,7 @@ class PodLink:
                     data = b""
                     try:
                         data = await pull(frame.body) if pull is not None and problem is None else b""
-                    except Exception as error:
+                    except Exception as error:  # raised once the program has answered
                         problem = error
                     await self._send(Frame(number, Say.DATA, data=data))
                     continue

@@ -75,7 +75,7 @@ def _egress(to: Sequence[Manifest], ports: Sequence[tuple[str, int]]) -> Manifes
 def _is_within(network: str, closed: Sequence[str]) -> bool:
     part = ipaddress.ip_network(network)
     wholes = map(ipaddress.ip_network, closed)
-    return any(one.version == part.version and part.subnet_of(one) for one in wholes)  # type: ignore[arg-type] # as below
+    return any(one.version == part.version and part.subnet_of(one) for one in wholes)  # type: ignore[arg-type] # one version
 
 
 def _without(network: str, closed: Sequence[str]) -> Manifest:
