@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import socket
+from collections import OrderedDict
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 _CHILDREN_END_WITHIN_S = 10.0
 _OUR_PORTS = range(15_000, 20_000)  # the kernel does not use them for outgoing connections
+_MOST_RESERVED = 64
+_reserved: OrderedDict[int, socket.socket] = OrderedDict()
 
 
 class PortError(ServerError):
@@ -110,14 +113,37 @@ def keep_ports(data_dir: Path, wanted: Ports, port: int = 0) -> Ports:
 
 
 def free_port(bind: str = LOOPBACK, besides: Container[int] = ()) -> int:
+    """A random port on which nothing listens, and that no other Commonage process of this machine has chosen."""
     for port in random.SystemRandom().sample(_OUR_PORTS, len(_OUR_PORTS)):
-        if port not in besides and is_free(bind, port):
-            return port
+        if port not in besides and port not in _reserved and _reserve(port):
+            if is_free(bind, port):
+                return port
+            _reserved.pop(port).close()
     raise PortError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
 
 
+def _reserve(port: int) -> bool:
+    """Reserve a port until this process ends, or chooses many others; False if another process has reserved it.
+
+    Seconds may pass between the choice and the moment when a child listens. An abstract Unix socket is the reservation:
+    it belongs to one network namespace, like the port, and the kernel removes it with the process.
+    """
+    if port in _reserved:
+        return True
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        mark.bind(f"\0commonage-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _reserved[port] = mark
+    if len(_reserved) > _MOST_RESERVED:
+        _reserved.popitem(last=False)[1].close()
+    return True
+
+
 def _still_free(kept: int, taken: Container[int]) -> int:
-    if kept and kept not in taken and is_free(LOOPBACK, kept):
+    if kept and kept not in taken and is_free(LOOPBACK, kept) and _reserve(kept):
         return kept
     if kept:
         log.warning("port %d of the last start is in use; sessions from before may not reach the hub", kept)

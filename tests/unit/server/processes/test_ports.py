@@ -4,12 +4,24 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 
 from commonage.server.processes import ports as ports_module
-from commonage.server.processes.ports import PortError, Ports, check, is_free, keep_ports, listen, wait_until_free
+from commonage.server.processes.ports import (
+    PortError,
+    Ports,
+    check,
+    free_port,
+    is_free,
+    keep_ports,
+    listen,
+    wait_until_free,
+)
 
 
 def test_a_taken_port_is_named_with_who_has_it() -> None:
@@ -54,6 +66,36 @@ def test_loopback_ports_differ_from_each_other_and_from_the_servers(
     monkeypatch.setattr(ports_module, "is_free", lambda *_: True)
     found = keep_ports(tmp_path, Ports(0, 0, 0), 19_991)
     assert {found.control, found.hub, found.proxy_api} == {19_990, 19_992, 19_993}
+
+
+_CHOOSES = """
+from commonage.server.processes import ports
+ports._OUR_PORTS = range(19_980, 19_983)
+print(ports.free_port(), flush=True)
+input()
+"""
+
+
+def test_a_port_that_another_process_has_chosen_is_not_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_980, 19_983))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", _CHOOSES], **pipes) as other:
+        theirs = int(other.stdout.readline())
+        assert is_free("127.0.0.1", theirs), "chosen, but nothing listens yet"
+        ours = {free_port(), free_port()}
+        assert ours | {theirs} == {19_980, 19_981, 19_982}
+        with pytest.raises(PortError, match="No free port from 19980 to 19982"):
+            free_port()
+        other.communicate("end\n")
+    assert free_port() == theirs
+
+
+def test_only_the_latest_choices_stay_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_970, 19_980))
+    monkeypatch.setattr(ports_module, "_MOST_RESERVED", 3)
+    monkeypatch.setattr(ports_module, "_reserved", OrderedDict())
+    chosen = [free_port() for _ in range(30)]
+    assert all(chosen[i] not in chosen[i + 1 : i + 4] for i in range(len(chosen)))
 
 
 @pytest.mark.anyio
