@@ -27,7 +27,10 @@ def connected(host, port):
     until = time.monotonic() + 60
     while True:
         try:
-            return socket.create_connection((host, port), 60)
+            # Packets to a new address may be lost, and the kernel waits ever longer before it sends them again.
+            made = socket.create_connection((host, port), 3)
+            made.settimeout(60)
+            return made
         except OSError:  # it does not listen yet, or its name is not known yet
             if time.monotonic() > until:
                 raise
