@@ -11,10 +11,24 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cluster_appliance import Joined, Loop, joined, walk_cut, walk_job, walk_service, walk_way_back
+from tests.acceptance.browser import await_state, chromium, launch, person
+from tests.acceptance.cluster_appliance import (
+    NAME,
+    Joined,
+    Loop,
+    joined,
+    walk_cut,
+    walk_job,
+    walk_service,
+    walk_way_back,
+)
+from tests.acceptance.served import USERS_PASSWORD
+from tests.acceptance.test_visits import open_lab
 from tests.contract.engines.remote.rig import RemoteRealRig
 from tests.fakes.waiting import wait_until
 from tests.kubernetes.kubectl import Kubectl
+from tests.kubernetes.notebooks import run_cell
+from tests.kubernetes.release import IMAGES, NEEDS_IMAGES
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
 from commonage.testing.engine_contract import EngineContract
@@ -24,6 +38,7 @@ from commonage.testing.exec_contract import ExecContract
 ADDRESS = os.environ.get("COMMONAGE_TEST_ADDRESS", "")
 ROLES = Path(__file__).parents[2] / "deploy" / "kustomize" / "site-agent" / "roles.yaml"
 KUBECTL = Kubectl()
+needs_images = NEEDS_IMAGES[-1]
 needs_route = pytest.mark.skipif(not ADDRESS, reason="COMMONAGE_TEST_ADDRESS names no address of this machine")
 
 
@@ -90,6 +105,23 @@ class TestWalk:
 
     def test_a_service_is_opened_through_the_tunnel(self, site: Joined) -> None:
         walk_service(site, 8080)
+
+    @needs_images
+    def test_a_session_opens_in_the_portal_and_computes(self, site: Joined) -> None:
+        platform = site.platform
+        (platform.folder / "lab.commonage.yml").write_text(f"kind: Environment\nname: lab\nimage: {IMAGES[2]}\n")
+        applied = platform.cli("apply", "--yes", "lab.commonage.yml", token=platform.token("admin", "--admin"))
+        assert applied.returncode == 0, applied.stdout + applied.stderr
+        client = platform.client("ann")
+        with chromium() as browser, person(browser, platform.url, "ann", USERS_PASSWORD) as (page, problems):
+            session = launch(page, "session", environment="lab")
+            await_state(page, "Running", within_s=300)
+            assert client.workload(session).site == NAME
+            assert problems.found == []
+            open_lab(page, client.workload(session).url or "")
+            run_cell(page, "import os; print(6 * 7, os.uname().nodename)", "42 ")
+        client.stop(session)
+        wait_until(lambda: client.workload(session).state == "stopped", "the stop")
 
     def test_a_job_survives_a_cut_of_the_link_and_the_end_of_the_agent(self, site: Joined) -> None:
         walk_cut(site)
