@@ -111,7 +111,9 @@ class SchedulingPass:
         self._protected: list[tuple[int, int]] | None = None
         self._max_run_s: Floats | None = None
         self._failed_searches: set[tuple[object, ...]] = set()  # requests for which no victims were found
-        self._changed_nodes: set[int] = set()  # nodes on which something started
+        self._changed_nodes: list[int] = []  # nodes on which something started, in order
+        # By request class: the nodes that it fits [N], and how many of `_changed_nodes` this includes.
+        self._fits: dict[int, tuple[Bools, int]] = {}
 
     def plan(self) -> Plan:
         return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.backfill)
@@ -356,10 +358,14 @@ class SchedulingPass:
         return None
 
     def _fit(self, queued: QueuedRequest, request_class: int, shape: Shape) -> Bools:
-        fit: Bools = self.snapshot.fits.now[request_class].copy()
-        if self._changed_nodes:
-            touched = np.fromiter(self._changed_nodes, np.int64)
+        """[N]: the nodes on which it fits now, and within quota. Read-only."""
+        changes = len(self._changed_nodes)
+        fit, known = self._fits.get(request_class, (self.snapshot.fits.now[request_class], 0))
+        if known < changes:
+            fit = fit.copy() if request_class not in self._fits else fit
+            touched = np.unique(self._changed_nodes[known:])
             fit[touched] = self.snapshot.grid.fits(shape, touched)
+            self._fits[request_class] = fit, changes
         within = self._within_quota(queued, shape)
         return fit if within is None else fit & within
 
@@ -381,7 +387,7 @@ class SchedulingPass:
         self.started[queued.workload_id] = allocated
         self.snapshot.start(allocated)
         self.backfill.claims.started(allocation)
-        self._changed_nodes.add(number)
+        self._changed_nodes.append(number)
 
 
 def allocated_by(queued: QueuedRequest, allocation: Allocation) -> AllocatedRequest:

@@ -59,10 +59,10 @@ class ExpectedWaste:
         self._arrivals.add(shape.request)
 
     def costs(self, shape: Shape) -> Floats:
-        """[N]: the additional expected waste in thousandths of a device, plus the price of a new node."""
+        """[N]: the additional expected waste in thousandths of a device, plus the prices of a new node and of places."""
         self._refresh_tables()
         costs: Floats = self._rows.of(shape)[:, 0]
-        return costs
+        return costs + self._place_prices.of(shape) if len(self._dear) else costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
         if shape.is_part:
@@ -87,7 +87,7 @@ class ExpectedWaste:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
             self._make_tables(everywhere)
-            self._state, self._supply = Row(grid), Row(grid)
+            self._state, self._supply, self._rows = Row(grid), Row(grid), Rows(grid, self._compute)
             self._use_prices(self._prices_now(total))
         else:
             prices = self._prices_now(total)
@@ -103,7 +103,7 @@ class ExpectedWaste:
         self._prices = prices
         self._dear = np.flatnonzero(prices)
         self._dear_places = self._places.only(self._dear)
-        self._rows = Rows(self._grid, self._compute)
+        self._place_prices = Rows(self._grid, self._price_of_places)
 
     def _mix_changed(self) -> bool:
         """True if the typical workloads, or the amounts of memory they take, have changed enough."""
@@ -246,37 +246,43 @@ class ExpectedWaste:
         if not len(where):
             return result
         state = self._state.of(self._state_of)[where]
-        left = state[:, : grid.kind.shape[1]].astype(np.int64)
         if fitting is None:
-            costs = self._after_whole(shape, where, state, np.zeros(left.shape, np.bool_))
+            costs = self._after_whole(shape, where, state, np.zeros((len(where), grid.kind.shape[1]), np.bool_))
             costs += TIDY * grid.cpus[where]
         elif shape.is_part:
             after = self._after_part(shape, where, state, fitting)
             best = after.argmin(axis=1)
-            each = np.arange(len(where))
-            costs = after[each, best]
+            costs = after[np.arange(len(where)), best]
             result[fits, 1] = best
-            left[each, best] = np.maximum(left[each, best] - self._taken(shape)[grid.kind[where, best]], 0)
         else:
-            taken = fitting & (fitting.cumsum(axis=1) <= shape.devices)
-            costs = self._after_whole(shape, where, state, taken)
-            left[taken] = 0
+            costs = self._after_whole(shape, where, state, _first(fitting, shape.devices))
         costs -= state[:, -2]
         scarcity = state[:, -3]
         if shape.devices and scarcity.any():
             size = self._taken(shape)[grid.kind[where].max(axis=1)] if shape.is_part else 1000 * shape.devices
             # On a scarce kind, waste also counts double: it is lost to those who can go nowhere else.
             costs += scarcity * (costs + SCARCE * size)
-        if len(self._dear):
-            costs += self._price_of_places(shape, where, left)
         result[fits, 0] = costs + state[:, -1]
         return result
 
-    def _price_of_places(self, shape: Shape, nodes: Ints, left: Ints) -> Floats:
-        """[n]: the price of the places that are gone once devices have `left` [n, C] idle thousandths."""
-        before = self._supply.of(self._places_of)[nodes][:, self._dear]
-        after = self._dear_places.count(self._grid.kind[nodes], left, self._cpus_for_devices(shape, nodes))
-        price: Floats = (before - after) @ self._prices[self._dear]
+    def _price_of_places(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n]: the price of the places that are gone once the shape is placed; 0 where it does not fit."""
+        grid = self._grid
+        price = np.zeros(len(nodes))
+        costs = self._rows.of(shape)[nodes]
+        fits = np.flatnonzero(np.isfinite(costs[:, 0]))
+        places = self._supply.of(self._places_of)[np.ix_(nodes[fits], self._dear)]
+        some = np.flatnonzero(places.any(axis=1))
+        fits, where = fits[some], nodes[fits[some]]
+        if len(where):
+            idle = self._state.of(self._state_of)[where, : grid.kind.shape[1]].astype(np.int64)
+            if shape.is_part:
+                each, best = np.arange(len(where)), costs[fits, 1].astype(np.int64)
+                idle[each, best] = np.maximum(idle[each, best] - self._taken(shape)[grid.kind[where, best]], 0)
+            elif shape.devices:
+                idle[_first(grid.devices_fit(shape, where), shape.devices)] = 0
+            left = self._dear_places.count(grid.kind[where], idle, self._cpus_for_devices(shape, where))
+            price[fits] = (places[some] - left) @ self._prices[self._dear]
         return price
 
     def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
@@ -317,6 +323,12 @@ class ExpectedWaste:
             known = np.maximum(np.minimum(shape.need_milli, 1000), vram)
             self._taken_by[shape.number] = known
         return known
+
+
+def _first(fitting: Bools, count: int) -> Bools:
+    """[n, C]: the first `count` of the fitting devices of each node."""
+    first: Bools = fitting & (fitting.cumsum(axis=1) <= count)
+    return first
 
 
 def _share(shape: Shape, kind: int, memory_mib: int) -> float:

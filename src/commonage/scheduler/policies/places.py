@@ -93,12 +93,14 @@ class Places:
 
         `cpus` [n]: thousandths of CPUs.
         """
-        found: Ints = (np.maximum(cpus, 0.0)[:, None] // self.cpus).astype(np.int64)
+        found = np.maximum(cpus, 0.0)[:, None] / self.cpus
+        # Thousandths are exact in 32 bits, and so are their quotients, rounded down. Integer division is slower.
+        idle, need = idle.astype(np.float32), self.need.astype(np.float32)
         for start in range(0, len(found), _BLOCK):
             block = slice(start, start + _BLOCK)
-            parts = (idle[block, :, None] // self.need[kind[block]]).sum(axis=1)
-            np.minimum(found[block], parts // self.devices, out=found[block])
-        return found
+            parts = np.floor(idle[block, :, None] / need[kind[block]]).sum(axis=1)
+            np.minimum(found[block], parts / self.devices, out=found[block])
+        return np.floor(found, out=found).astype(np.int64)
 
     def prices(self, supply: Ints, idle: float) -> Floats:
         """[K]: thousandths of a device for each place, if there are so many [K], and so many thousandths are idle."""
