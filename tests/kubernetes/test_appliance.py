@@ -109,7 +109,8 @@ class TestWalk:
     @needs_images
     def test_a_session_opens_in_the_portal_and_computes(self, site: Joined) -> None:
         platform = site.platform
-        (platform.folder / "lab.commonage.yml").write_text(f"kind: Environment\nname: lab\nimage: {IMAGES[2]}\n")
+        environment = f"kind: Environment\nname: lab\nkinds: [session]\nimage: {IMAGES[2]}\n"
+        (platform.folder / "lab.commonage.yml").write_text(environment)
         applied = platform.cli("apply", "--yes", "lab.commonage.yml", token=platform.token("admin", "--admin"))
         assert applied.returncode == 0, applied.stdout + applied.stderr
         client = platform.client("ann")

@@ -4,16 +4,17 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
+from tests.fakes.waiting import until
 from tests.kubernetes.conftest import kubectl
 
 from commonage.engines.kubernetes.channels.connection import Connections, Container
 from commonage.engines.kubernetes.channels.execs import PodExecs
-from commonage.engines.kubernetes.channels.ports import PodRelay
+from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.ports.execs import ERR, OUT, ExecStream, NotRunning, Terminal
-from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 IMAGE = os.environ.get("COMMONAGE_TEST_IMAGE", "localhost/commonage-lab/base:1")
@@ -129,11 +130,12 @@ async def test_pod_that_does_not_exist_runs_nothing(execs: PodExecs, container: 
 
 
 async def test_relay_forwards_many_connections(connections: Connections, container: Container) -> None:
-    relay, port = PodRelay(connections, container, 8080), free_port()
-    await relay.listen(port)
+    relays = PodRelays(connections)
+    address = relays.address("a-1", container, 8080)
+    assert address is not None
 
     async def fetch() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HTTP/1.0\r\n\r\n")
         async with asyncio.timeout(60):
             found = await reader.read()
@@ -141,21 +143,31 @@ async def test_relay_forwards_many_connections(connections: Connections, contain
         return found
 
     try:
+        await until(partial(is_open, address), "the relay listens", within_s=60)
         assert all(found.endswith(b"hello\n") for found in await asyncio.gather(*(fetch() for _ in range(10))))
     finally:
-        await relay.close()
+        await relays.close()
 
 
-async def test_relay_to_a_closed_port_ends_the_connection(connections: Connections, container: Container) -> None:
-    relay, port = PodRelay(connections, container, 8081), free_port()
-    await relay.listen(port)
+async def test_relay_to_a_closed_port_refuses_connections(connections: Connections, container: Container) -> None:
+    relays = PodRelays(connections)
+    address = relays.address("a-1", container, 8081)
+    assert address is not None
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(60):
-            assert await reader.read() == b""
-        writer.close()
+        for _ in range(10):
+            assert not await is_open(address)
+            await asyncio.sleep(0.3)
     finally:
-        await relay.close()
+        await relays.close()
+
+
+async def is_open(address: tuple[str, int]) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*address)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
 
 
 async def test_end_of_the_pod_ends_the_command(execs: PodExecs, container: Container) -> None:

@@ -19,8 +19,12 @@ IDLE_S = 900.0
 """Longer than any pause of a live connection: event streams and terminals send a sign of life within a minute."""
 MAX_PER_PEER = 64
 MAX_CONNECTIONS = 1024
+MAX_UNKNOWN = 64
+"""Connections that wait to be admitted: others are closed at once, so that strangers do not take the places."""
 _FLUSH_TIMEOUT_S = 30.0
 _MAX_REMEMBERED = 1000
+_ASK_AGAIN_S = 0.1
+_UNKNOWN = "its address is not one of the site's nodes or containers"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OpenTarget = Callable[[], Awaitable[Streams]]
@@ -90,7 +94,7 @@ class Forwarder:
     """Listens on addresses and forwards admitted connections to one target.
 
     `name` is for the log. At most `max_per_peer` connections are open for each peer address, so that one container
-    cannot take all of `max_total`.
+    cannot take all of `max_total`. A peer that is not admitted yet has `admission_s` seconds to become so.
     """
 
     def __init__(
@@ -100,8 +104,10 @@ class Forwarder:
         *,
         max_per_peer: int = MAX_PER_PEER,
         max_total: int = MAX_CONNECTIONS,
+        admission_s: float = 0.0,
     ) -> None:
         self._name, self._open_target = name, open_target
+        self._admission_s, self._unknown = admission_s, 0
         self._max_per_peer, self._max_total = max_per_peer, max_total
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._connections: set[asyncio.Task[None]] = set()
@@ -141,7 +147,7 @@ class Forwarder:
     async def _forward(self, peer: Streams, admits: Admits) -> None:
         name = peer[1].get_extra_info("peername")
         address = str(name[0]) if name else ""
-        reason = self._refusal(address, admits)
+        reason = self._refusal(address) if await self._is_admitted(address, admits) else _UNKNOWN
         if reason:
             self._log_once(address, reason)
             peer[1].transport.abort()
@@ -167,9 +173,23 @@ class Forwarder:
         self._logged = {one for one in self._logged if one[0] != address}
         await join_streams(peer, target)
 
-    def _refusal(self, address: str, admits: Admits) -> str:
-        if not admits(address):
-            return "its address is not one of the site's nodes or containers"
+    async def _is_admitted(self, address: str, admits: Admits) -> bool:
+        if admits(address):
+            return True
+        if self._unknown >= MAX_UNKNOWN:
+            return False
+        self._unknown += 1
+        try:
+            deadline = time.monotonic() + self._admission_s
+            while time.monotonic() < deadline:
+                await asyncio.sleep(_ASK_AGAIN_S)
+                if admits(address):
+                    return True
+            return False
+        finally:
+            self._unknown -= 1
+
+    def _refusal(self, address: str) -> str:
         if self._per_peer[address] >= self._max_per_peer:
             return f"it has {self._max_per_peer} connections open, the limit for one address"
         if self._per_peer.total() >= self._max_total:

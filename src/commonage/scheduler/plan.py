@@ -359,10 +359,11 @@ class SchedulingPass:
 
     def _fit(self, queued: QueuedRequest, request_class: int, shape: Shape) -> Bools:
         """[N]: the nodes on which it fits now, and within quota. Read-only."""
-        changes = len(self._changed_nodes)
-        fit, known = self._fits.get(request_class, (self.snapshot.fits.now[request_class], 0))
+        kept, changes = self._fits.get(request_class), len(self._changed_nodes)
+        fit: Bools = self.snapshot.fits.now[request_class] if kept is None else kept[0]
+        known = 0 if kept is None else kept[1]
         if known < changes:
-            fit = fit.copy() if request_class not in self._fits else fit
+            fit = fit.copy() if kept is None else fit
             touched = np.unique(self._changed_nodes[known:])
             fit[touched] = self.snapshot.grid.fits(shape, touched)
             self._fits[request_class] = fit, changes

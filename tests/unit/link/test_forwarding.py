@@ -9,7 +9,9 @@ from functools import partial
 
 import pytest
 
+from commonage.link import forwarding
 from commonage.link.forwarding import Forwarder, Streams, join_streams
+from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"
@@ -73,6 +75,32 @@ async def test_passes_bytes_both_ways_and_ends_with_either_side(target: Target) 
     much = bytes(range(256)) * 4000
     assert await said_back(streams, much) == much
     streams[1].close()
+    forwarder.close()
+
+
+async def test_a_peer_has_a_moment_to_become_admitted(target: Target) -> None:
+    forwarder, port, known = Forwarder("test", target.open, admission_s=30), free_port(), set[str]()
+    await forwarder.listen(HERE, port, known.__contains__)
+    early = await asyncio.open_connection(HERE, port)
+    early[1].write(b"hello")
+    await asyncio.sleep(0.3)
+    assert target.accepted == 0
+    known.add(HERE)
+    assert await asyncio.wait_for(early[0].readexactly(5), 10) == b"hello"
+    forwarder.close()
+
+
+async def test_strangers_that_wait_do_not_take_the_places_of_others(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "MAX_UNKNOWN", 2)
+    forwarder, port = Forwarder("test", target.open, admission_s=30, max_total=1), free_port()
+    await forwarder.listen(HERE, port, lambda peer: peer == "127.0.0.9")
+    waiting = [await asyncio.open_connection(HERE, port) for _ in range(2)]
+    assert await said_back(await asyncio.open_connection(HERE, port), b"x") == b"", "closed at once"
+    admitted = await asyncio.open_connection(HERE, port, local_addr=("127.0.0.9", 0))
+    assert await said_back(admitted, b"x") == b"x"
+    assert not any(reader.at_eof() for reader, _ in waiting)
     forwarder.close()
 
 

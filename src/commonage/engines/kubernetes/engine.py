@@ -78,6 +78,7 @@ from commonage.ports.clouds import Cloud
 from commonage.ports.execs import ExecStream, Terminal
 
 _STATS_S = 10.0
+_ADDRESS_KNOWN_S = 10.0  # a program may connect before the kubelet has reported the address of its Pod
 _GPUS_PAUSE_S, _GPUS_READ_S = 60.0, 45.0
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._folder = self._data / "kubernetes"
         super().__init__(site, "kubernetes", self._folder / "runs", self._settings)
         self._client = Client(self._settings.kubeconfig, self._settings.context)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
+        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, admission_s=_ADDRESS_KNOWN_S)
         self.agents: PodAgents | None = None
         if agents is not None:
             self.agents = PodAgents(self._client, agents, self._settings.agents, authority, self._attempts)

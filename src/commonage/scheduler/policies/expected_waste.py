@@ -59,7 +59,7 @@ class ExpectedWaste:
         self._arrivals.add(shape.request)
 
     def costs(self, shape: Shape) -> Floats:
-        """[N]: the additional expected waste in thousandths of a device, plus the prices of a new node and of places."""
+        """[N]: the expected additional waste in thousandths of a device, plus the prices of new nodes and of places."""
         self._refresh_tables()
         costs: Floats = self._rows.of(shape)[:, 0]
         return costs + self._place_prices.of(shape) if len(self._dear) else costs

@@ -240,13 +240,18 @@ _LOOPBACK = "127.0.0.1"
 class Relays:
     """The relays of all networks. Containers connect to `ports`; `gateway_port` is the workload gateway's.
 
-    Each address may have at most `max_per_peer` open connections.
+    Each address may have at most `max_per_peer` open connections. One that is not admitted yet has `admission_s`
+    seconds to become so.
     """
 
-    def __init__(self, ports: Collection[int], gateway_port: int, max_per_peer: int = MAX_PER_PEER) -> None:
+    def __init__(
+        self, ports: Collection[int], gateway_port: int, max_per_peer: int = MAX_PER_PEER, admission_s: float = 0.0
+    ) -> None:
         self._ports = tuple(ports)
         self._gateway_port = gateway_port
-        self._forwarder = Forwarder("relay for containers", self._open_gateway, max_per_peer=max_per_peer)
+        self._forwarder = Forwarder(
+            "relay for containers", self._open_gateway, max_per_peer=max_per_peer, admission_s=admission_s
+        )
 
     async def open_at(self, address: str, admits: Admits) -> None:
         """Listen on this address for the peers that `admits` accepts. Idempotent; a failure is logged."""
