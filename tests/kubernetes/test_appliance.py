@@ -29,7 +29,7 @@ from tests.fakes.waiting import wait_until
 from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.notebooks import run_cell
 from tests.kubernetes.release import IMAGES, NEEDS_IMAGES
-from tests.kubernetes.rig import IMAGE, KubernetesRig
+from tests.kubernetes.rig import IMAGE, KeepsFirstGracePeriod, KubernetesRig
 
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig
@@ -42,7 +42,7 @@ needs_images = NEEDS_IMAGES[-1]
 needs_route = pytest.mark.skipif(not ADDRESS, reason="COMMONAGE_TEST_ADDRESS names no address of this machine")
 
 
-class TestKubernetesAtSite(EngineContract, ExecContract):
+class TestKubernetesAtSite(KeepsFirstGracePeriod, EngineContract, ExecContract):
     @pytest.fixture
     async def rig(self, rig: KubernetesRig, tmp_path: Path) -> AsyncIterator[RemoteRealRig]:
         remote = RemoteRealRig(rig, tmp_path)

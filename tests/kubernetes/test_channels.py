@@ -16,7 +16,7 @@ from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.ports.execs import ERR, OUT, ExecStream, NotRunning, Terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.allow_hosts(["127.0.0.0/8"])]
 IMAGE = os.environ.get("COMMONAGE_TEST_IMAGE", "localhost/commonage-lab/base:1")
 MUCH = bytes(range(256)) * 4096
 NAME = "channels"

@@ -57,7 +57,7 @@ class Site:
             "image": IMAGE,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sleep", "600"],
-            "resources": {"requests": {"cpu": "600m", "memory": "32Mi"}, "limits": {"memory": "32Mi"}},
+            "resources": {"requests": {"cpu": "800m", "memory": "32Mi"}, "limits": {"memory": "32Mi"}},
             "securityContext": container_security(tenant.name, self.settings),
             **fields,
         }
