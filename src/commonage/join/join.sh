@@ -86,7 +86,7 @@ Revoke it (\`commonage node token --revoke\`), and pass a new one with --token-f
   python=$(find_python) || fail "Python 3.11 or later could not be installed; install it by hand, then run this again"
   work=$(mktemp -d /tmp/commonage-join-XXXXXX)
   # A folder that cannot be removed does not make the join a failure.
-  trap 'rm -rf "$work" || rm -rf "$work" || echo "join: could not remove $work; remove it by hand" >&2' EXIT
+  trap 'rm -rf "$work" || echo "join: could not remove $work; remove it by hand" >&2' EXIT
   trap 'exit 130' INT TERM
   export COMMONAGE_JOIN_TOKEN="$token" COMMONAGE_JOIN_BUNDLE="$bundle" COMMONAGE_JOIN_WORK="$work"
   COMMONAGE_JOIN_AUTHORITY=$(authority)

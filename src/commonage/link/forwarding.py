@@ -19,12 +19,11 @@ IDLE_S = 900.0
 """Longer than any pause of a live connection: event streams and terminals send a sign of life within a minute."""
 MAX_PER_PEER = 64
 MAX_CONNECTIONS = 1024
-MAX_UNKNOWN = 64
-"""Connections that wait to be admitted: others are closed at once, so that strangers do not take the places."""
+MAX_UNKNOWN, MAX_UNKNOWN_PER_PEER = 64, 4
+"""At most so many connections, in all and of one address, wait to be admitted. Further ones are closed at once."""
 _FLUSH_TIMEOUT_S = 30.0
 _MAX_REMEMBERED = 1000
 _ASK_AGAIN_S = 0.1
-_UNKNOWN = "its address is not one of the site's nodes or containers"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OpenTarget = Callable[[], Awaitable[Streams]]
@@ -107,7 +106,8 @@ class Forwarder:
         admission_s: float = 0.0,
     ) -> None:
         self._name, self._open_target = name, open_target
-        self._admission_s, self._unknown = admission_s, 0
+        self._admission_s = admission_s
+        self._unknown: Counter[str] = Counter()
         self._max_per_peer, self._max_total = max_per_peer, max_total
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._connections: set[asyncio.Task[None]] = set()
@@ -147,7 +147,11 @@ class Forwarder:
     async def _forward(self, peer: Streams, admits: Admits) -> None:
         name = peer[1].get_extra_info("peername")
         address = str(name[0]) if name else ""
-        reason = self._refusal(address) if await self._is_admitted(address, admits) else _UNKNOWN
+        try:
+            reason = await self._admission(address, peer[0], admits) or self._refusal(address)
+        except BaseException:
+            peer[1].transport.abort()
+            raise
         if reason:
             self._log_once(address, reason)
             peer[1].transport.abort()
@@ -173,21 +177,24 @@ class Forwarder:
         self._logged = {one for one in self._logged if one[0] != address}
         await join_streams(peer, target)
 
-    async def _is_admitted(self, address: str, admits: Admits) -> bool:
+    async def _admission(self, address: str, reader: asyncio.StreamReader, admits: Admits) -> str:
+        """Empty once the address is admitted; else the reason to close the connection."""
         if admits(address):
-            return True
-        if self._unknown >= MAX_UNKNOWN:
-            return False
-        self._unknown += 1
+            return ""
+        if self._unknown[address] >= MAX_UNKNOWN_PER_PEER or self._unknown.total() >= MAX_UNKNOWN:
+            return "too many connections of unknown addresses wait"
+        self._unknown[address] += 1
         try:
             deadline = time.monotonic() + self._admission_s
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline and not reader.at_eof():
                 await asyncio.sleep(_ASK_AGAIN_S)
                 if admits(address):
-                    return True
-            return False
+                    return ""
+            return "its address is not one of the site's nodes or containers"
         finally:
-            self._unknown -= 1
+            self._unknown[address] -= 1
+            if not self._unknown[address]:
+                del self._unknown[address]
 
     def _refusal(self, address: str) -> str:
         if self._per_peer[address] >= self._max_per_peer:

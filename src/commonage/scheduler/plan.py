@@ -358,7 +358,7 @@ class SchedulingPass:
         return None
 
     def _fit(self, queued: QueuedRequest, request_class: int, shape: Shape) -> Bools:
-        """[N]: the nodes on which it fits now, and within quota. Read-only."""
+        """[N]: the nodes on which it fits now, and within quota. Read-only, until the next start."""
         kept, changes = self._fits.get(request_class), len(self._changed_nodes)
         fit: Bools = self.snapshot.fits.now[request_class] if kept is None else kept[0]
         known = 0 if kept is None else kept[1]

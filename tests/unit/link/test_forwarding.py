@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -93,14 +94,31 @@ async def test_a_peer_has_a_moment_to_become_admitted(target: Target) -> None:
 async def test_strangers_that_wait_do_not_take_the_places_of_others(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "MAX_UNKNOWN", 2)
+    monkeypatch.setattr(forwarding, "MAX_UNKNOWN_PER_PEER", 2)
     forwarder, port = Forwarder("test", target.open, admission_s=30, max_total=1), free_port()
-    await forwarder.listen(HERE, port, lambda peer: peer == "127.0.0.9")
+    known = {"127.0.0.9"}
+    await forwarder.listen(HERE, port, known.__contains__)
     waiting = [await asyncio.open_connection(HERE, port) for _ in range(2)]
     assert await said_back(await asyncio.open_connection(HERE, port), b"x") == b"", "closed at once"
+    other = await asyncio.open_connection(HERE, port, local_addr=("127.0.0.8", 0))
     admitted = await asyncio.open_connection(HERE, port, local_addr=("127.0.0.9", 0))
     assert await said_back(admitted, b"x") == b"x"
-    assert not any(reader.at_eof() for reader, _ in waiting)
+    assert not any(reader.at_eof() for reader, _ in (*waiting, other))
+    forwarder.close()
+    for reader, _ in (*waiting, other):
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 10) == b"", "ended with the forwarder"
+
+
+async def test_a_stranger_that_is_gone_frees_its_place(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "MAX_UNKNOWN_PER_PEER", 1)
+    forwarder, port, known = Forwarder("test", target.open, admission_s=30), free_port(), set[str]()
+    await forwarder.listen(HERE, port, known.__contains__)
+    (await asyncio.open_connection(HERE, port))[1].close()
+    await asyncio.sleep(0.5)
+    early = await asyncio.open_connection(HERE, port)
+    known.add(HERE)
+    assert await said_back(early, b"x") == b"x"
     forwarder.close()
 
 

@@ -156,6 +156,24 @@ def test_considered_request_that_starts_now_starts_when_submitted(scene: Scene, 
     assert explanation.startable_now == (queued.workload_id in real.started)
 
 
+def test_fit_within_a_pass_is_that_of_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, compared = SchedulingPass._fit, []
+
+    def fit(self: SchedulingPass, queued: Any, request_class: int, shape: Any) -> Any:
+        found = kept(self, queued, request_class, shape)
+        grid = self.snapshot.grid
+        within = self._within_quota(queued, shape)
+        anew = grid.fits(shape, np.arange(len(grid.nodes)))
+        assert (found == (anew if within is None else anew & within)).all()
+        compared.append(bool(self._changed_nodes))
+        return found
+
+    monkeypatch.setattr(SchedulingPass, "_fit", fit)
+    for seed in range(5):
+        live(seed)
+    assert any(compared)
+
+
 # --- do they notice? --------------------------------------------------------------------------------------------------
 
 

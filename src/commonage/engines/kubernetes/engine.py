@@ -34,6 +34,7 @@ from commonage.engines.kubernetes.agents import PodAgents
 from commonage.engines.kubernetes.cache import Cache, Event, Listed, key_of
 from commonage.engines.kubernetes.channels.connection import Connections
 from commonage.engines.kubernetes.channels.execs import PodExecs
+from commonage.engines.kubernetes.channels.peers import Peers
 from commonage.engines.kubernetes.channels.ports import PodRelays
 from commonage.engines.kubernetes.client import NODES, PODS, Client
 from commonage.engines.kubernetes.gpus.mode import GpuMode
@@ -189,6 +190,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._images = PodImages(self._client, self._installation, self.site, settings, self._schedulable)
         self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations, self._gpus.devices_of)
+        self._peers = Peers()
         # All Pods of the cluster: what others request is not free.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
@@ -202,7 +204,7 @@ class KubernetesEngine(RunsEngine[Run]):
         await self._pods.sync()
         await self._gpus.read(self._nodes.objects)
         if settings.address:
-            await self._relays.open_at(_listening_at(settings.address), self._admits)
+            await self._relays.open_at(_listening_at(settings.address), self._peers.__contains__)
         await asyncio.gather(*(self._life.settle(run) for run in self._table))
         self._keep("watch pods", self._pods.keep)
         self._keep("watch nodes", self._nodes.keep)
@@ -211,12 +213,6 @@ class KubernetesEngine(RunsEngine[Run]):
         if self.agents is not None:
             self._keep("publish authority", self.agents.keep_authority)
         self._keep_house()
-
-    def _admits(self, peer: str) -> bool:
-        """True for the address of a Pod of ours, or of a node, which may stand for its Pods."""
-        pods = ((one.get("status") or {}).get("podIP") for one in self._pods.objects if self._is_ours(one))
-        nodes = (address["address"] for one in self._nodes.objects for address in one["status"].get("addresses") or ())
-        return peer in {*pods, *nodes}
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
@@ -254,6 +250,8 @@ class KubernetesEngine(RunsEngine[Run]):
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _pod_changed(self, pod: Manifest, deleted: bool) -> None:
+        if self._is_ours(pod):
+            (self._peers.remove if deleted else self._peers.put_pod)(pod)
         if deleted:
             self._capacity.remove_pod(pod["metadata"]["uid"])
             self._gpus.remove_pod(pod["metadata"]["uid"])
@@ -273,6 +271,7 @@ class KubernetesEngine(RunsEngine[Run]):
 
     def _node_changed(self, node: Manifest, deleted: bool) -> None:
         name = node["metadata"]["name"]
+        (self._peers.remove if deleted else self._peers.put_node)(node)
         if deleted:
             self._capacity.remove_node(name)
         else:

@@ -76,8 +76,12 @@ class AvailabilityProfiles:
         return times, np.cumsum(np.concatenate((free, self._allocations.rows[slots][order])), axis=0)
 
     def _first_of(self, nodes: Ints) -> Floats:
-        paths = (self.path(number)[0] for number in nodes.tolist())
-        return np.array([times[1] if len(times) > 1 else np.inf for times in paths], np.float64)
+        self._refresh()
+        slot, ends = self._allocations.slot, self._allocations.ends_at
+        allocated = (self._grid.allocated_on(number) for number in nodes.tolist())
+        return np.array(
+            [min((ends[slot[one.attempt_id]] for one in on), default=np.inf) for on in allocated], np.float64
+        )
 
     def _earliest_of(self, shape: Shape, nodes: Ints) -> Floats:
         earliest = np.full(len(nodes), np.inf)

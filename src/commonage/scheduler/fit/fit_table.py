@@ -155,6 +155,8 @@ def choose_nodes(costs: Floats, count: int, runs_environment: Bools) -> tuple[in
     """
     if np.count_nonzero(np.isfinite(costs)) < count:
         return None
+    if count == 1:  # most requests
+        return (cheapest_node(costs, runs_environment),)
     left, chosen = costs.copy(), []
     for _ in range(count):
         chosen.append(cheapest_node(left, runs_environment))
@@ -165,9 +167,8 @@ def choose_nodes(costs: Floats, count: int, runs_environment: Bools) -> tuple[in
 def cheapest_node(costs: Floats, runs_environment: Bools) -> int:
     """The cheapest near tie that runs the environment, else the cheapest node. At least one cost must be finite."""
     best = int(np.argmin(costs))
-    if runs_environment[best]:
+    if runs_environment[best] or not runs_environment.any():
         return best
-    possible = np.flatnonzero(np.isfinite(costs))
-    bound = costs[best] + NEAR_TIE * (costs[possible].max() - costs[best])
-    near = possible[(costs[possible] <= bound) & runs_environment[possible]]
+    worst = costs.max(initial=-np.inf, where=np.isfinite(costs))
+    near = np.flatnonzero(runs_environment & (costs <= costs[best] + NEAR_TIE * (worst - costs[best])))
     return int(near[np.argmin(costs[near])]) if len(near) else best

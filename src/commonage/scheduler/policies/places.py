@@ -94,7 +94,7 @@ class Places:
         `cpus` [n]: thousandths of CPUs.
         """
         found = np.maximum(cpus, 0.0)[:, None] / self.cpus
-        # Thousandths are exact in 32 bits, and so are their quotients, rounded down. Integer division is slower.
+        # Thousandths of devices are exact in 32 bits, and so are their quotients, rounded down. Integers divide slower.
         idle, need = idle.astype(np.float32), self.need.astype(np.float32)
         for start in range(0, len(found), _BLOCK):
             block = slice(start, start + _BLOCK)

@@ -96,6 +96,8 @@ class Sites:
         self._last_choice[site] = self._choices
 
     def _sites_with(self, nodes: Bools, count: int) -> Ints:
+        if len(self.names) == 1:
+            return np.zeros(int(np.count_nonzero(nodes) >= count), np.int64)
         per_site = np.bincount(self._of[nodes], minlength=len(self.names))
         return np.flatnonzero(per_site >= count)
 

@@ -118,7 +118,8 @@ def free_port(bind: str = LOOPBACK, besides: Container[int] = ()) -> int:
         if port not in besides and port not in _reserved and _reserve(port):
             if is_free(bind, port):
                 return port
-            _reserved.pop(port).close()
+            if (mark := _reserved.pop(port, None)) is not None:
+                mark.close()
     raise PortError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
 
 
@@ -133,9 +134,9 @@ def _reserve(port: int) -> bool:
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         mark.bind(f"\0commonage-port-{port}")
-    except OSError:
+    except OSError as error:
         mark.close()
-        return False
+        return error.errno != errno.EADDRINUSE  # a sandbox may have no such sockets: then nothing is reserved
     _reserved[port] = mark
     if len(_reserved) > _MOST_RESERVED:
         _reserved.popitem(last=False)[1].close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB
 from tests.unit.scheduler.policies.rules import choose, make, node, put, stop
 
 from commonage.domain.requests import Request, parse_gpus
-from commonage.scheduler.policies.expected_waste import CHECK_EVERY
+from commonage.scheduler.model.grid import Grid, Row, Rows
+from commonage.scheduler.policies.expected_waste import CHECK_EVERY, ExpectedWaste
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT
 from commonage.testing import factories
@@ -143,3 +148,35 @@ def test_devices_of_a_model_that_others_are_bound_to_are_left() -> None:
     for mix, first in (([free], 0), ([bound, free], 1)):
         grid, policy = make(POLICY, *nodes, mix=WorkloadMix.of(mix))
         assert put(grid, policy, free)[0] == first
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32))
+def test_kept_costs_are_those_that_are_computed_anew(seed: int) -> None:
+    """While places get scarce, and so dear, and others become free again."""
+    dice = np.random.default_rng(seed)
+    requests = [stop(gpus, cpus) for gpus in ("0.3", "0.7", "1", "4", None) for cpus in (1000, 6000)]
+    grid, policy = make(POLICY, *(node(f"n{number}", 4, 24_000) for number in range(8)), mix=WorkloadMix.of(requests))
+    assert isinstance(policy, ExpectedWaste)
+    allocated, prices = [], set()
+    for number in range(3 * CHECK_EVERY):
+        shape = grid.shape(requests[int(dice.integers(len(requests)))])
+        policy.arrived(shape)
+        costs = policy.costs(shape).copy()
+        prices.add(policy._prices.tobytes())
+        assert np.allclose(costs, anew(grid, policy).costs(shape), rtol=0, atol=1e-9)  # inf equals inf
+        if np.isfinite(costs).any():
+            best = int(np.argmin(costs))
+            allocated.append(grid.allocation(shape, best, list(policy.devices(shape, best)), str(number), 0.0))
+            grid.take(allocated[-1])
+        if allocated and dice.random() < 0.3:
+            grid.give(allocated.pop(int(dice.integers(len(allocated)))))
+    assert len(prices) > 1
+
+
+def anew(grid: Grid, policy: ExpectedWaste) -> ExpectedWaste:
+    """The policy with its tables and prices, and without what it computed from them."""
+    fresh = copy(policy)
+    fresh._state, fresh._supply = Row(grid), Row(grid)
+    fresh._rows, fresh._place_prices = Rows(grid, fresh._compute), Rows(grid, fresh._price_of_places)
+    return fresh

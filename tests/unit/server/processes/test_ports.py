@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,32 +69,56 @@ def test_loopback_ports_differ_from_each_other_and_from_the_servers(
     assert {found.control, found.hub, found.proxy_api} == {19_990, 19_992, 19_993}
 
 
+@pytest.fixture(autouse=True)
+def reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderedDict[int, socket.socket]]:
+    """Reservations of the test alone, which end with it."""
+    own: OrderedDict[int, socket.socket] = OrderedDict()
+    monkeypatch.setattr(ports_module, "_reserved", own)
+    yield own
+    for mark in own.values():
+        mark.close()
+
+
 _CHOOSES = """
 from commonage.server.processes import ports
-ports._OUR_PORTS = range(19_980, 19_983)
+ports._OUR_PORTS = range(20_980, 20_983)
 print(ports.free_port(), flush=True)
 input()
 """
 
 
 def test_a_port_that_another_process_has_chosen_is_not_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_980, 19_983))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_980, 20_983))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", _CHOOSES], **pipes) as other:
         theirs = int(other.stdout.readline())
         assert is_free("127.0.0.1", theirs), "chosen, but nothing listens yet"
         ours = {free_port(), free_port()}
-        assert ours | {theirs} == {19_980, 19_981, 19_982}
-        with pytest.raises(PortError, match="No free port from 19980 to 19982"):
+        assert ours | {theirs} == {20_980, 20_981, 20_982}
+        with pytest.raises(PortError, match="No free port from 20980 to 20982"):
             free_port()
         other.communicate("end\n")
     assert free_port() == theirs
 
 
+def test_without_abstract_sockets_nothing_is_reserved(
+    reserved: OrderedDict[int, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = socket.socket.bind
+
+    def refuse(self: socket.socket, address: object) -> None:
+        if self.family == socket.AF_UNIX:
+            raise PermissionError(13, "Permission denied")
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    assert free_port() in ports_module._OUR_PORTS
+    assert not reserved
+
+
 def test_only_the_latest_choices_stay_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_970, 19_980))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_970, 20_980))
     monkeypatch.setattr(ports_module, "_MOST_RESERVED", 3)
-    monkeypatch.setattr(ports_module, "_reserved", OrderedDict())
     chosen = [free_port() for _ in range(30)]
     assert all(chosen[i] not in chosen[i + 1 : i + 4] for i in range(len(chosen)))
 
