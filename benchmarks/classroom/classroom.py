@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from os import environ
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -85,8 +86,15 @@ def classroom(students: int, cells: int, short: bool, as_json: bool) -> None:
     plan = Plan(10, 10.0, 5) if short else Plan(students, 90.0, cells)
     with school(plan.students) as made:
         day = asyncio.run(_day(made, plan))
+        if day.errors or day.lost:
+            progress("the server's last warnings:\n" + _warnings(made.folder / "bench-server.log"))
     click.echo(_text(plan, day, as_json=as_json))
     sys.exit(1 if day.errors or day.lost else 0)
+
+
+def _warnings(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return "\n".join([line[:500] for line in lines if " warning: " in line or " error: " in line][-30:])
 
 
 async def _day(made: School, plan: Plan) -> Day:
