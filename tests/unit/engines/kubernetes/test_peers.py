@@ -1,4 +1,4 @@
-"""Which addresses may connect to the relays of a cluster."""
+"""Addresses that may connect to the relays of a cluster."""
 
 from typing import Any
 
