@@ -65,7 +65,7 @@ class KubernetesRig(RealRig[KubernetesEngine]):
 
 
 class KeepsFirstGracePeriod:
-    """For contracts on a real cluster: what the kubelet does not do."""
+    """For contracts on a real cluster: skips a test that no kubelet passes (docs/operate/kubernetes.md)."""
 
     async def test_second_stop_may_shorten_the_grace_period(self) -> None:
         pytest.skip("the kubelet keeps to the grace period of the first deletion (kubernetes/kubernetes#83916)")

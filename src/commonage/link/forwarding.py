@@ -20,7 +20,7 @@ IDLE_S = 900.0
 MAX_PER_PEER = 64
 MAX_CONNECTIONS = 1024
 MAX_UNKNOWN, MAX_UNKNOWN_PER_PEER = 64, 4
-"""At most so many connections, in all and of one address, wait to be admitted. Further ones are closed at once."""
+"""Limits of connections that wait to be admitted: in all, and from one address. Further ones are closed at once."""
 _FLUSH_TIMEOUT_S = 30.0
 _MAX_REMEMBERED = 1000
 _ASK_AGAIN_S = 0.1

@@ -163,8 +163,8 @@ def test_fit_within_a_pass_is_that_of_the_grid(monkeypatch: pytest.MonkeyPatch) 
         found = kept(self, queued, request_class, shape)
         grid = self.snapshot.grid
         within = self._within_quota(queued, shape)
-        anew = grid.fits(shape, np.arange(len(grid.nodes)))
-        assert (found == (anew if within is None else anew & within)).all()
+        uncached = grid.fits(shape, np.arange(len(grid.nodes)))
+        assert (found == (uncached if within is None else uncached & within)).all()
         compared.append(bool(self._changed_nodes))
         return found
 

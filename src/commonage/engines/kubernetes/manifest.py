@@ -1,4 +1,4 @@
-"""The JSON form of a Kubernetes object, and its owner."""
+"""The JSON form of a Kubernetes object, its owner, and whether a Pod has ended."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def owned(manifest: Manifest, pod: Manifest) -> Manifest:
     """The object with the Pod as its owner, so that it is deleted with the Pod. `pod` is what the API returned."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}
+
+
+def has_ended(pod: Manifest) -> bool:
+    """Whether all containers of the Pod have ended for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

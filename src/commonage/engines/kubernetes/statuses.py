@@ -29,7 +29,7 @@ from commonage.domain.reasons.attempts import (
     PullingImage,
     WaitingForCluster,
 )
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, has_ended
 from commonage.engines.kubernetes.placement import kueue
 from commonage.engines.kubernetes.placement.refusals import own_clauses, rejection_of
 from commonage.engines.kubernetes.translate import CONTAINER, FILES
@@ -96,7 +96,7 @@ def state_of(pod: Manifest, around: Surroundings) -> PodState:
     state: Mapping[str, Any] = container.get("state") or {}
     if ended := state.get("terminated"):
         return Ended(_exit_of(pod, ended, around), instant(ended.get("startedAt")))
-    if status.get("phase") in ("Failed", "Succeeded"):
+    if has_ended(pod):
         return Ended(_refused(status, around), None)
     if running := state.get("running"):
         return Running(instant(running.get("startedAt")), status.get("podIP"))

@@ -152,7 +152,7 @@ def test_devices_of_a_model_that_others_are_bound_to_are_left() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
-def test_kept_costs_are_those_that_are_computed_anew(seed: int) -> None:
+def test_cached_costs_equal_uncached_costs(seed: int) -> None:
     """While places get scarce, and so dear, and others become free again."""
     dice = np.random.default_rng(seed)
     requests = [stop(gpus, cpus) for gpus in ("0.3", "0.7", "1", "4", None) for cpus in (1000, 6000)]
@@ -164,7 +164,7 @@ def test_kept_costs_are_those_that_are_computed_anew(seed: int) -> None:
         policy.arrived(shape)
         costs = policy.costs(shape).copy()
         prices.add(policy._prices.tobytes())
-        assert np.allclose(costs, anew(grid, policy).costs(shape), rtol=0, atol=1e-9)  # inf equals inf
+        assert np.allclose(costs, uncached(grid, policy).costs(shape), rtol=0, atol=1e-9)  # inf equals inf
         if np.isfinite(costs).any():
             best = int(np.argmin(costs))
             allocated.append(grid.allocation(shape, best, list(policy.devices(shape, best)), str(number), 0.0))
@@ -174,7 +174,7 @@ def test_kept_costs_are_those_that_are_computed_anew(seed: int) -> None:
     assert len(prices) > 1
 
 
-def anew(grid: Grid, policy: ExpectedWaste) -> ExpectedWaste:
+def uncached(grid: Grid, policy: ExpectedWaste) -> ExpectedWaste:
     """The policy with its tables and prices, and without what it computed from them."""
     fresh = copy(policy)
     fresh._state, fresh._supply = Row(grid), Row(grid)

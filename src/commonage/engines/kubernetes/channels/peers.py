@@ -1,13 +1,14 @@
-"""The addresses that may connect to the relays of a cluster: of our Pods, and of nodes, which may stand for theirs."""
+"""The addresses that may connect to the relays of a cluster: those of the installation's Pods, and of nodes.
+
+A cluster may replace the address of a Pod with that of its node.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
 
-from commonage.engines.kubernetes.manifest import Manifest
-
-_ENDED = ("Succeeded", "Failed")
+from commonage.engines.kubernetes.manifest import Manifest, has_ended
 
 
 class Peers:
@@ -21,10 +22,9 @@ class Peers:
         return address in self._count
 
     def put_pod(self, pod: Manifest) -> None:
-        """A Pod of ours. When it has ended, the cluster may give its address to another."""
-        status = pod.get("status") or {}
-        has_address = status.get("podIP") and status.get("phase") not in _ENDED
-        self._put(pod, (status["podIP"],) if has_address else ())
+        """A Pod of the installation. The cluster may reuse the address of a Pod that has ended."""
+        address = (pod.get("status") or {}).get("podIP")
+        self._put(pod, (address,) if address and not has_ended(pod) else ())
 
     def put_node(self, node: Manifest) -> None:
         self._put(node, [one["address"] for one in (node.get("status") or {}).get("addresses") or ()])

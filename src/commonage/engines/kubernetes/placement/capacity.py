@@ -14,7 +14,7 @@ from typing import Any
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import ClusterNodeCordoned, ClusterNodeNotReady, ClusterNodeTainted
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, has_ended
 from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.engines.kubernetes.placement.tolerations import Toleration, tolerates
 
@@ -26,7 +26,6 @@ DevicesOf = Callable[[Manifest, Mapping[str, int]], Sequence[Device]]
 
 _MIB_MILLI = 1024 * 1024 * 1000
 _POD_LEVEL = re.compile(r"cpu|memory|hugepages-.*", re.ASCII)
-_ENDED = ("Succeeded", "Failed")
 # These repeat a condition or `unschedulable`, which is reported instead.
 _SAID_OTHERWISE = frozenset(
     {
@@ -93,7 +92,7 @@ def node_of(pod: Manifest) -> str:
 def is_foreign(pod: Manifest, installation: str) -> bool:
     """True if the pod is not of this installation, and has not ended."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(INSTALLATION) != installation and (pod.get("status") or {}).get("phase") not in _ENDED
+    return labels.get(INSTALLATION) != installation and not has_ended(pod)
 
 
 def no_devices(_node: Manifest, _foreign: Mapping[str, int]) -> Sequence[Device]:

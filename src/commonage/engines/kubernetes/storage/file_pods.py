@@ -17,7 +17,7 @@ from commonage.domain.iterations import Iterations
 from commonage.engines.kubernetes.channels.connection import Container
 from commonage.engines.kubernetes.channels.execs import PodExecs
 from commonage.engines.kubernetes.client import PODS, VOLUME_CLAIMS, Client, Refused
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, has_ended
 from commonage.engines.kubernetes.placement.refusals import reason_of_error
 from commonage.engines.kubernetes.storage.claims import is_shared
 from commonage.engines.kubernetes.storage.file_pod import COMMAND, FILES, FilePlace, file_pod, is_file_pod
@@ -30,7 +30,6 @@ _KEEP_S = 10.0
 _STARTS_WITHIN_S = 45.0  # a client waits for a minute
 _LOOK_S = 0.25
 _NEVER = ("ErrImageNeverPull", "InvalidImageName", "ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError")
-_ENDED = ("Succeeded", "Failed")
 _STARTING = "a workload that uses this storage is starting; try again when it runs"
 _log = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ class FilePods:
         users = [
             one
             for one in self._pods()
-            if _mounts(one, place.namespace, place.claim) and not is_file_pod(one) and not _has_ended(one)
+            if _mounts(one, place.namespace, place.claim) and not is_file_pod(one) and not has_ended(one)
         ]
         if users and "ReadWriteOncePod" in found["spec"]["accessModes"]:
             raise Unavailable("one workload at a time can use this storage, and one does; use its file browser")
@@ -136,7 +135,7 @@ class FilePods:
                 raise Unavailable(_STARTING)
             if pod is None:
                 await self._create(place, node)
-            elif _has_ended(pod) or "deletionTimestamp" in pod["metadata"]:
+            elif has_ended(pod) or "deletionTimestamp" in pod["metadata"]:
                 await self._client.delete(path, grace_s=0, uid=pod["metadata"]["uid"])
             elif _is_running(pod):
                 held.uid = pod["metadata"]["uid"]
@@ -212,10 +211,6 @@ class FilePods:
 def _mounts(pod: Manifest, namespace: str, claim: str) -> bool:
     claims = ((one.get("persistentVolumeClaim") or {}).get("claimName") for one in pod["spec"].get("volumes") or ())
     return bool(pod["metadata"]["namespace"] == namespace and claim in claims)
-
-
-def _has_ended(pod: Manifest) -> bool:
-    return (pod.get("status") or {}).get("phase") in _ENDED
 
 
 def _is_running(pod: Manifest) -> bool:
