@@ -219,6 +219,8 @@ class ContainerEngine(RunsEngine[Run]):
         await end_run(run, self._container_client, self._settle)
 
     async def _remove(self, run: Run) -> None:
+        if run.launching is not None:  # its last request may still create the container
+            await asyncio.wait({run.launching})
         await self._container_client.remove(run)
 
     # --- the port: environments ----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from commonage.engines.docker.warm.containers import StartWarm, WarmContainers
 from commonage.engines.docker.warm.description import WARM, may_start_warm, warm_config
 from commonage.engines.docker.warm.mounts import Folder
 from commonage.engines.rundir.programs import SESSION_COMMAND
-from commonage.engines.rundir.tasks import InThread
+from commonage.engines.rundir.tasks import InThread, to_the_end
 from commonage.engines.rundir.workspaces import folder_name
 from commonage.engines.settings import DockerSettings
 from commonage.ports.agents import OnProgress
@@ -172,7 +172,7 @@ class Launcher:
 
     async def _create_container(self, run: Run, config: Json) -> str:
         name = container_name(run.id)
-        created = await self.client.create(name, config)
+        created = await to_the_end(self.client.create(name, config))
         if created is not None:
             return created
         found = await self.client.inspect(name)

@@ -155,6 +155,18 @@ class _Endable(Protocol):
 _E = TypeVar("_E", bound=_Endable)
 
 
+async def to_the_end(work: Awaitable[_T]) -> _T:
+    """Return the result of `work`. A caller that is cancelled still waits for it: then it is known to be over."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        if not doing.cancelled():
+            doing.exception()  # marks it as retrieved: no waiter is left
+        raise
+
+
 async def make_or_end(work: Coroutine[None, None, _E]) -> _E:
     """Return the result of `work`. If the caller is cancelled, `work` still completes; its result is then ended."""
 

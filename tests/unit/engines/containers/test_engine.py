@@ -200,6 +200,30 @@ async def test_stop_works_between_start_retries(
     assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 1)
 
 
+async def test_forget_waits_for_the_last_request_of_a_stopped_start(
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered, seen = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def create() -> None:
+        asked.set()
+        await answered.wait()
+        seen.append("created")
+
+    async def remove(run: Run) -> None:
+        seen.append("removed")
+
+    monkeypatch.setattr(container_client, "launch", lambda run, told: tasks.to_the_end(create()))
+    monkeypatch.setattr(container_client, "remove", remove)
+    await engine.start(request())
+    await asked.wait()
+    await engine.stop("w-1", 60)
+    await engine.phase(has_ended)
+    asyncio.get_running_loop().call_later(0.05, answered.set)
+    await engine.forget("w-1")
+    assert seen == ["created", "removed"]
+
+
 async def test_full_disk_does_not_fail_the_attempt(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

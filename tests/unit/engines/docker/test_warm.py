@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.descriptions import AttemptFolders
 from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker.translate import ContainerContext, container_config
-from commonage.engines.docker.warm.containers import _to_the_end
+from commonage.engines.docker.warm.containers import StartWarm, WarmContainers, _Container, _KindOfSession
 from commonage.engines.docker.warm.description import key_of, may_start_warm, warm_config
 from commonage.engines.docker.warm.mounts import _make_place
 from commonage.engines.settings import DockerSettings
@@ -87,22 +88,30 @@ def test_an_image_with_a_pipe_in_the_place_of_the_log_holds_nobody_up(tmp_path: 
     assert not making.is_alive()
 
 
+
 @pytest.mark.anyio
-async def test_a_stop_waits_for_mounts_in_progress_whose_descriptors_it_would_close() -> None:
-    begun, may_end, ended = asyncio.Event(), threading.Event(), threading.Event()
+async def test_a_stop_waits_until_the_container_has_its_new_name() -> None:
+    """Otherwise it could get the name after the attempt was forgotten, and nobody would remove it."""
+    asked, answered, renamed = asyncio.Event(), asyncio.Event(), list[str]()
 
-    def mount() -> None:
-        assert may_end.wait(20)
-        ended.set()
+    class Daemon:
+        async def rename(self, container: str, name: str) -> None:
+            asked.set()
+            await answered.wait()
+            renamed.append(name)
 
-    async def hand_over() -> None:
-        begun.set()
-        await _to_the_end(asyncio.to_thread(mount))
-
-    launching = asyncio.create_task(hand_over())
-    await begun.wait()
+    nobody: Any = None
+    daemon: Any = Daemon()
+    writer: Any = SimpleNamespace(close=lambda: None)
+    warm = WarmContainers(daemon, nobody, 1, nobody, nobody, nobody)
+    config = config_of("ada")
+    kind = warm._kinds[key_of(config)] = _KindOfSession(config)
+    reader = asyncio.StreamReader()
+    kind.waiting.append(_Container("id", "commonage-warm-1", os.open("/proc/self/ns/mnt", os.O_RDONLY), reader, writer))
+    launching = asyncio.create_task(warm.start(config, StartWarm("w-1", (), {}, lambda: False)))
+    await asked.wait()
     launching.cancel()
-    asyncio.get_running_loop().call_later(0.1, may_end.set)
+    asyncio.get_running_loop().call_later(0.05, answered.set)
     with pytest.raises(asyncio.CancelledError):
         await launching
-    assert ended.is_set()
+    assert renamed == ["commonage-w-1"]

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from commonage.engines.docker.client import Client
 from commonage.engines.docker.translate import container_name
 from commonage.engines.docker.warm.description import key_of
 from commonage.engines.docker.warm.mounts import Folder, mount_in, namespace_of
-from commonage.engines.rundir.tasks import InThread
+from commonage.engines.rundir.tasks import InThread, to_the_end
 from commonage.files.safe_path import SafePath
 
 _log = logging.getLogger(__name__)
@@ -114,10 +114,11 @@ class WarmContainers:
 
     async def _hand_over(self, kind: _KindOfSession, container: _Container, wish: StartWarm) -> bool:
         try:
-            await self._client.rename(container.id, container_name(wish.attempt_id))
+            await to_the_end(self._client.rename(container.id, container_name(wish.attempt_id)))
             await self._client.limit_memory(container.id, kind.config["HostConfig"]["Memory"])
             await self._client.unpause(container.id)
-            await _to_the_end(self._in_thread(lambda: mount_in(container.namespace, wish.folders)))
+            # Its descriptors must stay open: reused, they are other folders.
+            await to_the_end(self._in_thread(lambda: mount_in(container.namespace, wish.folders)))
             container.writer.write(json.dumps(wish.ask).encode() + b"\n")
             async with asyncio.timeout(_ANSWERS_WITHIN_S):
                 answer = await container.reader.readline()
@@ -241,13 +242,3 @@ def _listener(path: Path) -> socket.socket:
     finally:
         os.close(folder)
     return listener
-
-
-async def _to_the_end(work: Awaitable[None]) -> None:
-    """Wait for work in a thread even if cancelled. Its descriptors must stay open: reused, they are other folders."""
-    doing = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await asyncio.wait({doing})
-        raise
