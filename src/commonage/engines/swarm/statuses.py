@@ -164,7 +164,8 @@ def _never_started(task: Json, code: int, context: EndContext, ended_at: float) 
     if _PORT_TAKEN.search(said):
         _log.warning("a port is taken on %s: %s", node, said)
         return Exit(None, PortTaken(node=node), ended_at)
-    failure = failure_of(400, said)
+    # The end of the first process is the image's fault. A node that did not start one may do so the next time.
+    failure = failure_of(400 if said.startswith(_BY_ITSELF) else 500, said)
     _log.warning("a container could not be started on %s: %s", node, failure)
     why = ContainerStartFailed(node=node, error=failure.message)
     return Exit(None if failure.is_retryable else code or 1, why, ended_at)

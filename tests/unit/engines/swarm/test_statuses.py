@@ -104,6 +104,11 @@ def test_unstarted_task_has_its_reason() -> None:
     overlaps = end_of(task("rejected", err="Pool overlaps with other one on this address space"), never)
     assert isinstance(overlaps.reason, attempts.ContainerStartFailed)
     assert (overlaps.code, "not yet removed a network" in overlaps.reason.error) == (None, True), "soon it will have"
+    unknown = end_of(task("rejected", err="failed to create shim task: EOF"), never)
+    assert isinstance(unknown.reason, attempts.ContainerStartFailed)
+    assert unknown.code is None, "the node did not start it: another one may, or this one a moment later"
+    ended = end_of(task("failed", code=127, err="task: non-zero exit (127): no such file"), never)
+    assert ended.code == 127, "its first process ended: that is the image's"
     unloaded = end_of(task("failed", code=96, err="task: non-zero exit (96)"), replace(never, is_interposed=True))
     assert unloaded.code == 96
     assert unloaded.reason == attempts.InterposerNotLoaded(path="/usr/local/vgpu/libvgpu.so")
