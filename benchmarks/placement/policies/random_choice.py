@@ -42,4 +42,4 @@ class RandomChoice:
 
     def _chance(self, shape: Shape, of: int) -> np.random.Generator:
         """The generator for a choice of nodes (`of` 0) or of GPUs (1)."""
-        return np.random.default_rng([self._seed, of, shape.number, self._grid.epoch, len(self._grid.changed)])
+        return np.random.default_rng([self._seed, of, shape.number, self._grid.epoch, self._grid.changes])

@@ -189,7 +189,6 @@ def _queued(state: _RecordState) -> QueuedRequest:
     record = state.record
     return QueuedRequest(
         workload_id=record.id,
-        attempt_id=attempt_id(record.id, state.tries + 1),
         request=record.request,
         priority=record.priority,
         submitted_at=record.submitted_at,
@@ -199,4 +198,5 @@ def _queued(state: _RecordState) -> QueuedRequest:
         kind=record.kind,
         environment=record.environment,
         preemptible=record.preemptible,
+        attempt=state.tries + 1,
     )

@@ -111,9 +111,9 @@ class SchedulingPass:
         self._protected: list[tuple[int, int]] | None = None
         self._max_run_s: Floats | None = None
         self._failed_searches: set[tuple[object, ...]] = set()  # requests for which no victims were found
-        self._changed_nodes: list[int] = []  # nodes on which something started, in order
-        # By request class: the nodes that it fits [N], and how many of `_changed_nodes` this includes.
+        # By request class: the nodes that it fits [N], after so many changes of the grid.
         self._fits: dict[int, tuple[Bools, int]] = {}
+        self._changes_before = snapshot.grid.changes
 
     def plan(self) -> Plan:
         return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.backfill)
@@ -359,14 +359,14 @@ class SchedulingPass:
 
     def _fit(self, queued: QueuedRequest, request_class: int, shape: Shape) -> Bools:
         """[N]: the nodes on which it fits now, and within quota. Read-only, until the next start."""
-        kept, changes = self._fits.get(request_class), len(self._changed_nodes)
+        grid, kept = self.snapshot.grid, self._fits.get(request_class)
         fit: Bools = self.snapshot.fits.now[request_class] if kept is None else kept[0]
-        known = 0 if kept is None else kept[1]
-        if known < changes:
+        known = self._changes_before if kept is None else kept[1]
+        if known < grid.changes:
             fit = fit.copy() if kept is None else fit
-            touched = np.unique(self._changed_nodes[known:])
-            fit[touched] = self.snapshot.grid.fits(shape, touched)
-            self._fits[request_class] = fit, changes
+            changed = grid.changed_since(known)
+            fit[changed] = grid.fits(shape, changed)
+            self._fits[request_class] = fit, grid.changes
         within = self._within_quota(queued, shape)
         return fit if within is None else fit & within
 
@@ -388,7 +388,6 @@ class SchedulingPass:
         self.started[queued.workload_id] = allocated
         self.snapshot.start(allocated)
         self.backfill.claims.started(allocation)
-        self._changed_nodes.append(number)
 
 
 def allocated_by(queued: QueuedRequest, allocation: Allocation) -> AllocatedRequest:

@@ -18,7 +18,7 @@ from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons.cron_jobs import ReplacedByNextRun, TakenByCronRun
 from commonage.domain.statuses import StartRequest
-from commonage.domain.workloads import Kind, attempt_id, workload_of
+from commonage.domain.workloads import Kind, workload_of
 from commonage.link.messages import Nothing
 from commonage.link.sites.messages.cron import (
     REPORT_RUNS,
@@ -248,7 +248,6 @@ class CronJobs:
         template, workload = kept.job.start, run_id(kept.job.id, one.run.due_at)
         wanted = QueuedRequest(
             workload_id=workload,
-            attempt_id=attempt_id(workload, 1),
             request=kept.job.request,
             priority=0,
             submitted_at=one.run.due_at,

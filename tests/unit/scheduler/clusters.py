@@ -78,7 +78,7 @@ def queued(
 ) -> QueuedRequest:
     name = f"w{number:012}"
     request = Request(cpus, memory, parse_gpus(gpus))
-    return QueuedRequest(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
+    return QueuedRequest(name, request, priority, NOW + number / 1000, limit)
 
 
 def allocated(
@@ -164,7 +164,6 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
         user = draw(st.integers(1, users))
         request = QueuedRequest(
             workload_id=name,
-            attempt_id=attempt_id(name, 1),
             request=draw(st.sampled_from(few)),
             priority=draw(st.sampled_from([0, 0, 0, 5])),
             submitted_at=NOW - 100 + draw(st.integers(0, 50)),
@@ -174,7 +173,7 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
             kind="job",
         )
         size = draw(st.sampled_from([1, 1, 1, 2])) if gangs else 1
-        members = [replace(request, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
+        members = [replace(request, workload_id=f"{name}{part}") for part in range(size)]
         queued_requests += (
             [request] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
         )

@@ -83,7 +83,6 @@ class Life:
         cpus = self.random.randint(1, 4) * 500
         base = QueuedRequest(
             workload_id="",
-            attempt_id="",
             request=Request(cpus, self.random.randint(1, 8) * GIB, parse_gpus(self.random.choice(GPUS))),
             priority=self.random.choice([0, 0, 0, 10]),
             submitted_at=self.now,
@@ -98,7 +97,7 @@ class Life:
         queued_requests = []
         for number in range(first, first + count):
             name = f"w{number:012}"
-            queued = replace(base, workload_id=name, attempt_id=f"{name}-1", **fields)  # type: ignore[arg-type]
+            queued = replace(base, workload_id=name, **fields)  # type: ignore[arg-type]
             self.asked[name] = self.waiting[name] = queued
             self.snapshot.enqueue(queued)
             queued_requests.append(queued)
@@ -110,7 +109,7 @@ class Life:
         self.snapshot.release(workload_id, self.now)
         if allocated.evicted_for:
             number = int(allocated.allocation.attempt_id.rpartition("-")[2]) + 1
-            again = replace(self.asked[workload_id], attempt_id=f"{workload_id}-{number}")
+            again = replace(self.asked[workload_id], attempt=number)
             self.asked[workload_id] = self.waiting[workload_id] = again
             self.snapshot.enqueue(again)
 

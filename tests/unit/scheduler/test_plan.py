@@ -23,7 +23,7 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons.nodes import DiskNearlyFull
 from commonage.domain.reasons.waiting import InsufficientDisk
 from commonage.domain.requests import Request, part_of
-from commonage.domain.workloads import Kind, attempt_id
+from commonage.domain.workloads import Kind
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.shapes import QueuedRequest
@@ -163,7 +163,7 @@ def test_later_requests_do_not_delay_promises(scene: Scene, length: int) -> None
 
 def _younger(older: QueuedRequest, count: int, priority: int, now: float) -> QueuedRequest:
     name = f"x{count:06}{older.workload_id[7:]}"
-    return replace(older, workload_id=name, attempt_id=attempt_id(name, 1), priority=priority, submitted_at=now)
+    return replace(older, workload_id=name, priority=priority, submitted_at=now)
 
 
 @SLOWLY

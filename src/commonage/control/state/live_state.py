@@ -19,7 +19,7 @@ from commonage.domain.nodes import Node, NodeKey, NodePoolPolicy, PendingNode
 from commonage.domain.services import ServiceHealth
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
-from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id, workload_of
+from commonage.domain.workloads import Kind, Spec, State, Workload, workload_of
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
@@ -306,7 +306,6 @@ def queued_request_of(workload: Workload) -> QueuedRequest:
 def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> QueuedRequest:
     return QueuedRequest(
         workload_id=workload_id,
-        attempt_id=attempt_id(workload_id, attempt),
         # A user with a full disk needs a session to delete files.
         request=replace(spec.request, on_full_disk=True) if spec.kind is Kind.SESSION else spec.request,
         priority=spec.priority,
@@ -320,6 +319,7 @@ def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt
         gang=gang_of(spec),
         gang_size=max(1, spec.array_size) if gang_of(spec) else 1,
         near=data_of(spec),
+        attempt=attempt,
     )
 
 

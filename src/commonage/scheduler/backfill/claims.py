@@ -58,14 +58,14 @@ class AvailabilityProfiles:
 
     def _refresh(self) -> None:
         grid = self._grid
-        if self._epoch != grid.epoch or len(grid.changed) - self._at > len(grid.nodes):
+        if self._epoch != grid.epoch:
             self._allocations.sync()
             self._paths.clear()
             self._epoch = grid.epoch
-        elif self._at != len(grid.changed):
-            for number in grid.changed[self._at :]:
+        elif self._at != grid.changes:
+            for number in grid.changed_since(self._at).tolist():
                 self._paths.pop(number, None)
-        self._at = len(grid.changed)
+        self._at = grid.changes
 
     def _build(self, number: int) -> Path:
         slots = [self._allocations.slot[allocation.attempt_id] for allocation in self._grid.allocated_on(number)]

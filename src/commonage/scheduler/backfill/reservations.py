@@ -87,9 +87,9 @@ class ReservedCapacity:
         has_begun = self._places.begin(now)
         if is_changed or has_begun or new_grid:
             self._reset_usage()
-        touched = range(len(self._grid.nodes)) if is_changed or new_grid else self._grid.changed[self._phase[1] :]
-        self._places.repair(set(touched))
-        self._phase = (self._grid.epoch, len(self._grid.changed))
+        touched = self._grid.changed_since(-1 if is_changed or new_grid else self._phase[1])
+        self._places.repair(set(touched.tolist()))
+        self._phase = (self._grid.epoch, self._grid.changes)
         self._missing = {name: -state.excess for name, state in self._places.states.items() if state.excess < 0}
 
     @contextmanager

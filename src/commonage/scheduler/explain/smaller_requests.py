@@ -31,7 +31,7 @@ def with_gang(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
     if waiting or queued.gang_size < 2:
         return [queued, *(member for member in waiting if member.workload_id != queued.workload_id)]
     others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
-    return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
+    return [queued, *(replace(queued, workload_id=other, attempt=1) for other in others)]
 
 
 @contextmanager

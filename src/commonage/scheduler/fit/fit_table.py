@@ -72,14 +72,14 @@ class FitTable:
         grid = self._grid
         if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
             self._size(max(64, 2 * len(self._requests)))
-            self._epoch, self._at, self._puts = grid.epoch, len(grid.changed), grid.puts
+            self._epoch, self._at, self._puts = grid.epoch, grid.changes, grid.puts
         everybody = np.flatnonzero(self._cpus < NEVER)
         if self._puts != grid.puts:
             self._compute(self.empty, everybody, np.arange(len(grid.nodes)), empty=True)
             self._puts = grid.puts
-        if self._at != len(grid.changed):
-            stale = np.unique(grid.changed[self._at :])
-            self._at = len(grid.changed)
+        if self._at != grid.changes:
+            stale = grid.changed_since(self._at)
+            self._at = grid.changes
             self.count -= np.count_nonzero(self.now[:, stale], axis=1)
             self._compute(self.now, everybody, stale, empty=False)
             self.count += np.count_nonzero(self.now[:, stale], axis=1)

@@ -20,7 +20,6 @@ from commonage.domain.sites import SiteSet
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
-MAX_CHANGED = 500_000  # listed changes before all caches are dropped
 MAX_ROWS = 4096  # cached rows of one `Rows`; requests vary over months
 
 
@@ -30,7 +29,7 @@ class Grid:
     `cpus`, `memory` [N] are free; `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: schedulable;
     `disk_pressure` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
     `free_milli`, `total_mib`, `numa` [N, C]; `site` [N] is the number of the site in `site_names`; `kind` [N, C] is the
-    number of the device's kind, -1 for no device or an unschedulable one. `changed` lists the touched nodes in order,
+    number of the device's kind, -1 for no device or an unschedulable one. `changes` counts the changes of single nodes,
     for row caches; `epoch` counts events that invalidate all caches, `puts` counts node reports.
     """
 
@@ -39,7 +38,7 @@ class Grid:
         self.number: dict[NodeKey, int] = {}
         self.kinds: list[tuple[DeviceKind, Device]] = []
         self.site_names: list[str] = []
-        self.changed: list[int] = []
+        self.changes = 0
         self.epoch = 0
         self.puts = 0
         self._kind_number: dict[DeviceKind, int] = {}
@@ -103,7 +102,8 @@ class Grid:
         self.numa: Ints
         self.ready: Bools
         self.disk_pressure: Bools
-        for name in ("cpus", "memory", "cpus_total", "memory_total", "site"):
+        self._changed_at: Ints  # [N]: `changes` after the last change of each node
+        for name in ("cpus", "memory", "cpus_total", "memory_total", "site", "_changed_at"):
             resize(name, 0, (n,))
         for name in ("ready", "disk_pressure"):
             resize(name, 0, (n,), np.bool_)
@@ -134,7 +134,7 @@ class Grid:
                 self.kind[number, index] = self._number_of_kind(device)
         for allocation in self._allocated[number].values():
             self._apply(allocation, 1)
-        self.changed.append(number)
+        self.touch(number)
         self.puts += 1
 
     def _number_of_site(self, site: str) -> int:
@@ -153,7 +153,14 @@ class Grid:
 
     def _invalidate(self) -> None:
         self.epoch += 1
-        self.changed = []
+
+    def touch(self, number: int) -> None:
+        self.changes += 1
+        self._changed_at[number] = self.changes
+
+    def changed_since(self, changes: int) -> Ints:
+        """The nodes that changed since there were so many `changes`, in ascending order."""
+        return (self._changed_at > changes).nonzero()[0]  # faster than `flatnonzero`
 
     # --- allocations ----------------------------------------------------------------------------------------------
 
@@ -177,9 +184,7 @@ class Grid:
             if index is not None:
                 self.free_mib[number, index] -= sign * share.memory_mib
                 self.free_milli[number, index] -= sign * share.compute_milli
-        self.changed.append(number)
-        if len(self.changed) > MAX_CHANGED:
-            self._invalidate()
+        self.touch(number)
 
     @contextmanager
     def reduced(self, number: int, row: Ints) -> Iterator[None]:
@@ -207,9 +212,6 @@ class Grid:
 
     def label(self, number: int) -> str:
         return self.nodes[number].key.label
-
-    def touch(self, number: int) -> None:
-        self.changed.append(number)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -354,13 +356,13 @@ class Row:
 
     def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
-        grid, at = self._grid, len(self._grid.changed)
+        grid = self._grid
         if self._epoch != grid.epoch:
             self._row = compute(np.arange(len(grid.nodes)))
-        elif self._at != at:
-            stale = np.fromiter(set(grid.changed[self._at :]), np.int64)
+        elif self._at != grid.changes:
+            stale = grid.changed_since(self._at)
             self._row[stale] = compute(stale)
-        self._epoch, self._at = grid.epoch, at
+        self._epoch, self._at = grid.epoch, grid.changes
         return self._row
 
 

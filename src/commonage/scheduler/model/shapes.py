@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from commonage.domain.nodes import Allocation, Device
 from commonage.domain.requests import GpuRequest, Request, part_of
+from commonage.domain.workloads import attempt_id
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
+    """A request that waits. `attempt` is the number of the attempt that would start."""
+
     workload_id: str
-    attempt_id: str
     request: Request
     priority: int
     submitted_at: float
@@ -32,6 +34,11 @@ class QueuedRequest:
     gang: str | None = None  # members of one gang start together, on different nodes, or not at all
     gang_size: int = 1
     near: tuple[str, ...] = ()  # volumes: it runs at a site that has all of them
+    attempt: int = 1
+
+    @property
+    def attempt_id(self) -> str:
+        return attempt_id(self.workload_id, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,14 @@ class ExpectedWaste:
     def _refresh_tables(self) -> None:
         grid = self._grid
         fresh = self._epoch != grid.epoch
-        if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._checked_at < CHECK_EVERY:
+        if not fresh and self._folds == self._arrivals.folds and grid.changes - self._checked_at < CHECK_EVERY:
             return
         everywhere = np.arange(len(grid.nodes))
         idle = self._idle_of(everywhere)
         total = float(idle.sum())
         is_idle_changed = abs(total - self._idle) > max(IDLE_CHANGED * self._idle, 10.0 * idle.size)
         is_mix_changed = self._folds != self._arrivals.folds and self._mix_changed()
-        self._checked_at, self._folds = len(grid.changed), self._arrivals.folds
+        self._checked_at, self._folds = grid.changes, self._arrivals.folds
         if fresh or is_idle_changed or is_mix_changed:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds

@@ -63,7 +63,7 @@ class World:
     ) -> AllocatedRequest | None:
         number = next(NUMBERS)
         limit_s = None if limit is None else int(limit)
-        queued = QueuedRequest(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
+        queued = QueuedRequest(f"w{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
         allowed, own_nodes = self.reserved.open_nodes(queued, shape), self.reserved.own_nodes(queued, shape)
         costs = self.policy.costs(shape)
@@ -169,7 +169,7 @@ def test_reservations_do_not_share_places() -> None:
 def test_own_nodes_are_those_with_sufficient_places() -> None:
     world = two_devices()
     assert world.reserve(course(1)) is None
-    queued = QueuedRequest("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
+    queued = QueuedRequest("w", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
     more = replace(queued, request=factories.request(gpus="8GiB"))
     shape, larger = world.grid.shape(queued.request), world.grid.shape(more.request)
     assert world.reserved.own_nodes(queued, shape) is None
@@ -231,7 +231,7 @@ def test_lost_device_causes_a_shortfall() -> None:
 
 def test_no_mask_without_reservations() -> None:
     world = two_devices()
-    queued = QueuedRequest("w", "a", factories.request(), 0, NOW)
+    queued = QueuedRequest("w", factories.request(), 0, NOW)
     assert world.reserved.open_nodes(queued, world.grid.shape(queued.request)) is None
     assert world.reserved.unreserved(queued, world.grid.shape(queued.request)) is None
     assert world.reserved.own_nodes(queued, world.grid.shape(queued.request)) is None
@@ -289,9 +289,7 @@ def test_incremental_updates_equal_a_rebuild(nodes: list[Node], stops: list[Desi
         world.start(request, tenant, None if limit is None else limit * HOUR)
     kept = world.reserved
     sorts = [(request, limit, tenant) for request, *_ in stops for limit in (None, 3600, 9000) for tenant in "xy"]
-    queued_requests = [
-        QueuedRequest("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts
-    ]
+    queued_requests = [QueuedRequest("w", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts]
     seen = [kept.open_nodes(queued, world.grid.shape(queued.request)) for queued in queued_requests]
     kept._places.renumber()
     kept._reset_usage()

@@ -61,7 +61,7 @@ def test_suggested_smaller_request_starts(scene: Scene, data: st.DataObject) -> 
     assert explanation.fits_now is not None
     request = replace(original.request, gpu=parse_gpus(explanation.fits_now_gpus))
     assert request != original.request
-    smaller = replace(original, workload_id="z-new", attempt_id="z-new-1", request=request, submitted_at=NOW)
+    smaller = replace(original, workload_id="z-new", request=request, submitted_at=NOW)
     others = [other for other in scene.queue if other is not original]
     assert "z-new" in replace(scene, queue=[*others, smaller]).plan().started
 
@@ -69,9 +69,9 @@ def test_suggested_smaller_request_starts(scene: Scene, data: st.DataObject) -> 
 @SLOWLY
 @given(scenes(6), REQUESTS)
 def test_explanation_of_a_considered_request_agrees_with_its_submission(scene: Scene, request_: Request) -> None:
-    considered = QueuedRequest("", "-1", request_, 0, NOW, None)
+    considered = QueuedRequest("", request_, 0, NOW, None)
     explanation = scene.explain(considered)
-    real = replace(considered, workload_id="z-new", attempt_id="z-new-1")
+    real = replace(considered, workload_id="z-new")
     queue = [*scene.queue, real]
     started = {workload_id for workload_id, _ in replace(scene, queue=queue).plan().starts}
     assert explanation.startable_now == ("z-new" in started)

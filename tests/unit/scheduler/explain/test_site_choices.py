@@ -22,7 +22,7 @@ NOW = 1000.0
 def queued(name: str = "w", *, site: str = "", limit_s: int | None = None, near: tuple[str, ...] = ()) -> QueuedRequest:
     labels = (("site", site),) if site else ()
     request = replace(factories.request(gpus="1"), labels=labels)
-    return QueuedRequest(name, f"{name}-1", request, 0, NOW, limit_s, owner="o", tenant="x", near=near)
+    return QueuedRequest(name, request, 0, NOW, limit_s, owner="o", tenant="x", near=near)
 
 
 def busy(nodes: list[Node], rules: Rules | None = None, limits: dict[str, int] | None = None) -> Snapshot:

@@ -121,7 +121,7 @@ def gang(count: int, size: int) -> Snapshot:
     snapshot = Snapshot([factories.node(f"n{number}", 2, site="a") for number in range(3)], Rules())
     for number in range(count):
         request = factories.request(gpus="1")
-        snapshot.enqueue(QueuedRequest(f"w{number}", f"a{number}", request, 0, 0.0, gang="g", gang_size=size))
+        snapshot.enqueue(QueuedRequest(f"w{number}", request, 0, 0.0, gang="g", gang_size=size))
     return snapshot
 
 

@@ -41,7 +41,7 @@ def put(grid: Grid, policy: Policy, request: Request, *, at: tuple[int, list[int
     """Place it where the policy wants it, or there; (node, GPUs)."""
     shape = grid.shape(request)
     node, devices = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
-    grid.take(grid.allocation(shape, node, devices, f"allocated-{len(grid.changed)}", 0.0))
+    grid.take(grid.allocation(shape, node, devices, f"allocated-{grid.changes}", 0.0))
     return node, devices
 
 

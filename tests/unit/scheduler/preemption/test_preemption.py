@@ -56,7 +56,7 @@ class World:
         self, gpus: str | None = None, request: Request | None = None, **fields: object
     ) -> PreemptionProposal | None:
         request = request or factories.request(gpus=gpus)
-        base = QueuedRequest("w", "new", request, 0, NOW, owner="alice", tenant="bio", kind="session")
+        base = QueuedRequest("w", request, 0, NOW, owner="alice", tenant="bio", kind="session")
         queued = replace(base, **fields)  # type: ignore[arg-type]  # fields of Ask
         return self.preemption.victims(queued, self.grid.shape(request), NOW)
 

@@ -68,7 +68,7 @@ ASKED = st.tuples(
 def queued(number: int, tenant: str, near: tuple[str, ...], site: str | None, gang: str | None = None) -> QueuedRequest:
     request = replace(factories.request(gpus="1"), labels=(("site", site),) if site else ())
     return QueuedRequest(
-        f"w{number}", f"a{number}", request, 0, float(number), 60, owner="o", tenant=tenant, near=near, gang=gang,
+        f"w{number}", request, 0, float(number), 60, owner="o", tenant=tenant, near=near, gang=gang,
         gang_size=1 if gang is None else 2,
     )  # fmt: skip
 

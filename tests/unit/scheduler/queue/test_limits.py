@@ -39,7 +39,7 @@ NODES = (
 
 def queued(name: str, gpus: str | None = None, **fields: Any) -> QueuedRequest:
     base = QueuedRequest(
-        name, f"{name}-1", factories.request(gpus=gpus), 0, NOW - 60, owner="ann", tenant="lab", environment="torch"
+        name, factories.request(gpus=gpus), 0, NOW - 60, owner="ann", tenant="lab", environment="torch"
     )
     return replace(base, **fields)
 

@@ -26,7 +26,7 @@ def cluster(rules: Rules | None = None) -> Snapshot:
 
 
 def queued(number: int, owner: str = "ann", tenant: str = "lab", **fields: object) -> QueuedRequest:
-    base = QueuedRequest(f"w{number:03}", f"w{number:03}-1", CORE, 0, NOW + number, owner=owner, tenant=tenant)
+    base = QueuedRequest(f"w{number:03}", CORE, 0, NOW + number, owner=owner, tenant=tenant)
     return replace(base, **fields)  # type: ignore[arg-type]
 
 

@@ -46,7 +46,7 @@ def amounts(n: float) -> Amounts:
 
 
 def asking(name: str) -> QueuedRequest:
-    return QueuedRequest("w", "w-1", factories.request(), 0, 0.0, owner="ann", tenant=name)
+    return QueuedRequest("w", factories.request(), 0, 0.0, owner="ann", tenant=name)
 
 
 LAB = (tenant("bio", 8, borrowing=2), tenant("physics", 4, lending=3))

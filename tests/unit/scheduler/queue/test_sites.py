@@ -128,7 +128,7 @@ def test_workload_that_could_start_at_a_site_never_waits_at_another(
 def test_plan_uses_the_free_site_and_explanation_names_the_queue_site() -> None:
     snapshot = Snapshot(cluster("a", "b"), Rules(sites=(Site("b"), Site("a"))))
     for number in range(3):
-        snapshot.enqueue(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
+        snapshot.enqueue(QueuedRequest(f"w{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)
     assert [allocation.node for _, allocation in outcome.starts] == ["n1", "n0"]
     for workload_id, allocated in outcome.started.items():
