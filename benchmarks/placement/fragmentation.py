@@ -23,13 +23,13 @@ class Fragmentation:
         self._grid = grid
         self._requests = mix.requests
         self.weights: Floats = np.array(mix.weights, np.float64)
-        self._row = Row(grid)
+        self._row = Row(grid, self.of)
         self._epoch = -1
         self._tables()
 
     def by_node(self) -> Floats:
         """[N], read-only: fragmentation in thousandths of GPUs, valid until the grid changes."""
-        return self._row.of(self.of)
+        return self._row.of()
 
     def of(self, nodes: Ints) -> Floats:
         """[len(nodes)]: the fragmentation of these nodes, computed now."""

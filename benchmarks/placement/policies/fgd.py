@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.shapes import Floats, Ints, Shape
+from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.scored import first_fitting
 
@@ -29,15 +29,15 @@ class Fgd:
     def arrived(self, shape: Shape) -> None:
         """Nothing to learn."""
 
-    def costs(self, shape: Shape) -> Floats:
+    def costs(self, shape: Shape, among: Bools | None = None) -> Floats:
         """[N]: -100 to 0."""
-        costs: Floats = self._rows.of(shape)[:, 0]
+        costs: Floats = self._rows.of(shape, among)[:, 0]
         return costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The GPU that adds least fragmentation, or the first whole ones."""
         if shape.is_part:
-            return [int(self._rows.of(shape)[node, 1])]
+            return [int(self._rows.at(shape, np.array([node]))[0, 1])]
         return first_fitting(self._grid, shape, node)
 
     def _compute(self, shape: Shape, nodes: Ints) -> Floats:

@@ -22,13 +22,13 @@ class GpuClustering(Scored):
 
     def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         super().__init__(grid, mix, seed)
-        self._kinds = Row(grid)
+        self._kinds = Row(grid, self._present)
 
     def score(self, shape: Shape, nodes: Ints) -> Ints:
         """[n]: up to 100 with the same kind only, 75 with others as well, 50 on an empty node, 25 with others only."""
         if not shape.devices:
             return np.zeros(len(nodes), np.int64)
-        present = self._kinds.of(self._present)[nodes]
+        present = self._kinds.at(nodes)
         kinds = present.sum(axis=1)
         like = present[:, 0 if shape.is_part else min(shape.devices, KINDS - 1)]
         company = np.where(like, np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))

@@ -25,9 +25,9 @@ class RandomChoice:
     def arrived(self, shape: Shape) -> None:
         """Nothing to learn."""
 
-    def costs(self, shape: Shape) -> Floats:
+    def costs(self, shape: Shape, among: Bools | None = None) -> Floats:
         """[N]: random, 0 to 1."""
-        fits = self._fits.of(shape)
+        fits = self._fits.of(shape, among)
         return np.where(fits, self._chance(shape, 0).random(len(fits)), np.inf)
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:

@@ -349,7 +349,7 @@ class SchedulingPass:
         allowed = snapshot.sites.choose(startable, len(queued_requests), queued.tenant)
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
-        costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
+        costs = np.where(allowed, snapshot.policy.costs(shape, allowed), np.inf)
         numbers = choose_nodes(costs, len(queued_requests), snapshot.environments.runs(queued.environment))
         if numbers is None:
             return self.backfill.latest_end(queued, shape, fit) - self.now

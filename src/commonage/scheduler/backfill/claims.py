@@ -30,7 +30,7 @@ class AvailabilityProfiles:
         self._grid, self._allocations = grid, allocations
         self._paths: dict[int, Path] = {}
         self._epoch, self._at = -1, 0
-        self._first = Row(grid)
+        self._first = Row(grid, self._first_of)
         self._earliest = Rows(grid, self._earliest_of)
 
     def path(self, number: int) -> Path:
@@ -43,7 +43,7 @@ class AvailabilityProfiles:
 
     def first_ends(self) -> Floats:
         """[N], read-only: when a time limit first ends an allocation on each node; inf if none does."""
-        ends: Floats = self._first.of(self._first_of)
+        ends: Floats = self._first.of()
         return ends
 
     def earliest(self, shape: Shape) -> Floats:

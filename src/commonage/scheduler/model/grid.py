@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -347,22 +348,45 @@ def share_of(device: Device, shape: Shape) -> Share:
 
 
 class Row:
-    """Caches a row of values for every node, and recomputes only the nodes that changed since the last call."""
+    """Caches a row of values for every node, and recomputes only what is asked for and changed since it last was.
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    `compute(nodes)` gives the values of these nodes, [len(nodes), ...].
+    """
+
+    def __init__(self, grid: Grid, compute: Callable[[Ints], npt.NDArray[Any]]) -> None:
+        self._grid, self._compute = grid, compute
         self._epoch, self._at = -1, 0
-        self._row: npt.NDArray[Any] = np.empty(0)
+        self._row: npt.NDArray[Any] | None = None
+        self._known: Bools = np.zeros(0, np.bool_)  # [N]: as of `_at` changes
 
-    def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
+    def of(self, among: Bools | None = None) -> npt.NDArray[Any]:
+        """[N, ...], read-only until the grid changes. Only the values of nodes in `among` [N] count (None: of all)."""
+        known = self._still_known()
+        return self._with((~known if among is None else among > known).nonzero()[0])
+
+    def at(self, nodes: Ints) -> npt.NDArray[Any]:
+        """[len(nodes), ...]: the values of some nodes, without those of all."""
+        known = self._still_known()
+        values: npt.NDArray[Any] = self._with(nodes[~known[nodes]])[nodes]
+        return values
+
+    def _still_known(self) -> Bools:
         grid = self._grid
         if self._epoch != grid.epoch:
-            self._row = compute(np.arange(len(grid.nodes)))
+            self._row, self._known = None, np.zeros(len(grid.nodes), np.bool_)
         elif self._at != grid.changes:
-            stale = grid.changed_since(self._at)
-            self._row[stale] = compute(stale)
+            self._known[grid.changed_since(self._at)] = False
         self._epoch, self._at = grid.epoch, grid.changes
+        return self._known
+
+    def _with(self, missing: Ints) -> npt.NDArray[Any]:
+        """The row, once it has the values of these nodes."""
+        if len(missing) or self._row is None:
+            values = self._compute(missing)
+            if self._row is None:
+                self._row = np.zeros((len(self._grid.nodes), *values.shape[1:]), values.dtype)
+            self._row[missing] = values
+            self._known[missing] = True
         return self._row
 
 
@@ -372,15 +396,24 @@ class Rows:
     def __init__(self, grid: Grid, compute: Callable[[Shape, Ints], npt.NDArray[Any]]) -> None:
         self._grid, self._compute = grid, compute
         self._rows: dict[int, Row] = {}
+        self._epoch = grid.epoch
 
-    def of(self, shape: Shape) -> npt.NDArray[Any]:
-        """[N, ...], read-only, and only until the grid changes."""
+    def of(self, shape: Shape, among: Bools | None = None) -> npt.NDArray[Any]:
+        """As `Row.of`."""
+        return self._for(shape).of(among)
+
+    def at(self, shape: Shape, nodes: Ints) -> npt.NDArray[Any]:
+        """As `Row.at`."""
+        return self._for(shape).at(nodes)
+
+    def _for(self, shape: Shape) -> Row:
+        if self._epoch != self._grid.epoch or len(self._rows) >= MAX_ROWS:
+            self._rows.clear()  # with the kinds of devices, shapes of the same number change
+            self._epoch = self._grid.epoch
         row = self._rows.get(shape.number)
         if row is None:
-            if len(self._rows) >= MAX_ROWS:
-                self._rows.clear()
-            row = self._rows[shape.number] = Row(self._grid)
-        return row.of(lambda nodes: self._compute(shape, nodes))
+            row = self._rows[shape.number] = Row(self._grid, partial(self._compute, shape))
+        return row
 
     def clear(self) -> None:
         self._rows.clear()

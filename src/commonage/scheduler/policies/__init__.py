@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from commonage.scheduler.model.shapes import Floats, Shape
+from commonage.scheduler.model.shapes import Bools, Floats, Shape
 
 
 class Policy(Protocol):
@@ -19,9 +19,10 @@ class Policy(Protocol):
 
     def arrived(self, shape: Shape) -> None: ...
 
-    def costs(self, shape: Shape) -> Floats:
+    def costs(self, shape: Shape, among: Bools | None = None) -> Floats:
         """[N]: the cost of each node for the shape, lower is better, inf where it does not fit.
 
+        Only nodes in `among` [N] count (None: all): the values of the others may be anything, and need no computing.
         Read-only, until the grid changes. Ties go to the node with the lowest number.
         """
         ...

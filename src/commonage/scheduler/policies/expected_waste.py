@@ -58,16 +58,16 @@ class ExpectedWaste:
     def arrived(self, shape: Shape) -> None:
         self._arrivals.add(shape.request)
 
-    def costs(self, shape: Shape) -> Floats:
+    def costs(self, shape: Shape, among: Bools | None = None) -> Floats:
         """[N]: the expected additional waste in thousandths of a device, plus the prices of new nodes and of places."""
         self._refresh_tables()
-        costs: Floats = self._rows.of(shape)[:, 0]
-        return costs + self._place_prices.of(shape) if len(self._dear) else costs
+        costs: Floats = self._rows.of(shape, among)[:, 0]
+        return costs + self._place_prices.of(shape, among) if len(self._dear) else costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
         if shape.is_part:
             self._refresh_tables()
-            return [int(self._rows.of(shape)[node, 1])]
+            return [int(self._rows.at(shape, np.array([node]))[0, 1])]
         return first_fitting(self._grid, shape, node)
 
     # --- tables ---------------------------------------------------------------------------------------------------
@@ -87,7 +87,8 @@ class ExpectedWaste:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
             self._make_tables(everywhere)
-            self._state, self._supply, self._rows = Row(grid), Row(grid), Rows(grid, self._compute)
+            self._state, self._supply = Row(grid, self._state_of), Row(grid, self._places_of)
+            self._rows = Rows(grid, self._compute)
             self._use_prices(self._prices_now(total))
         else:
             prices = self._prices_now(total)
@@ -96,7 +97,7 @@ class ExpectedWaste:
 
     def _prices_now(self, idle: float) -> Floats:
         """[K]: the price of a place of each typical or rare workload."""
-        supply = self._supply.of(self._places_of).sum(axis=0)
+        supply = self._supply.of().sum(axis=0)
         return SCARCE * self._places.prices(supply, idle)
 
     def _use_prices(self, prices: Floats) -> None:
@@ -245,7 +246,7 @@ class ExpectedWaste:
         where = nodes[fits]
         if not len(where):
             return result
-        state = self._state.of(self._state_of)[where]
+        state = self._state.at(where)
         if fitting is None:
             costs = self._after_whole(shape, where, state, np.zeros((len(where), grid.kind.shape[1]), np.bool_))
             costs += TIDY * grid.cpus[where]
@@ -269,13 +270,13 @@ class ExpectedWaste:
         """[n]: the price of the places that are gone once the shape is placed; 0 where it does not fit."""
         grid = self._grid
         price = np.zeros(len(nodes))
-        costs = self._rows.of(shape)[nodes]
+        costs = self._rows.at(shape, nodes)
         fits = np.flatnonzero(np.isfinite(costs[:, 0]))
-        places = self._supply.of(self._places_of)[np.ix_(nodes[fits], self._dear)]
+        places = self._supply.at(nodes[fits])[:, self._dear]
         some = np.flatnonzero(places.any(axis=1))
         fits, where = fits[some], nodes[fits[some]]
         if len(where):
-            idle = self._state.of(self._state_of)[where, : grid.kind.shape[1]].astype(np.int64)
+            idle = self._state.at(where)[:, : grid.kind.shape[1]].astype(np.int64)
             if shape.is_part:
                 each, best = np.arange(len(where)), costs[fits, 1].astype(np.int64)
                 idle[each, best] = np.maximum(idle[each, best] - self._taken(shape)[grid.kind[where, best]], 0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.shapes import NEVER, Floats, Ints, Shape
+from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.mix import WorkloadMix
 
 
@@ -83,9 +83,9 @@ class Scored(ABC):
     def arrived(self, shape: Shape) -> None:  # noqa: B027  optional hook
         ...
 
-    def costs(self, shape: Shape) -> Floats:
+    def costs(self, shape: Shape, among: Bools | None = None) -> Floats:
         """[N]: the score, negative; inf where the shape does not fit."""
-        return self._costs.of(shape)
+        return self._costs.of(shape, among)
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
         return tightest(self.grid, shape, node)

@@ -177,6 +177,6 @@ def test_cached_costs_equal_uncached_costs(seed: int) -> None:
 def uncached(grid: Grid, policy: ExpectedWaste) -> ExpectedWaste:
     """The policy with its tables and prices, and without what it computed from them."""
     fresh = copy(policy)
-    fresh._state, fresh._supply = Row(grid), Row(grid)
+    fresh._state, fresh._supply = Row(grid, fresh._state_of), Row(grid, fresh._places_of)
     fresh._rows, fresh._place_prices = Rows(grid, fresh._compute), Rows(grid, fresh._price_of_places)
     return fresh
