@@ -272,6 +272,20 @@ async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner(si
     assert site.there(found).state is State.RUNNING
 
 
+async def test_a_session_that_the_hub_submits_at_the_last_moment_is_found() -> None:
+    site = Site(session_appears_within_s=0.175)
+    async with site.open() as control:
+
+        async def spawn(user: str, name: str, options: Mapping[str, Any]) -> None:
+            await site.clock.sleep(0.16)
+            await control.workloads.submit(SPAWNER, Submission(Kind.SESSION, owner=user, key=options["key"]))
+
+        site.hub.spawn = spawn
+        asking = asyncio.ensure_future(control.workloads.submit(ANN, Submission(Kind.SESSION)))
+        await site.clock.advance(1)
+        assert (await asking).workloads[0].spec.owner == "ann"
+
+
 async def test_who_stopped_it(site: Site, control: Control) -> None:
     for who, name in ((ANN, "ann"), (ROOT, "root"), (SPAWNER, "ann")):
         one = await submit(control, job(depends_on=()))

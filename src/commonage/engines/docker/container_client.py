@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 from commonage.domain.reasons.attempts import (
@@ -140,7 +141,7 @@ def _ended_before_the_daemon_came(started_at: float, ended_at: float, context: E
 
 
 _OOM_NEWS_S = 0.3
-_OOM_LOOKS = 2
+_OOM_LOOKS = 10
 # If a program ends so soon after a signal from outside, that signal ended it, whatever its exit code says.
 _SIGNAL_TELLS_S = 60.0
 
@@ -185,7 +186,7 @@ class DockerContainerClient:
     async def _end(self, run: Run, found: Json) -> Exit:
         state = found["State"]
         for _ in range(_OOM_LOOKS):
-            if not may_be_oom_yet(state) or run.ending is not None:
+            if not may_be_oom_yet(state) or run.ending is not None or run.signalled_at > -inf:
                 break
             # The kernel's out-of-memory event may arrive after the end.
             await asyncio.sleep(_OOM_NEWS_S)

@@ -23,7 +23,7 @@ from commonage.server.data_dir import write_private
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-_CHILDREN_END_WITHIN_S = 10.0
+_CHILDREN_END_WITHIN_S = 30.0
 _OUR_PORTS = range(15_000, 20_000)  # the kernel does not use them for outgoing connections
 _MOST_RESERVED = 64
 _reserved: OrderedDict[int, socket.socket] = OrderedDict()

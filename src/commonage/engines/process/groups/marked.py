@@ -25,7 +25,7 @@ from commonage.engines.rundir.programs import ATTEMPT_MARK
 _SHIM_MARK = b"shim.sh"
 FRESH_S = 0.05
 """Seconds for which a scan of all processes is reused."""
-_KILL_ROUNDS = 20
+_KILL_WITHIN_S = 2.0  # a killed process needs a core to end
 _KILL_PAUSE_S = 0.02
 
 
@@ -63,7 +63,8 @@ class MarkedProcesses(Groups):
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
-        for _ in range(_KILL_ROUNDS):
+        give_up = time.monotonic() + _KILL_WITHIN_S
+        while time.monotonic() < give_up:
             self._looked_at = 0.0
             pids = self.pids(attempt_id)
             if not pids:
