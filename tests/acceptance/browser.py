@@ -5,8 +5,10 @@ told by `problems`; a test of a page ends with it being empty.
 """
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from playwright.sync_api import (
@@ -35,8 +37,10 @@ ARGUMENTS = (
 )
 PATIENCE_MS = 30_000
 expect.set_options(timeout=PATIENCE_MS)  # its own five seconds are short where all cores are busy
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 PHONE = (360, 740)
 DESK = (1280, 900)
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Problems:
             self._add(f"{response.status} {response.url}")
 
     def _add(self, text: str) -> None:
-        if not any(part in text for part in self.allowed):
+        if not any(part in text for part in (*self.allowed, NETWORK_CHANGED)):
             self.found.append(text)
 
 
@@ -102,15 +106,62 @@ def new_page(context: BrowserContext) -> tuple[Page, Problems]:
     return page, problems
 
 
-def load(page: Page, address: str) -> Response | None:
-    """Chromium drops connections whenever a network interface of the machine comes or goes: the person tries again."""
-    for _ in range(10):
+class Patience:
+    """Of somebody whose Chromium drops connections whenever a network interface of the machine comes or goes.
+
+    Some requests are then left without an end.
+    """
+
+    def __init__(self) -> None:
+        self._changes, self._hangs = 10, 1
+
+    def forgive(self, error: Exception) -> None:
+        """Return if it is worth another try, else raise the error."""
+        if NETWORK_CHANGED in str(error) and self._changes:
+            self._changes -= 1
+        elif isinstance(error, PlaywrightTimeoutError | AssertionError) and self._hangs:
+            self._hangs -= 1
+        else:
+            raise error
+        print(f"tried again: {error}")  # shown if the test fails
+
+
+def retry(act: Callable[[], Result]) -> Result:
+    """What leads to a page and waits for it, tried again with Patience."""
+    patience = Patience()
+    while True:
         try:
-            return page.goto(address)
-        except PlaywrightError as error:
-            if "net::ERR_NETWORK_CHANGED" not in error.message:
+            return act()
+        except (PlaywrightError, AssertionError) as error:
+            patience.forgive(error)
+
+
+def load(page: Page, address: str, wait_until: Literal["load", "networkidle"] = "load") -> Response | None:
+    return retry(lambda: page.goto(address, wait_until=wait_until))
+
+
+def await_page(page: Page, address: str, arrives: Callable[[], object]) -> None:
+    """Until `arrives()` is done on a page that is opened already; if it fails, the address is loaded, once."""
+    try:
+        arrives()
+    except (PlaywrightError, AssertionError) as error:
+        print(f"{address} is loaded again: {error}")  # shown if the test fails
+        load(page, address)
+        arrives()
+
+
+def await_refreshed(page: Page, address: str, arrives: Callable[[], object], within_s: float) -> None:
+    """Until `arrives()`, which waits briefly, is done on a page that loads itself again, if the network lets it."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            arrives()
+            return
+        except (PlaywrightError, AssertionError):
+            if time.monotonic() > deadline:
                 raise
-    return page.goto(address)
+            if page.url.startswith("chrome-error:"):
+                load(page, address)
 
 
 def sign_in(page: Page, user: str, password: str) -> None:
@@ -128,7 +179,7 @@ def sign_in(page: Page, user: str, password: str) -> None:
     try:
         page.wait_for_url(f"**{PORTAL_PATH}")
     except PlaywrightTimeoutError:
-        if "net::ERR_NETWORK_CHANGED" not in failures:
+        if NETWORK_CHANGED not in failures:
             raise
         load(page, PORTAL_PATH)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()

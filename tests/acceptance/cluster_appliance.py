@@ -194,7 +194,7 @@ def walk_service(site: Joined, port: int) -> None:
     wait_until(lambda: client.workload(service).health == "ready", "the service", within_s=_WITHIN_S)
     plain, host = by_number(client.workload(service).url or "")
     headers = {**host, "Authorization": f"token {site.platform.token('ann')}"}
-    assert httpx2.get(f"{plain}index.html", headers=headers).text == "hello\n"
+    assert httpx2.get(f"{plain}index.html", headers=headers, timeout=60).text == "hello\n"
     client.stop(service)
     wait_until(lambda: client.workload(service).state == "stopped", "the stop", within_s=_WITHIN_S)
 

@@ -202,13 +202,13 @@ def test_a_service_is_reached_by_its_owner_only_and_shows_its_health(installatio
         ({"Authorization": f"token {installation.token('mallory')}"}, 404),
         ({"X-Commonage-User": "alice", "X-Forwarded-Host": "localhost"}, 401),
     ]:
-        found = httpx2.get(plain, headers={**host, **headers})
+        found = httpx2.get(plain, headers={**host, **headers}, timeout=60)
         assert found.status_code == status, (headers, found.text)
         if status == 200:
             assert found.text == "/|alice|-|-", "the token is not passed on"
     alice.stop(service)
     wait_until(lambda: alice.workload(service).state == "stopped", "the stop")
-    wait_until(lambda: httpx2.get(plain, headers=host).status_code == 302, "the way to its page")
+    wait_until(lambda: httpx2.get(plain, headers=host, timeout=60).status_code == 302, "the way to its page")
 
 
 def test_apps_are_closed_to_those_who_may_not_open_the_session(installation: Served, browser: Browser) -> None:
@@ -222,7 +222,7 @@ def test_apps_are_closed_to_those_who_may_not_open_the_session(installation: Ser
             answer = moved.value
         assert answer is not None and answer.status == 403
     plain, host = by_number(address)
-    assert httpx2.get(plain, headers=host).status_code in (302, 403)
+    assert httpx2.get(plain, headers=host, timeout=60).status_code in (302, 403)
 
 
 def open_with(page: Page, workload_id: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import expect
-from tests.acceptance.browser import PATIENCE_MS, chromium
+from tests.acceptance.browser import PATIENCE_MS, await_page, await_refreshed, chromium, load, retry
 from tests.acceptance.served import Served, served
 from tests.fakes import identity_providers
 from tests.fakes.learning_platform import LearningPlatform
@@ -72,26 +72,29 @@ def test_a_course_link_leads_into_the_session_of_the_class(
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
 
+        def follow_the_link(to: str) -> None:
+            page.goto(course)
+            page.locator("#tool").click()
+            page.wait_for_url(to)
+
         # The teacher shows the class from the lectern, and does not sign out.
         moodle.visitor, moodle.roles = "1", ["Instructor"]
         moodle.target = f"{moodle.tool}/services/commonage/classes/ml101"
-        page.goto(course)
-        page.locator("#tool").click()
-        page.wait_for_url(moodle.target)
+        retry(lambda: follow_the_link(moodle.target))
         expect(page.locator(".menu summary")).to_contain_text("lti-1")
         expect(page.get_by_role("button", name="Send")).to_be_attached()
 
         # A student comes to the same browser by the link to the session.
         moodle.visitor, moodle.roles = "2", ["Learner"]
         moodle.target = f"{moodle.tool}/services/commonage/classes/ml101/session"
-        page.goto(course)
-        page.locator("#tool").click()
         # Until the class has read its group again, it does not know the student, who starts the session then.
-        page.wait_for_url("**/services/commonage/classes/ml101**")
+        retry(lambda: follow_the_link("**/services/commonage/classes/ml101**"))
         if page.url.endswith("/ml101"):
             page.get_by_role("button", name="Start your session").click()
-        page.wait_for_url("**/user/lti-2/ml101/lab**", timeout=600_000)
+        lab = "**/user/lti-2/ml101/lab**"
+        await_refreshed(page, moodle.target, lambda: page.wait_for_url(lab, timeout=10_000), within_s=600)
         assert page.url.startswith(f"http://lti-2.localhost:{installation.port}/")
-        expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
-        page.goto(f"{moodle.tool}/services/commonage/")
+        panel = page.locator("#jp-main-dock-panel")
+        await_page(page, page.url, lambda: expect(panel).to_be_visible(timeout=60_000))
+        load(page, f"{moodle.tool}/services/commonage/")
         expect(page.locator(".menu summary")).to_contain_text("lti-2")

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from tests.acceptance.browser import DESK, PHONE, Problems, chromium
+from tests.acceptance.browser import DESK, PHONE, Problems, chromium, load, retry
 
 from commonage.portal.site import HEADERS
 from commonage.portal.static_files import Docs
@@ -72,7 +72,7 @@ def test_pages_keep_the_policy_and_fit(
     browser: Browser, url: str, name: str, size: tuple[int, int], dark: bool
 ) -> None:
     with reader(browser, size, dark=dark) as (page, _):
-        page.goto(f"{url}{name}.html", wait_until="networkidle")
+        load(page, f"{url}{name}.html", wait_until="networkidle")
         expect(page.locator("h1").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -81,18 +81,23 @@ def test_pages_keep_the_policy_and_fit(
 
 def test_search_finds_a_page(browser: Browser, url: str) -> None:
     with reader(browser, DESK) as (page, _):
-        page.goto(f"{url}search.html?q=quota")
-        results = page.locator("#search-results li a")
-        expect(results.first).to_be_visible()
-        results.first.click()
+
+        def search() -> None:
+            page.goto(f"{url}search.html?q=quota")
+            results = page.locator("#search-results li a")
+            expect(results.first).to_be_visible()
+            with page.expect_navigation():
+                results.first.click()
+
+        retry(search)
         expect(page.locator("h1").first).to_be_visible()
 
 
 def test_a_reader_may_choose_dark(browser: Browser, url: str) -> None:
     with reader(browser, DESK) as (page, _):
-        page.goto(f"{url}index.html")
+        load(page, f"{url}index.html")
         page.locator(".theme-switch-button").first.click()
         page.get_by_role("button", name="Dark", exact=True).first.click()
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        page.reload()
+        retry(page.reload)
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")

@@ -5,12 +5,13 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
 import pytest
 from playwright.sync_api import expect
-from tests.acceptance.browser import chromium, load, person
+from tests.acceptance.browser import await_page, chromium, load, person
 from tests.acceptance.kernel import by_number, computing, run_cells, run_notebook, terminal_says
 from tests.acceptance.served import USERS_PASSWORD, Served, served
 from tests.acceptance.test_visits import open_lab
@@ -38,8 +39,10 @@ def _session_token(installation: Served, user: str) -> str:
 
 def _answers(url: str, token: str) -> bool:
     address, host = by_number(url)
-    answer = httpx2.get(f"{address}api/status", headers={"Authorization": f"token {token}", **host})
-    return answer.status_code == 200
+    headers = {"Authorization": f"token {token}", **host}
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"{address}api/status", headers=headers, timeout=30).status_code == 200
+    return False
 
 
 def test_session_and_job_share_one_device(installation: Served) -> None:
@@ -136,8 +139,10 @@ def test_notebook_and_cell_run_as_jobs_of_a_session(installation: Served, tmp_pa
     # "Run as Job" in JupyterLab: what was computed until the failure lies beside the notebook, and opens.
     with chromium() as browser, person(browser, installation.url, "carol", USERS_PASSWORD) as (page, _):
         open_lab(page, url)
-        load(page, f"{url}lab/tree/work/one.ipynb")
-        page.get_by_role("button", name="Run as Job").click()
+        notebook, run = f"{url}lab/tree/work/one.ipynb", page.get_by_role("button", name="Run as Job")
+        load(page, notebook)
+        await_page(page, notebook, lambda: expect(run).to_be_visible(timeout=60_000))
+        run.click()
         page.get_by_role("button", name="Open result").click(timeout=180_000)
         expect(page.get_by_role("tab", name="one.result-")).to_be_visible()
         expect(page.get_by_text("ZeroDivisionError").first).to_be_visible()
@@ -286,7 +291,7 @@ def test_others_work_is_not_seen(installation: Served) -> None:
 
 
 def test_sign_in_by_password_leads_to_the_portal(installation: Served) -> None:
-    with httpx2.Client(base_url=installation.url, follow_redirects=True) as browser:
+    with httpx2.Client(base_url=installation.url, follow_redirects=True, timeout=60) as browser:
         login = browser.get("/hub/login")
         form = {"username": "carol", "password": USERS_PASSWORD, "_xsrf": browser.cookies.get("_xsrf", path="/hub/")}
         entered = browser.post("/hub/login", data=form, headers={"Referer": str(login.url)})

@@ -121,15 +121,21 @@ def ask(context: ssl.SSLContext, method: str, path: str, name: str = DOMAIN, **o
         return client.request(method, url, headers=headers, extensions={"sni_hostname": name}, **options)
 
 
+def answers(context: ssl.SSLContext, path: str, name: str = DOMAIN, **options: Any) -> bool:
+    with suppress(httpx2.TransportError):
+        return bool(ask(context, "GET", path, name, **options).is_success)
+    return False
+
+
 def test_the_name_has_a_certificate_and_http_leads_to_it(here: Served, trusting: ssl.SSLContext) -> None:
     answer = ask(trusting, "GET", f"{API_PATH}/health")
     assert answer.status_code == 200
     assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
     assert "Server" not in answer.headers
     for host in (DOMAIN, f"alice.{DOMAIN}"):
-        led = httpx2.get(f"http://{ADDRESS}/hub/login?next=x", headers={"Host": host}, trust_env=False)
+        led = httpx2.get(f"http://{ADDRESS}/hub/login?next=x", headers={"Host": host}, trust_env=False, timeout=60)
         assert (led.status_code, led.headers["Location"]) == (308, f"https://{host}/hub/login?next=x")
-    elsewhere = httpx2.get(f"http://{ADDRESS}/x", headers={"Host": "evil.example"}, trust_env=False)
+    elsewhere = httpx2.get(f"http://{ADDRESS}/x", headers={"Host": "evil.example"}, trust_env=False, timeout=60)
     assert elsewhere.headers["Location"] == f"https://{DOMAIN}/x"
     assert ask(trusting, "GET", "/", headers={"Host": "evil.example"}).status_code == 421
     assert f"https://{DOMAIN}/" in here.output
@@ -184,10 +190,7 @@ def test_a_notebook_computes_at_the_name_of_its_user(here: Served, trusting: ssl
     token = str(here.hub("POST", "/users/alice/tokens", json={"note": "test", "expires_in": 3600}).json()["token"])
     headers = {"Authorization": f"token {token}"}
     # The first connection makes Caddy get the certificate of this name.
-    wait_until(
-        lambda: ask(trusting, "GET", "/user/alice/api/status", f"alice.{DOMAIN}", headers=headers).is_success,
-        within_s=120,
-    )
+    wait_until(lambda: answers(trusting, "/user/alice/api/status", f"alice.{DOMAIN}", headers=headers), within_s=120)
 
     async def in_the_kernel() -> list[str]:
         connector = aiohttp.TCPConnector(resolver=Names(), ssl=trusting)
@@ -225,10 +228,4 @@ def test_caddy_is_restarted(here: Served, trusting: ssl.SSLContext) -> None:
     assert here.process is not None
     [caddy] = [child for child in psutil.Process(here.process.pid).children() if child.name() == "caddy"]
     caddy.kill()
-
-    def answers() -> bool:
-        with suppress(httpx2.TransportError):
-            return bool(ask(trusting, "GET", f"{API_PATH}/health").is_success)
-        return False
-
-    wait_until(answers)
+    wait_until(lambda: answers(trusting, f"{API_PATH}/health"))

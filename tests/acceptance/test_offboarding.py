@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.acceptance.browser import DESK, PHONE, chromium, go, overflow, person
+from tests.acceptance.browser import DESK, PHONE, await_refreshed, chromium, go, overflow, person
 from tests.acceptance.served import ADMIN_PASSWORD, Served, served
 from tests.contract.harness.small_session import session_daemon
 from tests.fakes.waiting import wait_until
@@ -82,7 +82,8 @@ def settle(installation: Served, user: str) -> Client:
 def follow(page: Page) -> None:
     """Until the page of the change says that all its steps are done."""
     page.wait_for_url("**/offboard/o*")
-    expect(page.get_by_role("region", name="Name")).to_be_visible(timeout=120_000)
+    name = page.get_by_role("region", name="Name")
+    await_refreshed(page, page.url, lambda: expect(name).to_be_visible(timeout=5000), within_s=120)
     assert set(re.findall(r": (\w+)", page.get_by_role("region", name="Steps").inner_text())) == {"done"}
 
 

@@ -3,13 +3,14 @@
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, async_playwright
-from tests.acceptance.browser import ARGUMENTS, PATIENCE_MS
+from tests.acceptance.browser import ARGUMENTS, PATIENCE_MS, Patience
 from tests.conftest import chromium_path
 from tests.fakes.identity_providers import GitHub, OpenId, served
 from tests.fakes.learning_platform import CLAIM, LearningPlatform
@@ -42,18 +43,50 @@ async def page() -> AsyncIterator[Page]:
         await browser.close()
 
 
+async def retry(act: Callable[[], Awaitable[object]]) -> None:
+    """As `browser.retry`."""
+    patience = Patience()
+    while True:
+        try:
+            await act()
+            return
+        except PlaywrightError as error:
+            patience.forgive(error)
+
+
+async def load(page: Page, address: str) -> None:
+    await retry(lambda: page.goto(address))
+
+
+async def follows_the_link(page: Page, course: str, arrives: Callable[[], Awaitable[object]]) -> None:
+    async def act() -> None:
+        await page.goto(course)
+        await page.locator("#tool").click()
+        await arrives()
+
+    await retry(act)
+
+
 async def signs_in_with_a_click(page: Page, here: Installation) -> None:
-    await page.context.clear_cookies()
-    await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
-    await page.get_by_role("button", name="Sign in with").click()
+    async def act() -> None:
+        await page.context.clear_cookies()
+        await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
+        async with page.expect_navigation():
+            await page.get_by_role("button", name="Sign in with").click()
+
+    await retry(act)
 
 
 async def signs_in_with_a_password(page: Page, here: Installation, user: str, password: str) -> None:
-    await page.context.clear_cookies()
-    await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
-    await page.locator("#username_input").fill(user)
-    await page.locator("#password_input").fill(password)
-    await page.locator("#login_submit").click()
+    async def act() -> None:
+        await page.context.clear_cookies()
+        await page.goto(f"{here.url}/hub/login?next=%2Fhub%2Ftoken")
+        await page.locator("#username_input").fill(user)
+        await page.locator("#password_input").fill(password)
+        async with page.expect_navigation():
+            await page.locator("#login_submit").click()
+
+    await retry(act)
 
 
 async def sees_the_token_page(page: Page, user: str) -> None:
@@ -196,30 +229,28 @@ async def test_a_course_link_of_a_learning_platform_leads_into_the_portal(page: 
         platform.tool = here.url
         platform.target = f"{platform.tool}/services/commonage/classes/ml101/session"
         await page.context.clear_cookies()
-        await page.goto(f"{platform.tool}/hub/login")
+        await load(page, f"{platform.tool}/hub/login")
         assert "open the link to this server in Moodle" in await page.locator("main, body").first.inner_text()
 
         platform.answers = False
-        await page.goto(f"{platform_url}/course")
-        await page.locator("#tool").click()
-        assert "Wait a minute. Open the link in your course again." in await page.locator(".error").inner_text()
+        course, error = f"{platform_url}/course", page.locator(".error")
+        await follows_the_link(page, course, error.wait_for)
+        assert "Wait a minute. Open the link in your course again." in await error.inner_text()
         platform.answers = True
 
+        entrance = "**/services/commonage/sign-in?next=*classes%2Fml101%2Fsession"
         # A student; then a teacher at the same browser, without a sign-out between them.
         for visitor, roles, groups in (
             ("5", ["Learner"], ["ml101"]),
             ("2", ["Instructor"], ["ml101", "ml101:teachers"]),
         ):
             platform.visitor, platform.roles = visitor, roles
-            await page.goto(f"{platform_url}/course")
-            await page.locator("#tool").click()
-            await page.wait_for_url("**/services/commonage/sign-in?next=*classes%2Fml101%2Fsession")
-            await page.goto(f"{platform.tool}/hub/token")
+            await follows_the_link(page, course, lambda: page.wait_for_url(entrance))
+            await load(page, f"{platform.tool}/hub/token")
             await sees_the_token_page(page, f"lti-{visitor}")
             assert sorted(await groups_of(here, f"lti-{visitor}")) == groups
         assert await here.identity.is_admin("lti-2")
 
         platform.changed = {f"{CLAIM}context": {"id": "43", "title": "Cooking"}}
-        await page.goto(f"{platform_url}/course")
-        await page.locator("#tool").click()
+        await follows_the_link(page, course, page.locator(".error, .login_error").wait_for)
         await is_refused(page, 'the course "Cooking" (id 43)', "allowed_courses")

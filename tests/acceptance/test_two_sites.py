@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 from tests.acceptance.appliances import CONTROL_PLANE, Appliance, appliances
-from tests.acceptance.browser import await_state, chromium, go, launch, load, overflow, person
+from tests.acceptance.browser import await_page, await_state, chromium, go, launch, load, overflow, person
 from tests.acceptance.kernel import run_notebook
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
@@ -126,7 +126,7 @@ def test_session_on_an_appliance_opens_through_the_tunnel(
         with page.context.expect_page() as opened:
             page.get_by_role("link", name="Open session").click()
         lab = opened.value
-        lab.locator(".jp-Launcher").wait_for(timeout=90_000)
+        await_page(lab, f"{session.url}lab", lambda: lab.locator(".jp-Launcher").wait_for(timeout=90_000))
         assert problems.found == []
     token = platform.hub("POST", "/users/nora/tokens", json={"note": "test", "expires_in": 3600}).json()["token"]
     assert session.url is not None
@@ -141,13 +141,13 @@ def test_session_on_an_appliance_opens_through_the_tunnel(
 
 def test_job_survives_a_cut_of_the_link(platform: Served, joined: list[Appliance], browser: Browser) -> None:
     client, north = platform.client("nora"), joined[0]
-    done = platform.cli(
-        "run", "--detach", "--no-files", "--tenant", "north", "--", "sh", "-c", COUNTS, token=platform.token("nora")
-    )
-    assert done.returncode == 0, done.stderr
-    job = next(one.id for one in client.workloads(owner="nora", state=["queued", "starting", "running"]))
-    wait_until(lambda: client.workload(job).state == "running")
     with person(browser, platform.url, "nora", USERS_PASSWORD) as (page, _):
+        done = platform.cli(
+            "run", "--detach", "--no-files", "--tenant", "north", "--", "sh", "-c", COUNTS, token=platform.token("nora")
+        )
+        assert done.returncode == 0, done.stderr
+        job = next(one.id for one in client.workloads(owner="nora", state=["queued", "starting", "running"]))
+        wait_until(lambda: client.workload(job).state == "running")
         north.cut()
         try:
             go(page, f"workloads/{job}")

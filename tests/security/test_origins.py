@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from tests.acceptance.browser import Problems, await_live, chromium, go, load, person
+from playwright.sync_api import Browser, Page, Response, expect
+from tests.acceptance.browser import Problems, await_live, await_page, chromium, go, load, person, retry
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 from tests.fakes.waiting import wait_until
 from tests.security.malicious_server import HUB_TOKEN, PORTAL_TOKEN, MaliciousServer
@@ -212,13 +212,21 @@ def test_own_session_opens_from_portal(deployment: Deployment, alice: Page) -> N
     wait_until(lambda: list(installation.client("alice").workloads(kind="session", state=["running"])), within_s=300)
     try:
         go(alice, "workloads")
+        own = f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**"
+        link = alice.get_by_role("link", name="Open").first
+        address = link.get_attribute("href") or ""
         with alice.context.expect_page() as opened:
-            alice.get_by_role("link", name="Open").first.click()
+            link.click()
         lab = opened.value
-        lab.wait_for_url(f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**", timeout=60_000)
-        expect(lab.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
-        load(alice, f"{deployment.hub}/user/alice/lab")  # as it was called before sessions had names
-        alice.wait_for_url(f"{deployment.sessions.replace('*', 'alice')}/user/alice/lab**", timeout=60_000)
+
+        def is_shown() -> None:
+            lab.wait_for_url(own, timeout=60_000)
+            expect(lab.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
+
+        await_page(lab, address, is_shown)
+        before = f"{deployment.hub}/user/alice/lab"  # as it was called before sessions had names
+        load(alice, before)
+        await_page(alice, before, lambda: alice.wait_for_url(own, timeout=60_000))
     finally:
         installation.hub("DELETE", "/users/alice/server")
         wait_until(lambda: not list(installation.client("alice").workloads(state=["running"])))
@@ -229,10 +237,14 @@ def test_portal_is_live(deployment: Deployment, alice: Page) -> None:
     problems.listen(alice)
     go(alice, "")
     await_live(alice)
-    alice.goto(f"{deployment.hub}/hub/token", wait_until="networkidle")  # its scripts send the form
-    with alice.expect_response("**/hub/api/users/alice/tokens?*") as made:
-        alice.locator("#request-token-form button[type=submit]").click()
-    assert made.value.status == 201
+
+    def request_a_token() -> int:
+        load(alice, f"{deployment.hub}/hub/token", wait_until="networkidle")  # its scripts send the form
+        with alice.expect_response("**/hub/api/users/alice/tokens?*") as made:
+            alice.locator("#request-token-form button[type=submit]").click()
+        return made.value.status
+
+    assert retry(request_a_token) == 201
     assert problems.found == []
 
 
@@ -250,16 +262,17 @@ def test_admins_are_warned_where_origins_are_shared(deployment: Deployment, admi
 def test_programs_reach_api_at_any_address_and_people_are_led_to_right_one(deployment: Deployment) -> None:
     installation = deployment.installation
     assert installation.cli("ps", token=installation.token("alice")).returncode == 0
-    page = httpx2.get(f"{installation.url}{PORTAL_PATH}launch", headers={"Accept": "text/html,*/*"})
+    page = httpx2.get(f"{installation.url}{PORTAL_PATH}launch", headers={"Accept": "text/html,*/*"}, timeout=60)
     if deployment.sessions == deployment.hub:
         assert "/hub/api/oauth2/authorize" in page.headers["location"]
         return
     assert page.headers["location"] == f"{deployment.hub}{PORTAL_PATH}launch"
     host = deployment.sessions.partition("://")[2].replace("*", "mallory")
     for path in ("/hub/home", f"{PORTAL_PATH}launch", f"{API_PATH}/health"):
-        at_session = httpx2.get(f"{installation.url}{path}", headers={"Host": host})
+        at_session = httpx2.get(f"{installation.url}{path}", headers={"Host": host}, timeout=60)
         assert (at_session.status_code, at_session.headers["location"]) == (302, f"{deployment.hub}{path}")
-    stopped = httpx2.get(f"{installation.url}/user/alice/lab", headers={"Host": host.replace("mallory", "alice")})
+    at_alices = {"Host": host.replace("mallory", "alice")}
+    stopped = httpx2.get(f"{installation.url}/user/alice/lab", headers=at_alices, timeout=60)
     assert stopped.headers["location"] == f"{deployment.hub}/hub/user/alice/lab"
 
 
@@ -268,9 +281,14 @@ def test_refused_page_says_why_and_what_to_do(deployment: Deployment, alice: Pag
         answer = load(alice, f"{deployment.hub}/services/commonage/refused")
     else:  # JupyterLab's own link to the hub leads there
         evil = _open_link(alice, deployment.mallory)
-        evil.evaluate("() => { location.href = '/hub/home' }")
-        evil.wait_for_url("**/hub/home")
-        answer = evil.reload()
+
+        def leave() -> Response | None:
+            load(evil, f"{deployment.mallory.link}page")
+            evil.evaluate("() => { location.href = '/hub/home' }")
+            evil.wait_for_url("**/hub/home")
+            return evil.reload()
+
+        answer = retry(leave)
         alice = evil
     assert answer is not None and answer.status == 403
     expect(alice.locator("main")).to_contain_text(re.compile("enter (its address|this site.s name)"))

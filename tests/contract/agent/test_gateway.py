@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.contract.agent.test_firewall import OTHER, Net
 from tests.contract.harness.agents import AgentProgram, listening_in, make_config
+from tests.fakes.waiting import until
 
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
@@ -95,7 +96,11 @@ async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -
     await site.until(lambda: (one := site.agent_report()) is not None and one.gateway == "10.96.8.1")
     # The rules are there before the agent knows of the gateway's port, too, and then keep everybody from it.
     await site.until(lambda: f"--dport {PORT} " in net.run(net.node, "iptables", "-S"))
-    assert await site.ask(net.inside, "10.96.8.1") == "token"
+
+    async def is_carried() -> bool:
+        return await site.ask(net.inside, "10.96.8.1") == "token"
+
+    await until(is_carried, "what the container says is carried")
     assert await site.ask(net.beside, "10.96.8.1") == "closed"  # it has a route to the bridge's address
     assert not net.reaches(net.beside, "10.96.8.2", OTHER)
     assert not net.reaches(net.inside, "10.96.0.1", OTHER)

@@ -247,6 +247,13 @@ while True:
 """
 
 
+async def _tried(rig: SwarmRig, node: str, *tried: str, **changes: Any) -> list[str]:
+    """What a container on this node says of these addresses."""
+    request = replace(at(rig.start_request(Behaviour()), node), command=("python3", "-c", _TRIES, *tried), **changes)
+    await rig.ended(request)
+    return await rig.lines(request.attempt_id)
+
+
 async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
     site: tuple[SwarmRig, Agents], swarm: Swarm
 ) -> None:
@@ -267,11 +274,13 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
             return f"-d {hub}/32" in rules.stdout
 
         await rig.until(are_built, "the firewall on worker1 let the hub's port through")
-        tried = [f"{hub}:8091", f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
-        request = at(rig.start_request(Behaviour()), "worker1")
-        await rig.ended(replace(request, command=("python3", "-c", _TRIES, *tried)))
-        message = await rig.lines(request.attempt_id)
-        assert message == [f"{tried[0]} yes", *(f"{where} no" for where in tried[1:])]
+
+        async def hub_is_reached() -> bool:
+            return await _tried(rig, "worker1", f"{hub}:8091") == [f"{hub}:8091 yes"]
+
+        await rig.until(hub_is_reached, "the hub is reached")
+        others = [f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
+        assert await _tried(rig, "worker1", *others) == [f"{where} no" for where in others]
     finally:
         for server in servers:
             server.kill()
@@ -296,9 +305,7 @@ async def test_ports_of_nodes_are_not_reached_by_other_tenants(site: tuple[Swarm
 
     await rig.until(hub_reaches, "the hub's node reaches it", 60)
     for node in ("worker1", "worker2"):
-        request = replace(at(rig.start_request(Behaviour()), node), owner="eve", tenant="other")
-        await rig.ended(replace(request, command=("python3", "-c", _TRIES, where)))
-        assert await rig.lines(request.attempt_id) == [f"{where} no"], node
+        assert await _tried(rig, node, where, owner="eve", tenant="other") == [f"{where} no"], node
 
 
 async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRig, Agents]) -> None:

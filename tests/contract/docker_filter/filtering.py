@@ -160,15 +160,15 @@ def filter_of_a_site(daemon: Listener, folder: Path, engine: str = "swarm") -> I
         yield made
 
 
-def send(daemon: Listener, guard: Path, what: bytes) -> tuple[int, list[str]]:
+def send(daemon: Listener, guard: Path, what: bytes, within_s: float = 60.0) -> tuple[int, list[str]]:
     """The status of the first answer (0 without one), and what the daemon heard."""
     before = len(daemon.received)
-    said = say(guard, what)
+    said = say(guard, what, within_s)
     status = int(said.split(b" ", 2)[1]) if said.startswith(b"HTTP/") else 0
     return status, daemon.received_since(before)
 
 
-def say(to: Path, what: bytes, within_s: float = 10.0) -> bytes:
+def say(to: Path, what: bytes, within_s: float = 60.0) -> bytes:
     """All that is answered to these very bytes; nothing where the connection is cut."""
     found = b""
     with closing(socket.socket(socket.AF_UNIX)) as plug:

@@ -59,7 +59,7 @@ async def try_ports_of_this_node(rig: DockerRig | SwarmRig, hub_port: int) -> tu
     hidden = other.sockets[0].getsockname()[1]
     async with hub, other:
         variables = (("HUB", f"http://127.0.0.1:{hub_port}"), ("HIDDEN", f"http://127.0.0.1:{hidden}"))
-        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=5).read().decode())"
+        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=30).read().decode())"
         script = f'echo $HIDDEN; python3 -c "{fetch}"; gateway=${{HUB#http://}}; gateway=${{gateway%:*}}; '
         script += connect("'$gateway'", hidden)
         shown, fetched, wall = await printed(rig, script, variables=variables)

@@ -154,12 +154,9 @@ def test_a_daemon_that_does_not_start_is_the_reason(world: World) -> None:
     assert raised.value.is_retryable
 
 
-def test_a_daemon_that_keeps_what_it_was_started_with_open_is_not_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_keeps_what_it_was_started_with_open_is_not_waited_for(world: World) -> None:
     said = world.program.read_text()
     world.program.write_text(said.replace('>"$CUDA_MPS_LOG_DIRECTORY/control.log" 2>&1', ""))
-    monkeypatch.setattr("commonage.gpu.isolation.mps_daemon._STARTS_WITHIN_S", 5.0)
     world.mps().apply(assignment("a-1"))
     assert world.daemon().pid() is not None
 

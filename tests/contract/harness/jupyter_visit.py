@@ -31,7 +31,7 @@ def main() -> None:
             "page": page.status_code,
             "is_lab": "jupyter-config-data" in page.text and "JupyterLab" in page.text,
             "button": client.get("lab/extensions/commonage/static/run_as_job.js").status_code,
-            "strangers": httpx2.get(f"{url}api/kernels").status_code,
+            "strangers": httpx2.get(f"{url}api/kernels", timeout=_ANSWER_WITHIN_S).status_code,
             "kernels": sorted(specs["kernelspecs"]),
             "outputs": outputs,
             "notices": notices,
@@ -69,7 +69,9 @@ def _run(url: str, token: str, code: str) -> list[str]:
     content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     outputs = []
-    with connect(url, additional_headers={"Authorization": f"token {token}"}) as channel:
+    headers = {"Authorization": f"token {token}"}
+    # The server opens the channel when it knows the kernel.
+    with connect(url, additional_headers=headers, open_timeout=_ANSWER_WITHIN_S) as channel:
         channel.send(json.dumps(message))
         while True:
             said: dict[str, Any] = json.loads(channel.recv(timeout=_ANSWER_WITHIN_S))

@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.contract.harness.dockerd import Dockerd, minimal_image, new_folder
 from tests.contract.harness.leftovers import SPACE, clear_leftovers, tag
+from tests.fakes.waiting import wait_until
 
 MANAGER = "manager"
 VRAM_MIB = 24576
@@ -149,7 +150,13 @@ class Swarm:
             "RemoteAddrs": [f"{self.manager.address}:{_SWARM_PORT}"],
             "JoinToken": token,
         }
-        node.daemon.ask("POST", "/swarm/join", body)
+        try:
+            node.daemon.ask("POST", "/swarm/join", body)
+        except RuntimeError as error:
+            if "will continue in the background" not in str(error):
+                raise
+            asked = node.daemon.ask
+            wait_until(lambda: asked("GET", "/info")["Swarm"]["LocalNodeState"] == "active", f"{node.name} has joined")
 
     def nodes(self) -> dict[str, Any]:
         """The manager's descriptions of nodes, by name."""

@@ -77,15 +77,15 @@ async def test_of_this_node_only_the_ports_that_are_meant_are_reached(rig: Docke
 async def test_the_relay_of_a_tenants_network_serves_nobody_else(rig: DockerRig) -> None:
     fetch = (
         "import sys, urllib.request as u\n"
-        "try: print(u.urlopen(sys.argv[1], timeout=5).read().decode())\n"
+        "try: print(u.urlopen(sys.argv[1], timeout=int(sys.argv[2])).read().decode())\n"
         "except OSError: print('closed')"
     )
     async with await asyncio.start_server(answer_hello, "127.0.0.1", HUB_PORT):
         hub = (("HUB", f"http://127.0.0.1:{HUB_PORT}"),)
-        script = f'echo $HUB; python3 -c "{fetch}" $HUB'
+        script = f'echo $HUB; python3 -c "{fetch}" $HUB 30'
         address, fetched = await printed(rig, script, variables=hub)
         other, own, others = await printed(
-            rig, f'{script}; python3 -c "{fetch}" {address}', variables=hub, tenant="other", owner="eve"
+            rig, f'{script}; python3 -c "{fetch}" {address} 5', variables=hub, tenant="other", owner="eve"
         )
     assert (fetched, own, others) == ("hello", "hello", "closed")
     assert address != other

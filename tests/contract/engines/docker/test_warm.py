@@ -62,6 +62,12 @@ async def rig_on(data: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
         yield rig
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that is late makes its session start cold."""
+    monkeypatch.setattr("commonage.engines.docker.warm.containers._ANSWERS_WITHIN_S", 60.0)
+
+
 @pytest.fixture
 async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
     async with rig_on(tmp_path, dockerd) as rig:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.engines.remote.rig import SITE, RemoteFakeRig
+from tests.contract.engines.remote.test_outages import pass_rounds
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.node_usage import NodeUsage
@@ -128,8 +129,7 @@ async def test_samples_of_gpus_and_nodes_of_an_outage_are_stored_afterwards(rig:
     local.add_node(replace(node, usage=NodeUsage(cpu_cores=1.5, temperature_c=55.0)))
     await rig.pass_time(1)
     await rig.cut()
-    for _ in range(10):
-        await rig.pass_time(rig.settings.sample_every_s)
+    await pass_rounds(rig, 10)
     await rig.connect()
     wanted = {
         (f"device:{SITE}/{UUID}", "gpu_memory_mib"): 3000,
@@ -191,8 +191,13 @@ async def test_warnings_of_an_outage_arrive_once_and_in_their_order(rig: GpuRig)
     assert await _warnings(rig, engine, 1) == [(node, "one-1", "first")]
     await rig.cut()
     rig.gpu.warnings = [("one-1", "second"), ("two-1", "third")]
-    await rig.pass_time(1)
-    await rig.pass_time(1)
+    agent = rig.agent
+    assert agent is not None
+
+    async def are_written() -> bool:
+        return {("second",), ("third",)} <= set(await agent._file.read("SELECT text FROM warnings"))
+
+    await rig.until(are_written, "the warnings are written")
     assert rig.gpu.warnings == []
     await rig.stop_agent()
     await rig.start_agent()

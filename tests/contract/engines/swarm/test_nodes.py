@@ -204,7 +204,7 @@ async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: 
 
 
 async def test_swarm_refuses_too_much_vram_and_the_reason_is_reported(tmp_path: Path, swarm: Swarm) -> None:
-    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), room_timeout_s=3.0) as rig:
+    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), room_timeout_s=15.0) as rig:
         engine = await rig.engine()
         holder = await rig.started(at(rig.start_request(FOREVER), "worker1", device(20)))
         late = at(rig.start_request(Behaviour(prints=("here",))), "worker1", device(20))
