@@ -24,9 +24,9 @@ from tests.integration.api_world import FakeIdentity, make_control
 
 from benchmarks.connection import Connection
 from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
-from benchmarks.server import free_port
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
+from commonage.server.processes.ports import free_port
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 

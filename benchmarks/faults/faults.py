@@ -7,8 +7,11 @@ import json
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -22,7 +25,8 @@ from commonage.sdk import ApiError, AsyncClient
 
 _DAY_S, _SHORT_DAY_S = 1440.0, 60.0
 _JOBS_PER_S = 1.2
-_STARTED_WITHIN_S = 300.0
+_STARTED_WITHIN_S, _ENDED_WITHIN_S = 300.0, 10.0
+Left = TypeVar("Left", list[str], dict[int, str])
 
 
 @click.command
@@ -67,10 +71,11 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
         for server in (*place.agents.values(), place.control):
             await server.end(signal.SIGTERM)
         own = {one.pid for one in place.networks.values()}
-        findings.leaked += [f"process {pid} is left: {what}" for pid, what in processes().items() if pid not in own]
+        left = await _left(lambda: {pid: what for pid, what in processes().items() if pid not in own})
+        findings.leaked += [f"process {pid} is left: {what}" for pid, what in left.items()]
         for line in place.lines.values():
             await line.close()
-        findings.leaked += [f"somebody still listens at {one}" for one in place.listeners()]
+        findings.leaked += [f"somebody still listens at {one}" for one in await _left(place.listeners)]
         return day, findings
     finally:
         for server in place.servers:
@@ -78,6 +83,14 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
                 server.process.kill()
         for network in place.networks.values():
             network.remove()
+
+
+async def _left(look: Callable[[], Left]) -> Left:
+    """What is still there after a moment: the last of it may just be ending."""
+    give_up = time.monotonic() + _ENDED_WITHIN_S
+    while (left := look()) and time.monotonic() < give_up:
+        await asyncio.sleep(0.1)
+    return left
 
 
 async def _start(place: Place) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import BenchmarkError
-from benchmarks.server import free_port
+from commonage.server.processes.ports import free_port
 
 TOKEN = "0" * 64  # of a short-lived hub on loopback
 _COMMON = """

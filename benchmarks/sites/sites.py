@@ -24,12 +24,13 @@ import httpx2
 
 from benchmarks.connection import Connection
 from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
-from benchmarks.server import Installation, Served, free_port
+from benchmarks.server import Installation, Served
 from benchmarks.sites import notebook, processes
 from benchmarks.sites.notebook import Way
 from benchmarks.sites.simulated import CPUS_MILLI, MEMORY_MIB
 from commonage.domain.nodes import LOCAL_SITE
 from commonage.sdk import AsyncClient
+from commonage.server.processes.ports import free_port
 from commonage.wire.workloads import SubmitIn
 
 REAL = "real"

@@ -27,3 +27,9 @@ def wait_until(condition: Callable[[], Any], what: str = "it", *, within_s: floa
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(every_s)
     return value
+
+
+async def early_in_a_minute(left_s: float = 15.0) -> None:
+    """Wait for the next minute of the wall clock if less than this is left of the present one."""
+    if (left := 60 - time.time() % 60) < left_s:
+        await asyncio.sleep(left)

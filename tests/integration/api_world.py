@@ -210,7 +210,7 @@ def make_control(
     )
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
-        session_appears_within_s=0.2,
+        session_appears_within_s=30,
         sample_every_s=devices.sample_every_s if devices else 5.0,
         rules=rules or Rules(),
         bundles=bundles or BundleLimits(),

@@ -70,7 +70,7 @@ class Appliance:
         await self.rig.start_agent()
 
     async def pass_time(self, seconds: float) -> None:
-        """In short steps: sockets and files have another clock."""
+        """In short steps: sockets and files have another clock, which each of them waits for."""
         while seconds > 0:
             step = min(5.0, seconds)
             await self.rig.pass_time(step)

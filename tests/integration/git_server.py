@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.fakes.waiting import wait_until
 
+from commonage.server.processes.ports import free_port
+
 
 @dataclass
 class PushedRepository:
@@ -58,9 +60,7 @@ class GitServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def repository(self, name: str) -> PushedRepository:

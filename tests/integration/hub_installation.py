@@ -273,9 +273,10 @@ class Installation:
         found: dict[str, Any] = model.get("servers", {}).get(name, {})
         return found
 
-    def as_service(self) -> httpx2.AsyncClient:
+    def as_service(self, timeout_s: float = 30) -> httpx2.AsyncClient:
         headers = {"Authorization": f"token {self.secrets.hub_service_token}"}
-        return httpx2.AsyncClient(base_url=f"{self.plan.hub_url}/hub/api/", headers=headers, trust_env=False)
+        url = f"{self.plan.hub_url}/hub/api/"
+        return httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=timeout_s)
 
 
 def _xsrf(browser: httpx2.AsyncClient, page: httpx2.Response) -> str:

@@ -26,6 +26,7 @@ from commonage.link.sites.registry import SiteRegistry
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.link.sites.transport.streams import Stream, StreamType
 from commonage.ports.agents import OnProgress
+from commonage.server.processes.ports import free_port
 
 QUICK = Backoff(first_s=0.05, longest_s=0.2, refused_s=0.2)
 
@@ -93,7 +94,7 @@ async def site_world(
     authority = CertificateAuthority.open(folder / "authority", now=clock)
     registry = SiteRegistry(folder / "authority" / "sites.json", clock)
     links = SiteLinks(authority, registry, handlers, now=clock, **more)
-    await links.open("127.0.0.1", 0)
+    await links.open("127.0.0.1", free_port())
     world = World(folder, authority, registry, links, clock)
     try:
         yield world

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +23,12 @@ UUID = "GPU-gpu-1-0"
 
 
 class Device(NoDevices):
-    """One GPU, of which every attempt that holds a part uses 3 GiB."""
+    """One GPU, of which every attempt that holds a part uses 3 GiB; `end` ends it after a few measurements."""
 
-    held: Sequence[Allocation] = ()
+    def __init__(self) -> None:
+        self.held: Sequence[Allocation] = ()
+        self.end: Callable[[str], object] = lambda _: None
+        self._measured: Counter[str] = Counter()
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         self.held = allocations
@@ -33,23 +39,29 @@ class Device(NoDevices):
             for allocation in self.held
             if allocation.shares
         )
+        for process in listed:
+            self._measured[process.attempt_id] += 1
+            if self._measured[process.attempt_id] == 5:
+                self.end(process.attempt_id)
         unattributed_processes = (ProcessMemory(None, 800),)
         return [DeviceSample(UUID, 3000 * len(listed), 0.5, power_w=200.0, processes=listed + unattributed_processes)]
 
 
-def prepare(api: Api) -> None:
-    """A real GPU, and jobs that run for a second."""
+def prepare(api: Api, gpu: Device) -> None:
+    """A real GPU, and jobs that run until it has measured them."""
+    gpu.end = partial(asyncio.get_running_loop().call_soon_threadsafe, api.engine.end)
     device = factories.device(uuid=UUID, simulated=False)
     api.engine.add_node(factories.node("gpu-1", [device]).report)
-    api.engine.default = Behaviour(lasts_s=1.0, holds_mib=500, prints=("hello",))
-    api.engine.behave(Behaviour(lasts_s=0.0), command=("quick",))
+    api.engine.default = Behaviour(lasts_s=None, holds_mib=500, prints=("hello",))
+    for command in ("quick", "count"):
+        api.engine.behave(Behaviour(lasts_s=0.0), command=(command,))
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(
-        tmp_path_factory.mktemp("api"), devices=SampledDevices(Device(), sample_every_s=0.1), prepare=prepare
-    ) as address:
+    gpu = Device()
+    devices, prepared = SampledDevices(gpu, sample_every_s=0.1), partial(prepare, gpu=gpu)
+    with served(tmp_path_factory.mktemp("api"), devices=devices, prepare=prepared) as address:
         yield address
 
 

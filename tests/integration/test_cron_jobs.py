@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.fakes.waiting import until
+from tests.fakes.waiting import early_in_a_minute, until
 from tests.integration.api_world import STORES, Api, make_store, served, serving
 from tests.integration.command_line import Run, commonage_at
 
@@ -61,6 +61,7 @@ async def test_a_cron_job_from_creation_to_removal(api: Api) -> None:
 
 async def test_a_due_time_becomes_a_workload(api: Api) -> None:
     async with api.client("ann") as ann:
+        await early_in_a_minute()
         made = (await ann.post("/cron-jobs", json={**NIGHTLY, "schedule": "* * * * *"})).json()
         due_at = time.time() // 60 * 60
         found = api.control.live_state.cron_jobs[made["id"]]

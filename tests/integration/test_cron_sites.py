@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.contract.engines.remote.rig import SITE
-from tests.fakes.waiting import until
+from tests.fakes.waiting import early_in_a_minute, until
 from tests.integration.cron_sites import Appliance, real_appliance
 from tests.unit.control.world import ANN, SPAWNER, job
 
@@ -68,7 +68,7 @@ async def given_to(appliance: Appliance, new: NewCronJob) -> CronJob:
     assert appliance.control is not None
     made = await appliance.control.cron_jobs.create(ANN, new)
     await appliance.pass_time(12)
-    assert appliance.site.store.shelf.cron_jobs[made.id].site == SITE
+    await until(lambda: appliance.site.store.shelf.cron_jobs[made.id].site == SITE)
     return made
 
 
@@ -271,6 +271,7 @@ def _has_decided(agent: SiteAgent, number: int) -> bool:
 
 async def test_two_due_times_of_a_broken_line_run_as_processes_and_show_their_logs(tmp_path: Path) -> None:
     async with real_appliance(tmp_path) as real:
+        await early_in_a_minute()
         shelf = real.site.store.shelf
         command = ("/bin/sh", "-c", 'echo "run $COMMONAGE_WORKLOAD_ID of $GREETING"')
         fields = {"cpus_milli": 100, "memory_mib": 64, "variables": (("GREETING", "spring"),)}

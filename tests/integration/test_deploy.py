@@ -304,7 +304,7 @@ def test_the_stack_takes_over_what_the_compose_file_had(site: Host, token: str) 
     assert site.visit("job", token, "id")["state"] == "succeeded"
     assert site.visit("session_ended", _hub_token(site), "alice")
     site.visit("all_stopped", token)
-    assert not site.daemon.containers(label=["commonage.attempt"])
+    wait_until(lambda: not site.daemon.containers(label=["commonage.attempt"]), within_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -384,8 +384,8 @@ def test_a_session_is_a_service_on_another_node_than_the_hub(site: Host, admin: 
     [session] = site.worker.daemon.containers(label=["commonage.kind=session"])
     assert session["State"] == "running"
     assert site.visit("session_ended", _hub_token(site), "alice")
-    assert "jy-alice" not in {one["Spec"]["Name"] for one in site.swarm.services()}
-    wait_until(lambda: not _attempts_on(site.worker), within_s=30)
+    wait_until(lambda: "jy-alice" not in {one["Spec"]["Name"] for one in site.swarm.services()}, within_s=60)
+    wait_until(lambda: not _attempts_on(site.worker), within_s=60)
 
 
 MOUNTS = "TaskTemplate.ContainerSpec.Mounts"

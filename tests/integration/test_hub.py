@@ -59,7 +59,8 @@ async def test_nobody_shares_a_session(here: Installation, user: str) -> None:
     async with here.as_service() as client:
         made = await client.post(f"users/{user}/tokens", json={"note": "all of my rights"})
     headers = {"Authorization": f"token {made.json()['token']}"}
-    async with httpx2.AsyncClient(base_url=f"{here.plan.hub_url}/hub/api/", headers=headers, trust_env=False) as own:
+    url = f"{here.plan.hub_url}/hub/api/"
+    async with httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30) as own:
         for path, body in ((f"shares/{user}/", {"user": "bob"}), (f"share-codes/{user}/", {})):
             assert (await own.post(path, json=body)).status_code in (403, 404), path
         assert (await own.get("user")).status_code == 200
@@ -129,12 +130,15 @@ async def test_paths_of_notebooks_reach_the_other_side_as_they_are(here: Install
 
 
 async def test_a_killed_hub_is_back_and_routes_held_meanwhile(here: Installation) -> None:
-    before = here.child("hub").pid
-    assert before is not None
-    os.kill(before, signal.SIGKILL)
     async with here.browser() as browser:
-        await until(lambda: here.child("hub").restarts == 1)
-        away = await browser.get("/hub/login", headers={"Accept": "text/html"})
+        for _ in range(5):  # it may be back before it is asked; the supervisor waits longer after each time
+            before = await until(lambda: here.child("hub").pid)
+            restarts = here.child("hub").restarts
+            os.kill(before, signal.SIGKILL)
+            await until(lambda restarts=restarts: here.child("hub").restarts > restarts)
+            away = await browser.get("/hub/login", headers={"Accept": "text/html"})
+            if away.status_code != 200:
+                break
         assert (away.status_code, "This page reloads" in away.text) == (503, True)
         assert (await browser.get(PORTAL_PATH)).status_code == 200
         await until(lambda: here.child("hub").ready and here.child("hub").pid != before)
@@ -172,7 +176,7 @@ async def test_started_again_all_is_as_it_was_and_stopped_nothing_is_left(
         found = await second.identity.whois(token)
         assert found is not None
         assert found.name == "erin"
-        async with second.browser() as browser, asyncio.timeout(20):
+        async with second.browser() as browser, asyncio.timeout(60):
             answer = await browser.get(PORTAL_PATH)
             while answer.status_code == 503:  # until the proxy has read that the first one's route is no more
                 await asyncio.sleep(0.1)

@@ -61,7 +61,7 @@ async def started(here: Installation, user: str, name: str = "", **options: Any)
 async def progress(here: Installation, user: str, enough: str) -> list[dict[str, Any]]:
     """The events of the progress page up to one that says `enough`."""
     events = []
-    async with here.as_service() as client, client.stream("GET", f"users/{user}/server/progress") as answer:
+    async with here.as_service(60) as client, client.stream("GET", f"users/{user}/server/progress") as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data:"):
                 events.append(json.loads(line.removeprefix("data:")))

@@ -17,6 +17,7 @@ from cryptography import x509
 from tests.contract.harness.agents import AgentProgram, make_config
 from tests.fakes.waiting import until
 
+from commonage.agent import partition
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection, client_context
 from commonage.agent.partition import is_reachable
@@ -34,6 +35,7 @@ from commonage.link.exchange import message_frame
 from commonage.link.messages import Hello, Report
 from commonage.ports.agents import AgentReport, OnProgress
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
+from commonage.server.processes.ports import free_port
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +73,7 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(tmp_path)
-    await site.agents.open("127.0.0.1", 0, site.account)
+    await site.agents.open("127.0.0.1", free_port(), site.account)
     running = asyncio.create_task(site.agents.run())
     yield site
     running.cancel()
@@ -403,7 +405,7 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     """Its GPUs are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
     site, memory = Site(tmp_path), tmp_path / "agents.json"
     first = site.agents = AgentConnections(site.authority, reports_file=memory)
-    await first.open("127.0.0.1", 0)
+    await first.open("127.0.0.1", free_port())
     node = Node(site.config())
     device = factories.device()
     node.report = Report(
@@ -460,7 +462,8 @@ async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(s
         program.kill()
 
 
-async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -> None:
+async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "_PROBE_TIMEOUT_S", 60.0)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -468,6 +471,7 @@ async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -
         assert not await is_reachable("127.0.0.1", port, refused=False)
         taken.listen(0)
         assert await is_reachable("127.0.0.1", port, refused=False)
+        monkeypatch.undo()
         # Its queue is full: the kernel takes no more, and says nothing.
         callers = [socket.socket() for _ in range(4)]
         for caller in callers:
@@ -480,7 +484,7 @@ async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -
 
 async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cable is drawn: no connection ends, and nothing comes any more."""
-    monkeypatch.setattr(Connection.run, "__defaults__", (0.6,))
+    monkeypatch.setattr(Connection.run, "__defaults__", (3.0,))
     context = client_context(site.config())
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME

@@ -55,10 +55,10 @@ def run(folder: Path, culprit: str, timeout: int, silent: int) -> tuple[int, str
     ("culprit", "timeout", "silent", "shows"),
     [
         (CRASHES, 200, 200, "crashed while running"),
-        (HANGS, 2, 200, "in test_culprit"),
-        (HANGS, 200, 10, "in test_culprit"),
-        (LOCKS, 2, 10, "in test_culprit"),
-        (STOPS, 2, 10, "reported nothing"),
+        (HANGS, 10, 200, "in test_culprit"),
+        (HANGS, 200, 20, "in test_culprit"),
+        (LOCKS, 10, 20, "in test_culprit"),
+        (STOPS, 10, 20, "reported nothing"),
     ],
     ids=["crash", "hang", "hang without timeout", "hang with the interpreter's lock", "stopped worker"],
 )

@@ -39,7 +39,7 @@ def test_a_job_from_submit_to_its_cost(ann: Client, tmp_path: Path) -> None:
     made = ann.submit(ask)
     assert (made.created, ann.submit(ask).created) == (True, False)
     job = made.workload.id
-    assert ann.wait(job, timeout_s=10).state == "succeeded"
+    assert ann.wait(job, timeout_s=60).state == "succeeded"
     assert list(ann.logs(job)) == []
     assert [event.kind for event in ann.event_page(job).items][-1] == "ended"
     assert [one.id for one in ann.workloads(state=["succeeded"], text=job[:12])] == [job]
@@ -91,7 +91,7 @@ async def test_asyncio(bob: AsyncClient) -> None:
     job = (await bob.submit(SubmitIn(command=["true"], name="one"))).workload.id
     assert (await anext(watching)).workload_id == job
     await watching.aclose()
-    assert (await bob.wait(job, timeout_s=10)).state == "succeeded"
+    assert (await bob.wait(job, timeout_s=60)).state == "succeeded"
     assert [line.text async for line in bob.logs(job, follow=True)] == []
     assert [one.id async for one in bob.workloads(text="one")] == [job]
     with pytest.raises(ApiError, match="no workload"):

@@ -240,8 +240,10 @@ async def test_attempts_run_once_over_a_line_that_breaks_again_and_again(platfor
 
     async def break_line() -> None:
         for number in itertools.count(1):
+            before = proxy.accepted
             proxy.faults = Faults(cut_in=number * 997 % 5000)
-            await asyncio.sleep(0.5)
+            await until(lambda before=before: proxy.accepted > before and engine.is_connected)
+            await asyncio.sleep(0.1)
 
     breaking = asyncio.create_task(break_line())
     codes = []

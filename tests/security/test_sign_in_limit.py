@@ -16,8 +16,11 @@ MAX = 4
 
 @pytest.fixture(scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    folder = tmp_path_factory.mktemp("hub") / "data"
-    async with Installation(folder, max_failed_sign_ins_per_minute=MAX) as installation:
+    """A hub whose minutes are so long that no guess becomes allowed again during a test."""
+    folder = tmp_path_factory.mktemp("hub")
+    slow = folder / "slow.py"
+    slow.write_text("from commonage.hub import sign_in_limit\nsign_in_limit._MINUTE_S = 1e6\n")
+    async with Installation(folder / "data", max_failed_sign_ins_per_minute=MAX, hub_config=slow) as installation:
         yield installation
 
 

@@ -70,12 +70,14 @@ def test_a_host_that_is_no_member_gets_nothing_from_the_relay(site: SwarmSite, o
     tries = ((hub, "/hub/api/"), (hub, "/hub/login"), (control, f"{API_PATH}/health"), (control, METRICS))
     assert [ask_from(outsider, manager, *one) for one in tries] == ["closed"] * len(tries)
     # A member of the Swarm is answered.
-    assert ask_from(site.swarm.machines[NODE], manager, control, f"{API_PATH}/health") == "HTTP/1.1 200"
+    wait_until(lambda: ask_from(site.swarm.machines[NODE], manager, control, f"{API_PATH}/health") == "HTTP/1.1 200")
 
 
 def test_a_process_of_the_servers_own_node_reads_no_metrics(site: SwarmSite) -> None:
     _, control = ports(site)
-    assert ask_from(site.swarm.manager, "127.0.0.1", control, METRICS) == "HTTP/1.1 401"
+    manager = site.swarm.manager
+    answer = wait_until(lambda: "closed" not in (said := ask_from(manager, "127.0.0.1", control, METRICS)) and said)
+    assert answer == "HTTP/1.1 401"
 
 
 _FETCH = """
@@ -169,7 +171,7 @@ def test_a_published_port_takes_connections_from_the_control_plane_only(site: Sw
         assert ask_from(outsider, node.address, port) == "closed"
         assert ask_from(site.swarm.machines[WORKERS[1]], node.address, port) == "closed"
         # Docker publishes by IPv6, too: there it answers the node itself, and nobody else.
-        assert ask_from(node, "::1", port) == "HTTP/1.0 200"
+        wait_until(lambda: ask_from(node, "::1", port) == "HTTP/1.0 200")
         for address in _links(node):
             assert ask_from(outsider, f"{address}%eth0", port) == "closed"
     finally:

@@ -131,19 +131,23 @@ def test_a_kernel_that_computes_is_use_and_one_that_waits_is_none(module: Any, w
 
 def test_the_processes_of_a_kernel_are_use_while_they_compute(watch: Any, kernels: Kernels) -> None:
     code = "import subprocess,sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
-    quiet = "import subprocess,sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    waits = "import time; print(flush=True); time.sleep(600)"
+    quiet = f"import subprocess,sys; subprocess.run([sys.executable, '-c', '{waits}'])"
     for program, computes in ((code, True), (quiet, False)):
-        root = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+        root = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE)
+        assert root.stdout is not None
         try:
             kernels.kernels = {"a": kernel("idle", 500, root.pid)}
             if computes:
                 wait_until(lambda: looks(watch).is_busy, within_s=60)
             else:
+                assert root.stdout.readline() == b"\n", "its start is use"
                 assert not looks(watch).is_busy
                 assert not looks(watch).is_busy
         finally:
             os.killpg(root.pid, 9)
             root.wait()
+            root.stdout.close()
 
 
 def test_a_program_in_a_terminal_is_use_and_a_shell_that_waits_is_none(module: Any, watch: Any, shell: Shell) -> None:

@@ -18,6 +18,7 @@ from commonage.domain.statuses import Phase
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.settings import RemoteSettings
 from commonage.link.sites.messages.hello import PROTOCOL
+from commonage.link.sites.sqlite_file import SqliteFile
 from commonage.link.sites.transport.connection import LinkEnd, SiteConnection
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices
@@ -32,9 +33,10 @@ from commonage.site_agent.devices import SiteDevices
 from commonage.site_agent.gateway import SiteGateway
 from commonage.testing.behaviour import Aside
 from commonage.testing.engine_rig import EngineRig
-from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock, settle
 
 SITE = "site"
+_QUIET_ROUNDS = 2
 
 
 class RealClock(Clock):
@@ -200,7 +202,25 @@ class RemoteFakeRig(RemoteRig):
 
     async def pass_time(self, seconds: float) -> None:
         await self.clock.advance(seconds)
-        await asyncio.sleep(0.01)  # for the sockets, and for what is written to disk
+        await asyncio.sleep(0.01)
+        await self._quiet()
+
+    async def _quiet(self) -> None:
+        """Wait until neither end of the link writes anything any more: files do not have the clock of the test."""
+        before, rounds = None, 0
+        async with asyncio.timeout(60):
+            while rounds < _QUIET_ROUNDS:
+                changes = []
+                for file in self._files():
+                    changes += await file.read("SELECT total_changes()")  # after all writes before it
+                await settle()  # the link is a pair of sockets in this event loop
+                rounds = rounds + 1 if changes == before else 0
+                before = changes
+
+    def _files(self) -> list[SqliteFile]:
+        files = [self.agent._file] if self.agent is not None else []
+        files += [self._remote._records._file] if self._remote is not None else []
+        return [one for one in files if one._connection is not None]
 
 
 class RemoteRealRig(RemoteRig):

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.waiting import wait_until
 
 from commonage.engines.containers.files import control_folder as box_module
 from commonage.engines.containers.files.control_folder import ControlFolder, Owner, StartDecision, can_export, script_of
@@ -143,10 +143,7 @@ def started(control_folder: ControlFolder, *command: str) -> subprocess.Popen[by
         .replace("/run/commonage/log", str(log))
     )
     running = subprocess.Popen(["sh", "-c", script, "commonage", *command], start_new_session=True)
-    for _ in range(500):
-        if log.exists() and log.read_text():
-            break
-        time.sleep(0.01)
+    wait_until(lambda: log.exists() and log.read_text())
     return running
 
 
