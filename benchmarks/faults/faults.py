@@ -86,7 +86,7 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
 
 
 async def _left(look: Callable[[], Left]) -> Left:
-    """What is still there after a moment: the last of it may just be ending."""
+    """The things that are still there after a moment: the last of them may just be ending."""
     give_up = time.monotonic() + _ENDED_WITHIN_S
     while (left := look()) and time.monotonic() < give_up:
         await asyncio.sleep(0.1)

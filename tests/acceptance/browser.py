@@ -127,7 +127,7 @@ class Patience:
 
 
 def retry(act: Callable[[], Result]) -> Result:
-    """What leads to a page and waits for it, tried again with Patience."""
+    """Do something that leads to a page and waits for it; try again with Patience."""
     patience = Patience()
     while True:
         try:

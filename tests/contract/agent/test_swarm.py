@@ -248,7 +248,7 @@ while True:
 
 
 async def _tried(rig: SwarmRig, node: str, *tried: str, **changes: Any) -> list[str]:
-    """What a container on this node says of these addresses."""
+    """The answer of a container on this node about these addresses."""
     request = replace(at(rig.start_request(Behaviour()), node), command=("python3", "-c", _TRIES, *tried), **changes)
     await rig.ended(request)
     return await rig.lines(request.attempt_id)
