@@ -6,7 +6,7 @@
                       exit         its exit code, and in a second line a reason (JSON), if the end is not the program's
                       log          stdout and stderr together
                       tmp/         its TMPDIR, until the end
-                      room         reserved disk space, freed if a full disk leaves none to write `exit`
+                      room         reserved disk space: becomes `exit` if a full disk leaves none to write that
     runs/.old/<attempt id>/log     log of a forgotten attempt, kept for some time
 
 The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
@@ -128,7 +128,8 @@ class RunFolder:
         try:
             with open(self.path / "exit", encoding="utf-8", errors="replace") as file:
                 first, _, written = file.read().partition("\n")
-                reason = from_json(Reason, json.loads(written)) if written.strip() else None
+                written = written.strip("\0\n")  # of `room`
+                reason = from_json(Reason, json.loads(written)) if written else None
                 code, _, oom = first.partition(" ")
                 at = os.fstat(file.fileno()).st_mtime
                 return Exit(None if code == _LOST else int(code), reason, at, oom == _OOM)

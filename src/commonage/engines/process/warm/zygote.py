@@ -139,16 +139,17 @@ def _redirect(run: str) -> None:
 
 
 def _write_exit(run: str, code: int) -> None:
-    """On a full disk, uses the space that the server reserved."""
+    """On a full disk the space that the server reserved becomes the file: freed, others would take it first."""
+    path, room = os.path.join(run, "exit"), os.path.join(run, "room")
     try:
-        _write(os.path.join(run, "exit"), f"{code}\n")
+        _write(path, "w", f"{code}\n")
     except OSError:
-        os.unlink(os.path.join(run, "room"))
-        _write(os.path.join(run, "exit"), f"{code}\n")
+        _write(room, "r+", f"{code}\n")
+        os.replace(room, path)
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
+def _write(path: str, mode: str, text: str) -> None:
+    with open(path, mode, encoding="ascii") as file:
         file.write(text)
 
 
