@@ -23,9 +23,7 @@ def by_the_zygote(run: Path) -> None:
 
 @pytest.mark.parametrize("write", [by_the_shim, by_the_zygote])
 @pytest.mark.parametrize("full", [False, True])
-def test_exit_code_is_written_into_the_reserved_space(
-    tmp_path: Path, write: Callable[[Path], None], full: bool
-) -> None:
+def test_exit_code_takes_the_reserved_space(tmp_path: Path, write: Callable[[Path], None], full: bool) -> None:
     (tmp_path / "room").write_bytes(_ROOM)
     reserved = os.stat(tmp_path / "room").st_ino
     if full:
