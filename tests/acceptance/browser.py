@@ -107,9 +107,9 @@ def new_page(context: BrowserContext) -> tuple[Page, Problems]:
 
 
 class Patience:
-    """Of somebody whose Chromium drops connections whenever a network interface of the machine comes or goes.
+    """Counts the tries that are left: Chromium drops connections when a network interface appears or disappears.
 
-    Some requests are then left without an end.
+    Some requests then never end.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def run(url: str, *arguments: str, token: str = "ann", given: bytes = b"") -> tu
 
 
 def new_mark() -> str:
-    """Seconds for `sleep`, by which its process is found, and no other on this machine."""
+    """Seconds for `sleep`, unique on this machine, by which a test finds its process."""
     return f"314.{secrets.randbelow(10**12):012}"
 
 

@@ -16,7 +16,7 @@ MAX = 4
 
 @pytest.fixture(scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
-    """A hub whose minutes are so long that no guess becomes allowed again during a test."""
+    """A hub whose limit is per 1e6 s instead of per minute: no guess becomes allowed again during a test."""
     folder = tmp_path_factory.mktemp("hub")
     slow = folder / "slow.py"
     slow.write_text("from commonage.hub import sign_in_limit\nsign_in_limit._MINUTE_S = 1e6\n")

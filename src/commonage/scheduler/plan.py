@@ -111,7 +111,7 @@ class SchedulingPass:
         self._protected: list[tuple[int, int]] | None = None
         self._max_run_s: Floats | None = None
         self._failed_searches: set[tuple[object, ...]] = set()  # requests for which no victims were found
-        # By request class: the nodes that it fits [N], after so many changes of the grid.
+        # By request class: the nodes that it fits [N], and the value of `grid.changes` for which that is true.
         self._fits: dict[int, tuple[Bools, int]] = {}
         self._changes_before = snapshot.grid.changes
 

@@ -1,4 +1,4 @@
-"""The firewall for real: a node in a network namespace, a container's side behind its bridge, a node beside it."""
+"""The firewall for real: a node in a network namespace, a container's side behind its bridge, a neighboring node."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def ip(*words: str) -> None:
 
 
 class Net:
-    """`node` (10.96.0.1 outside, 10.96.8.1 at the bridge), `inside` (10.96.8.2 behind it), `beside` (10.96.0.2)."""
+    """`node` (10.96.0.1 outside, 10.96.8.1 at the bridge), `inside` (10.96.8.2 behind it), `neighbor` (10.96.0.2)."""
 
     def __init__(self) -> None:
         self._servers: list[subprocess.Popen[bytes]] = []
         clear_leftovers()
         mark = f"{SPACE}{tag()}w"
-        self.node, self.inside, self.beside = f"{mark}m", f"{mark}i", f"{mark}b"
-        for space in (self.node, self.inside, self.beside):
+        self.node, self.inside, self.neighbor = f"{mark}m", f"{mark}i", f"{mark}b"
+        for space in (self.node, self.inside, self.neighbor):
             ip("netns", "add", space)
             ip("-n", space, "link", "set", "lo", "up")
-        self._cable("eth0", "10.96.0.1/24", self.beside, "10.96.0.2/24")
-        for space, address in ((self.node, "fd96::1"), (self.beside, "fd96::2")):
+        self._cable("eth0", "10.96.0.1/24", self.neighbor, "10.96.0.2/24")
+        for space, address in ((self.node, "fd96::1"), (self.neighbor, "fd96::2")):
             ip("-n", space, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
         ip("-n", self.node, "link", "add", BRIDGE, "type", "bridge")
         ip("-n", self.node, "addr", "add", "10.96.8.1/24", "dev", BRIDGE)
@@ -45,16 +45,16 @@ class Net:
         self._cable("veth1", None, self.inside, "10.96.8.2/24")
         ip("-n", self.node, "link", "set", "veth1", "master", BRIDGE)
         ip("-n", self.inside, "route", "add", "default", "via", "10.96.8.1")
-        ip("-n", self.beside, "route", "add", "10.96.8.0/24", "via", "10.96.0.1")
+        ip("-n", self.neighbor, "route", "add", "10.96.8.0/24", "via", "10.96.0.1")
         for name in ("169.254.169.254/32", "203.0.113.7/32"):  # a cloud's metadata, and the world
-            ip("-n", self.beside, "addr", "add", name, "dev", "lo")
+            ip("-n", self.neighbor, "addr", "add", name, "dev", "lo")
             ip("-n", self.node, "route", "add", name, "via", "10.96.0.2")
         self.run(self.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         # What Docker has there before us.
         self.run(self.node, "iptables", "-N", "DOCKER-USER")
         self.run(self.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
         self.run(self.node, "iptables", "-I", "FORWARD", "-j", "DOCKER-USER")
-        for space in (self.node, self.beside, self.inside):
+        for space in (self.node, self.neighbor, self.inside):
             for port in (HUB, OTHER):
                 self._servers.append(self._serve(space, port))
 
@@ -99,7 +99,7 @@ class Net:
             server.wait()
             if server.stdout is not None:
                 server.stdout.close()
-        for space in (self.inside, self.beside, self.node):
+        for space in (self.inside, self.neighbor, self.node):
             with suppress(subprocess.CalledProcessError):
                 ip("netns", "delete", space)
 
@@ -140,8 +140,8 @@ def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net
     assert net.gets_through(net.inside, "10.96.0.2", HUB)
     assert net.gets_through(net.inside, "203.0.113.7", OTHER)
     # What comes from outside to a container's published port, and its answers, pass; others are not held up.
-    assert net.gets_through(net.beside, "10.96.8.2", OTHER)
-    assert net.gets_through(net.beside, "10.96.0.1", OTHER)
+    assert net.gets_through(net.neighbor, "10.96.8.2", OTHER)
+    assert net.gets_through(net.neighbor, "10.96.0.1", OTHER)
 
 
 def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net) -> None:
@@ -182,13 +182,13 @@ def test_published_ports_take_connections_from_their_sources_only(net: Net) -> N
     published = [("10.96.8.2", OTHER), ("fd96::1", OTHER)]
     plan = replace(plan_of(net), published=(OTHER, OTHER))
     firewall.build(plan)  # nobody has said yet where the control plane is
-    assert all(net.gets_through(net.beside, *one) for one in published)
+    assert all(net.gets_through(net.neighbor, *one) for one in published)
     firewall.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
-    assert [net.reaches(net.beside, *one) for one in published] == [False, False]
-    assert net.gets_through(net.beside, "10.96.8.2", HUB), "other ports are not ours to guard"
+    assert [net.reaches(net.neighbor, *one) for one in published] == [False, False]
+    assert net.gets_through(net.neighbor, "10.96.8.2", HUB), "the firewall guards no other ports"
     assert net.gets_through(net.node, "10.96.8.2", OTHER), "the control plane may be on this very node"
     assert net.gets_through(net.node, "fd96::1", OTHER)
     firewall.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
-    assert all(net.gets_through(net.beside, *one) for one in published)
+    assert all(net.gets_through(net.neighbor, *one) for one in published)
     firewall.remove()
     assert INPUT not in net.run(net.node, "ip6tables", "-S")

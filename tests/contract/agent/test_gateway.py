@@ -101,8 +101,8 @@ async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -
         return await site.ask(net.inside, "10.96.8.1") == "token"
 
     await until(is_carried, "what the container says is carried")
-    assert await site.ask(net.beside, "10.96.8.1") == "closed"  # it has a route to the bridge's address
-    assert not net.reaches(net.beside, "10.96.8.2", OTHER)
+    assert await site.ask(net.neighbor, "10.96.8.1") == "closed"  # it has a route to the bridge's address
+    assert not net.reaches(net.neighbor, "10.96.8.2", OTHER)
     assert not net.reaches(net.inside, "10.96.0.1", OTHER)
 
 

@@ -97,7 +97,7 @@ class Life:
         queued_requests = []
         for number in range(first, first + count):
             name = f"w{number:012}"
-            queued = replace(base, workload_id=name, **fields)  # type: ignore[arg-type]
+            queued = replace(base, workload_id=name, **fields)  # type: ignore[arg-type]  # fields by name
             self.asked[name] = self.waiting[name] = queued
             self.snapshot.enqueue(queued)
             queued_requests.append(queued)

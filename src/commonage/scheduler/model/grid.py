@@ -160,7 +160,7 @@ class Grid:
         self._changed_at[number] = self.changes
 
     def changed_since(self, changes: int) -> Ints:
-        """The nodes that changed since there were so many `changes`, in ascending order."""
+        """The nodes that changed since the counter `changes` had this value, in ascending order."""
         return (self._changed_at > changes).nonzero()[0]  # faster than `flatnonzero`
 
     # --- allocations ----------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def keep_ports(data_dir: Path, wanted: Ports, port: int = 0) -> Ports:
 
 
 def free_port(bind: str = LOOPBACK, besides: Container[int] = ()) -> int:
-    """A random free port that no Commonage process of this machine has reserved. Reserves it. Raises PortError."""
+    """Reserve a random port that is free and that no other Commonage process has reserved. Raises PortError."""
     for port in random.SystemRandom().sample(_OUR_PORTS, len(_OUR_PORTS)):
         if port not in besides and port not in _reserved and _reserve(port):
             if is_free(bind, port):

@@ -1,12 +1,12 @@
 """Preparation of a container, during which a stop may arrive."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.docker.slow_daemon import SlowDaemon
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
@@ -125,25 +125,11 @@ async def test_addresses_of_a_removed_network_are_not_used_again_at_once(client:
 
 async def test_a_stop_waits_until_the_container_is_created(tmp_path: Path) -> None:
     """Otherwise it could be created after the attempt was forgotten, and nobody would remove it."""
-    asked, answered, created = asyncio.Event(), asyncio.Event(), list[str]()
-
-    class SlowDaemon:
-        async def create(self, name: str, config: Mapping[str, Any]) -> str:
-            asked.set()
-            await answered.wait()
-            created.append(name)
-            return "id"
-
     nobody: Any = None
     daemon: Any = SlowDaemon()
     runs = Runs(tmp_path / "runs")
     runs.open()
     run = Run(request(), runs.create(request(), None), Status("w-1", Phase.STARTING, 0.0))
     launcher = Launcher(nobody, tmp_path, DockerSettings(), daemon, nobody, nobody, nobody, nobody, nobody)
-    creating = asyncio.create_task(launcher._create_container(run, {}))
-    await asked.wait()
-    creating.cancel()
-    asyncio.get_running_loop().call_later(0.05, answered.set)
-    with pytest.raises(asyncio.CancelledError):
-        await creating
-    assert created == ["commonage-w-1"]
+    await daemon.stop(launcher._create_container(run, {}))
+    assert daemon.names == ["commonage-w-1"]

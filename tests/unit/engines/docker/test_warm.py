@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.docker.slow_daemon import SlowDaemon
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount, VolumeKind
@@ -91,26 +92,13 @@ def test_an_image_with_a_pipe_in_the_place_of_the_log_holds_nobody_up(tmp_path: 
 @pytest.mark.anyio
 async def test_a_stop_waits_until_the_container_has_its_new_name() -> None:
     """Otherwise it could get the name after the attempt was forgotten, and nobody would remove it."""
-    asked, answered, renamed = asyncio.Event(), asyncio.Event(), list[str]()
-
-    class Daemon:
-        async def rename(self, container: str, name: str) -> None:
-            asked.set()
-            await answered.wait()
-            renamed.append(name)
-
     nobody: Any = None
-    daemon: Any = Daemon()
+    daemon: Any = SlowDaemon()
     writer: Any = SimpleNamespace(close=lambda: None)
     warm = WarmContainers(daemon, nobody, 1, nobody, nobody, nobody)
     config = config_of("ada")
     kind = warm._kinds[key_of(config)] = _KindOfSession(config)
     reader = asyncio.StreamReader()
     kind.waiting.append(_Container("id", "commonage-warm-1", os.open("/proc/self/ns/mnt", os.O_RDONLY), reader, writer))
-    launching = asyncio.create_task(warm.start(config, StartWarm("w-1", (), {}, lambda: False)))
-    await asked.wait()
-    launching.cancel()
-    asyncio.get_running_loop().call_later(0.05, answered.set)
-    with pytest.raises(asyncio.CancelledError):
-        await launching
-    assert renamed == ["commonage-w-1"]
+    await daemon.stop(warm.start(config, StartWarm("w-1", (), {}, lambda: False)))
+    assert daemon.names == ["commonage-w-1"]
