@@ -224,17 +224,18 @@ class Workloads:
         starting = self._ask_hub(spec, options)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while True:
+            # Before the look at the store: all that was submitted until then is found.
             is_last, refused = self.clock.now() >= give_up, starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:
                 return found
-            if is_last:
-                raise Unavailable("the hub accepted the session but has not submitted it yet; try again in a moment")
             if refused and (conflict := _conflict_of(starting)) is not None:
                 if self._lives(spec) or self.clock.now() + _HUB_AGAIN_S >= give_up:
                     raise conflict
                 await self.clock.sleep(_HUB_AGAIN_S)
                 starting = self._ask_hub(spec, options)
+            if is_last:
+                raise Unavailable("the hub has not submitted the session yet; try again in a moment")
             await self.clock.sleep(0.05)
 
     def _ask_hub(self, spec: Spec, options: Mapping[str, Any]) -> asyncio.Task[None]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any
 
 from commonage.domain.reasons.attempts import (
@@ -185,8 +184,9 @@ class DockerContainerClient:
 
     async def _end(self, run: Run, found: Json) -> Exit:
         state = found["State"]
+        signalled = time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S
         for _ in range(_OOM_LOOKS):
-            if not may_be_oom_yet(state) or run.ending is not None or run.signalled_at > -inf:
+            if not may_be_oom_yet(state) or run.ending is not None or signalled:
                 break
             # The kernel's out-of-memory event may arrive after the end.
             await asyncio.sleep(_OOM_NEWS_S)

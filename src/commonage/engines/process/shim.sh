@@ -28,7 +28,7 @@
       kill -9 "$left"
     done <"${groups%%:*}" 2>/dev/null
   fi
-  # On a full disk the space that the server reserved becomes the file: freed, others would take it first.
+  # On a full disk, write into the reserved file and rename it: others might take the space if it were deleted.
   echo "$code" 2>/dev/null >"$run/exit" || { echo "$code" 1<>"$run/room" && mv -f "$run/room" "$run/exit"; }
   exit "$code"
 }

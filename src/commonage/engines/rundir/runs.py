@@ -6,7 +6,7 @@
                       exit         its exit code, and in a second line a reason (JSON), if the end is not the program's
                       log          stdout and stderr together
                       tmp/         its TMPDIR, until the end
-                      room         reserved disk space: becomes `exit` if a full disk leaves none to write that
+                      room         reserved disk space; renamed to `exit` if the disk is too full to write that
     runs/.old/<attempt id>/log     log of a forgotten attempt, kept for some time
 
 The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
@@ -128,7 +128,7 @@ class RunFolder:
         try:
             with open(self.path / "exit", encoding="utf-8", errors="replace") as file:
                 first, _, written = file.read().partition("\n")
-                written = written.strip("\0\n")  # of `room`
+                written = written.strip("\0\n")  # a renamed `room` ends in zero bytes
                 reason = from_json(Reason, json.loads(written)) if written else None
                 code, _, oom = first.partition(" ")
                 at = os.fstat(file.fileno()).st_mtime

@@ -348,24 +348,24 @@ def share_of(device: Device, shape: Shape) -> Share:
 
 
 class Row:
-    """Caches a row of values for every node, and recomputes only what is asked for and changed since it last was.
+    """Caches a value for every node. Computes it when it is asked for, and again only after the node has changed.
 
-    `compute(nodes)` gives the values of these nodes, [len(nodes), ...].
+    `compute(nodes)` returns the values of these nodes, [len(nodes), ...]; there may be none.
     """
 
     def __init__(self, grid: Grid, compute: Callable[[Ints], npt.NDArray[Any]]) -> None:
         self._grid, self._compute = grid, compute
         self._epoch, self._at = -1, 0
         self._row: npt.NDArray[Any] | None = None
-        self._known: Bools = np.zeros(0, np.bool_)  # [N]: as of `_at` changes
+        self._known: Bools = np.zeros(0, np.bool_)  # [N]: whether `_row` was right after `_at` changes
 
     def of(self, among: Bools | None = None) -> npt.NDArray[Any]:
-        """[N, ...], read-only until the grid changes. Only the values of nodes in `among` [N] count (None: of all)."""
+        """[N, ...], read-only until the grid changes. Undefined where `among` [N] is False; None: nowhere."""
         known = self._still_known()
-        return self._with((~known if among is None else among > known).nonzero()[0])
+        return self._with((~known if among is None else among & ~known).nonzero()[0])
 
     def at(self, nodes: Ints) -> npt.NDArray[Any]:
-        """[len(nodes), ...]: the values of some nodes, without those of all."""
+        """[len(nodes), ...]: the values of these nodes; computes no others."""
         known = self._still_known()
         values: npt.NDArray[Any] = self._with(nodes[~known[nodes]])[nodes]
         return values
@@ -407,11 +407,13 @@ class Rows:
         return self._for(shape).at(nodes)
 
     def _for(self, shape: Shape) -> Row:
-        if self._epoch != self._grid.epoch or len(self._rows) >= MAX_ROWS:
-            self._rows.clear()  # with the kinds of devices, shapes of the same number change
+        if self._epoch != self._grid.epoch:  # the numbers of shapes may mean others now
+            self._rows.clear()
             self._epoch = self._grid.epoch
         row = self._rows.get(shape.number)
         if row is None:
+            if len(self._rows) >= MAX_ROWS:
+                self._rows.clear()
             row = self._rows[shape.number] = Row(self._grid, partial(self._compute, shape))
         return row
 

@@ -28,7 +28,7 @@ _PERIOD_US = 100_000
 # dmem (kernel 6.14) is where the GPU driver counts and limits a GPU's memory; we set no limit there ourselves.
 _WANTED = ("memory", "cpu", "cpuacct", "pids", "dmem")
 _MIB = 1024 * 1024
-_KILL_WITHIN_S = 2.0  # a killed process needs a core to end
+_KILL_WITHIN_S = 2.0  # on a busy node a killed process waits for CPU time before it ends
 _KILL_PAUSE_S = 0.005
 
 

@@ -25,7 +25,7 @@ from commonage.engines.rundir.programs import ATTEMPT_MARK
 _SHIM_MARK = b"shim.sh"
 FRESH_S = 0.05
 """Seconds for which a scan of all processes is reused."""
-_KILL_WITHIN_S = 2.0  # a killed process needs a core to end
+_KILL_WITHIN_S = 2.0  # on a busy node a killed process waits for CPU time before it ends
 _KILL_PAUSE_S = 0.02
 
 

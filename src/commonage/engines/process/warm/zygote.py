@@ -139,7 +139,7 @@ def _redirect(run: str) -> None:
 
 
 def _write_exit(run: str, code: int) -> None:
-    """On a full disk the space that the server reserved becomes the file: freed, others would take it first."""
+    """On a full disk, write into the reserved file and rename it: others might take the space if it were deleted."""
     path, room = os.path.join(run, "exit"), os.path.join(run, "room")
     try:
         _write(path, "w", f"{code}\n")
