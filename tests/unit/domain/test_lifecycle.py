@@ -66,11 +66,11 @@ def triggers(workload: Workload, at: float = NOW + 1) -> dict[str, Trigger]:
         "released": PreconditionsMet(),
         "withheld": PreconditionMissing(waiting.EnvironmentNotFound(environment="torch")),
         "allocated": AllocationAssigned(allocation_for(workload, at)),
-        "seen starting": status_reported(attempt, Phase.STARTING, at),
-        "seen running": status_reported(attempt, Phase.RUNNING, at),
-        "seen ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
-        "seen ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
-        "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
+        "reported starting": status_reported(attempt, Phase.STARTING, at),
+        "reported running": status_reported(attempt, Phase.RUNNING, at),
+        "reported ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
+        "reported ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
+        "reported ended, exit code unknown": status_reported(attempt, Phase.ENDED, at),
         "start refused": StartRefused(attempt, attempts.StartFailed(error="it would not start")),
         "vanished": AttemptLost(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
@@ -452,7 +452,7 @@ def test_reasons_name_the_node_with_its_site() -> None:
 def test_repeated_statuses_write_nothing() -> None:
     for name, workloads in situations().items():
         for workload in workloads:
-            for words in ("seen starting", "seen running"):
+            for words in ("reported starting", "reported running"):
                 once = step(workload, triggers(workload)[words], NOW + 1).workload
                 again = step(once, triggers(workload)[words], NOW + 2)
                 assert again.workload is once, f"{words} twice when {name}"
