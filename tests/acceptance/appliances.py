@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.contract.harness.leftovers import SPACE, clear_leftovers, tag
+from tests.contract.harness.made_once import share_environments
 
 SUBNET = "10.99.255"
 CONTROL_PLANE = f"{SUBNET}.1"
@@ -22,7 +23,7 @@ CONTROL_PLANE = f"{SUBNET}.1"
 class Appliance:
     """The machine of a site. The number (0 to 60) gives it addresses of its own. `folder` is its disk.
 
-    Nothing can be downloaded in the namespace: environments come from the cache of packages that earlier ones filled.
+    Nothing can be downloaded in the namespace: environments come from earlier tests, or from their cache of packages.
     """
 
     name: str
@@ -95,6 +96,7 @@ def appliances(folder: Path, *names: str) -> Iterator[list[Appliance]]:
         for number, name in enumerate(names):
             place = folder / name
             place.mkdir()
+            share_environments(place / "data")
             made.append(Appliance(name, number, place))
             made[-1].connect()
         yield made

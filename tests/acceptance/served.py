@@ -1,5 +1,6 @@
 """A whole installation under test: `commonage up` as its user starts it, on free ports, in a folder of its own."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -7,14 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
+from tests.contract.harness.made_once import share_environments
 
 from commonage.sdk import Client
+from commonage.server.commands.server import USER_SCOPES
+from commonage.server.data_dir import running_server
+from commonage.server.identity import HubIdentity
 from commonage.server.processes.ports import free_port  # none that the kernel gives to others meanwhile
+from commonage.server.secrets import load_secrets
 from commonage.wire.hub import API_PATH
 
 ADMIN_PASSWORD = "a-long-password-for-the-admin-of-tests-only"  # 32 or more, the hub's own rule
@@ -25,7 +32,8 @@ USERS_PASSWORD = "a-password-for-users"
 class Served:
     """One installation. `start()`, `kill()` and `stop()` may follow each other; the folder stays.
 
-    `before` are words before its commands, for a network namespace; `variables` are settings that have no flag.
+    `before` are words before its commands, for a network namespace; `variables` are settings that have no flag. Its
+    environments are those of all installations under test, which saves minutes, unless it is to build them itself.
     """
 
     folder: Path
@@ -33,6 +41,7 @@ class Served:
     before: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    builds_environments: bool = False
     process: subprocess.Popen[bytes] | None = None
     earlier_output: str = ""
 
@@ -52,6 +61,8 @@ class Served:
         passwords = self.folder / "passwords"
         passwords.write_text(f"admin={ADMIN_PASSWORD}\nusers={USERS_PASSWORD}\n")
         passwords.chmod(0o600)
+        if not self.data.exists() and not self.builds_environments:
+            share_environments(self.data)
         argv = [*self.before, sys.executable, "-m", "commonage", "up"]
         argv += ["--data-dir", str(self.data), "--port", str(self.port)]
         with (self.folder / "up.log").open("ab") as log:
@@ -111,10 +122,23 @@ class Served:
         )
 
     def token(self, user: str, *flags: str) -> str:
-        """A token for `user`, made on the node itself."""
-        made = self.cli("token", "--user", user, "--data-dir", str(self.data), *flags)
-        assert made.returncode == 0, made.stderr
-        return made.stdout.strip().splitlines()[-1]
+        """A token for `user`, made on the node itself, as `commonage token` makes it."""
+        if flags or self.before:
+            made = self.cli("token", "--user", user, "--data-dir", str(self.data), *flags)
+            assert made.returncode == 0, made.stderr
+            return made.stdout.strip().splitlines()[-1]
+        with ThreadPoolExecutor(1) as pool:  # the test may run in an event loop; a command takes a second to start
+            return pool.submit(asyncio.run, self._mint(user)).result()
+
+    async def _mint(self, user: str) -> str:
+        running = running_server(self.data)
+        assert running is not None, self.output[-3000:]
+        identity = HubIdentity(running.hub_url, load_secrets(self.data).hub_service_token)
+        try:
+            await identity.ensure_user(user)
+            return (await identity.mint_token(user, USER_SCOPES, "made by a test", None)).text
+        finally:
+            await identity.aclose()
 
     def client(self, user: str, *flags: str) -> Client:
         return Client(self.url, self.token(user, *flags))

@@ -27,7 +27,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("first-path"), "--gpus", "simulated:1x24GiB") as running:
+    folder = tmp_path_factory.mktemp("first-path")
+    with served(folder, "--gpus", "simulated:1x24GiB", builds_environments=True) as running:
         yield running
 
 

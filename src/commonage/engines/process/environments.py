@@ -83,7 +83,7 @@ class Environments:
     """All environments below `root`. `variables` are uv's."""
 
     def __init__(self, root: Path, site: str, variables: Mapping[str, str]) -> None:
-        self._root = root
+        self._root = root.resolve()  # installations that share a folder by symbolic links use each other's environments
         self._site = site
         self._variables = variables
         self._builds = SingleFlight[PythonEnvironment]()

@@ -26,6 +26,8 @@ from commonage.server.secrets import load_secrets, read_given_secrets
 from commonage.server.settings.settings import FLAGS, Resolved, Settings, flag_help, shown
 from commonage.server.settings.sources import resolve
 
+USER_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.MANAGE, Scope.TOKENS)
+"""Scopes of each token that `commonage token` creates."""
 _START_TIMEOUT_S = 60.0
 
 
@@ -171,7 +173,7 @@ def _ready_server(data_dir: Path) -> Running:
 
 
 async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> IssuedToken:
-    scopes = [Scope.READ, Scope.SUBMIT, Scope.MANAGE, Scope.TOKENS, *([Scope.ADMIN] if admin else [])]
+    scopes = [*USER_SCOPES, *([Scope.ADMIN] if admin else [])]
     try:
         if admin and not await identity.is_admin(user):
             raise InvalidInput(

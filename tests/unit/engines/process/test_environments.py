@@ -111,6 +111,15 @@ async def test_restart_finds_ready_environments_and_rebuilds_partial_ones(
     assert len(uv.built) == 2
 
 
+async def test_installations_share_a_linked_folder(tmp_path: Path, environments: Environments, uv: Uv) -> None:
+    (tmp_path / "linked").symlink_to(tmp_path / "environments")
+    linked = Environments(tmp_path / "linked", "site", {})
+    place = await linked.ensure(LAB, lambda *_: None)
+    assert environments.ready(LAB) == place  # its scripts hold a path that is valid in both
+    linked.note_session(place)
+    assert environments.used_by_sessions(time.time()) == [place.programs]
+
+
 async def test_an_interpreter_that_is_there_needs_no_building(environments: Environments, uv: Uv) -> None:
     place = environments.ready(Environment("here", "Here", python=sys.executable))
     assert place is not None
