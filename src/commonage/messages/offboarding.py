@@ -69,9 +69,15 @@ def _not_empty(reason: r.TenantNotEmpty, _say: Say) -> str:
         "member": reason.members,
     }
     left = [count(number, noun) for noun, number in nouns.items() if number]
+    managed = (
+        f" {reason.managed_by} manages the tenant: before that, run `commonage apply --take-over FILE` with a file "
+        "that declares it."
+        if reason.managed_by
+        else ""
+    )
     return (
         f"Tenant {reason.tenant} cannot be deleted yet, because it has {', '.join(left)}. Plan first what becomes of "
-        f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`."
+        f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`." + managed
     )
 
 

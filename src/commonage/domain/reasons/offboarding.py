@@ -397,7 +397,10 @@ class ClassesDeleted(Reason):
 
 
 class TenantNotEmpty(Reason):
-    """The resource of a tenant with work, folders or members cannot be deleted alone. Each number counts one kind."""
+    """The resource of a tenant with work, folders or members cannot be deleted alone. Each number counts one kind.
+
+    `managed_by`: the source that manages the resource, if one does.
+    """
 
     tenant: str
     workloads: int
@@ -406,3 +409,4 @@ class TenantNotEmpty(Reason):
     images: int
     folders: int
     members: int
+    managed_by: str = ""
