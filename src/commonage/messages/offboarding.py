@@ -81,6 +81,15 @@ def _not_empty(reason: r.TenantNotEmpty, _say: Say) -> str:
     )
 
 
+def _claims(reason: r.ClaimsStay, _say: Say) -> str:
+    after = (
+        f"What starts for {reason.to} gets new, empty claims: copy the data with a Pod that mounts both."
+        if reason.to
+        else "Delete them with `kubectl delete pvc -n NAMESPACE NAME` when nobody needs their data."
+    )
+    return f"Data in {count(len(reason.claims), 'claim')} of the cluster stays ({_some(reason.claims)}). {after}"
+
+
 TEXTS: Texts = {
     r.SessionsStop: lambda reason, _: f"Stop {count(len(reason.workloads), 'session')} ({_some(reason.workloads)}).",
     r.WorkloadsStop: lambda reason, _: f"Stop {_workloads(reason.workloads)}.",
@@ -93,6 +102,7 @@ TEXTS: Texts = {
     r.FolderDeleted: "Delete {folder}.",
     r.FolderElsewhere: _elsewhere,
     r.DockerVolumeStays: _docker_volume,
+    r.ClaimsStay: _claims,
     r.CronJobsMove: lambda reason, _: f"Hand over to {reason.receiver}: {_cron_jobs(reason.cron_jobs)}.",
     r.CronJobsRemoved: lambda reason, _: (
         f"Remove {_cron_jobs(reason.cron_jobs)}. To keep them, hand the workloads over to an heir."

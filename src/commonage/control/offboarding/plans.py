@@ -119,7 +119,7 @@ class Planner:
             "cron_jobs": sum(not one.removed for one in self.cron_jobs_of(wanted)),
             "reservations": len(self.reservations_of(wanted)),
             "images": len(self.images_of(wanted)),
-            "folders": len(await self.folders_of(wanted)) + (await self.homes.claims_of(tenant) if self.homes else 0),
+            "folders": len(await self.folders_of(wanted)) + len(await self._claims_of(wanted)),
             "members": len(subjects),
         }
         return reasons.TenantNotEmpty(tenant=tenant, managed_by="", **counts) if any(counts.values()) else None
@@ -129,6 +129,12 @@ class Planner:
             return []
         whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
         return await self.homes.folders_of(self.settings.volumes, **whose)
+
+    async def _claims_of(self, wanted: Wanted) -> Sequence[str]:
+        if self.homes is None:
+            return ()
+        whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
+        return await self.homes.claims_of(self.settings.volumes, **whose)
 
     def destination(self, homes: Homes, folder: OwnedFolder, wanted: Wanted) -> str:
         """The path to which the folder is moved."""
@@ -159,6 +165,8 @@ class Planner:
     async def _data(self, wanted: Wanted) -> AsyncReasons:
         for folder in await self.folders_of(wanted):
             yield self._folder(wanted, folder)
+        if claims := await self._claims_of(wanted):
+            yield reasons.ClaimsStay(claims=tuple(claims), to=wanted.to if wanted.change is Change.RENAME else "")
         of_user = wanted.subject is Subject.USER
         to = folder_name(wanted.to) if wanted.change is Change.RENAME else ""
         for site in sorted(set(self.sites) - {LOCAL_SITE}) if of_user else ():

@@ -82,6 +82,13 @@ class DockerVolumeStays(Reason):
     to: str
 
 
+class ClaimsStay(Reason):
+    """Claims of the cluster stay, as NAMESPACE/NAME: the platform deletes none, and the cluster cannot rename them."""
+
+    claims: tuple[str, ...]
+    to: str
+
+
 class CronJobsMove(Reason):
     """Cron jobs go on for another owner or tenant."""
 

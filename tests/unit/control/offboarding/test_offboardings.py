@@ -620,9 +620,9 @@ async def test_a_tenant_is_deleted_as_a_resource_only_while_it_is_empty() -> Non
         world.homes.there["/data/optics"] = "measurements"
         assert await left() == {"folders": 1}
         del world.homes.there["/data/optics"]
-        world.homes.claims = 2
+        world.homes.claims = {"cluster/home-ann": OPTICS, "cluster/home-bob": OPTICS}
         assert await left() == {"folders": 2}
-        world.homes.claims = 0
+        world.homes.claims = {}
         work = await submit(control, job(tenant=OPTICS), principal=ROOT)
         assert await left() == {"workloads": 1}
         await control.workloads.stop(ROOT, work.id)
@@ -656,9 +656,9 @@ async def test_documents_without_a_tenant_delete_it_only_while_it_has_no_work_an
         world.homes.there["/data/optics"] = "measurements"
         assert await left() == {"folders": 1}
         del world.homes.there["/data/optics"]
-        world.homes.claims = 2
+        world.homes.claims = {"cluster/home-ann": OPTICS, "cluster/home-bob": OPTICS}
         assert await left() == {"folders": 2}
-        world.homes.claims = 0
+        world.homes.claims = {}
         work = await submit(control, job(tenant=OPTICS), principal=ROOT)
         assert await left() == {"workloads": 1}
         await control.workloads.stop(ROOT, work.id)
@@ -681,3 +681,14 @@ async def test_tenant_that_git_gave_up_is_taken_over_and_removed_by_a_plan() -> 
         await world.until_done(control)
         assert control.resources.of_kind("Tenant") == []
         assert "/data/optics" not in world.homes.there
+
+
+@pytest.mark.parametrize(("wanted", "to"), [(remove(), ""), (remove(OPTICS, Subject.TENANT), ""), (rename(), "anna")])
+async def test_plan_names_the_claims_of_a_cluster_that_stay(wanted: Wanted, to: str) -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        world.homes.claims = {"cluster/home-x": wanted.name, "cluster/home-y": "another"}
+        plan = await control.offboardings.plan(ROOT, wanted)
+        [stays] = [one for one in plan.items if isinstance(one, reasons.ClaimsStay)]
+        assert stays == reasons.ClaimsStay(claims=("cluster/home-x",), to=to)
