@@ -196,13 +196,13 @@ async def cluster(image: str) -> AsyncIterator[Cluster]:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
     try:
         with tempfile.TemporaryDirectory(prefix="commonage-bench-", ignore_cleanup_errors=True) as folder:
-            await client.apply(NAMESPACES, namespace)
-            await client.apply(PRIORITY_CLASSES, {**priority, "value": 0, "preemptionPolicy": "Never"})
 
             async def takes_pods() -> bool:
                 return await client.find(SERVICE_ACCOUNTS.path(name, "default")) is not None
 
             try:
+                await client.apply(NAMESPACES, namespace)
+                await client.apply(PRIORITY_CLASSES, {**priority, "value": 0, "preemptionPolicy": "Never"})
                 await until(takes_pods, "the namespace has its service account", _ENDS_WITHIN_S)
                 yield Cluster(client, kubeconfig, image, name, Path(folder))
             finally:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -21,6 +22,8 @@ from benchmarks.kubernetes.starts import starts
 from benchmarks.report import Figure, as_json, node, progress, show
 from commonage.domain.errors import EngineFailure
 
+_T = TypeVar("_T")
+_SIGTERM_EXIT = 128 + signal.SIGTERM
 PARTS = ("starts", "queue", "scale", "outage", "soak")
 
 
@@ -61,8 +64,8 @@ def kubernetes(
 
     The parts: `starts`, submit to running; `queue`, short jobs through; `scale`, many Pods on nodes that exist only in
     the API; `outage`, jobs while the API server is out of reach; `soak`, the engine's cache of Pods under changes and
-    faults. All is done in a namespace of its own, which is removed at the end. The exit code is 1 if
-    something was lost or doubled, or the cache differs.
+    faults. All is done in a namespace of its own, which is removed at the end, also after Ctrl-C and SIGTERM. The exit
+    code is 1 if something was lost or doubled, or the cache differs.
 
     \b
     Example:
@@ -71,11 +74,32 @@ def kubernetes(
     """
     plan = replace(SHORT if short else FULL, **{name: value for name, value in sizes.items() if value is not None})
     try:
-        figures, findings = asyncio.run(_all(image, parts or PARTS, plan, fake, seed))
+        figures, findings = asyncio.run(_until_sigterm(_all(image, parts or PARTS, plan, fake, seed)))
+    except asyncio.CancelledError:
+        click.echo("SIGTERM: what the benchmark made is removed.", err=True)
+        sys.exit(_SIGTERM_EXIT)
     except EngineFailure as error:
         raise click.ClickException(str(error)) from error
     click.echo(_text(figures, findings, as_json=as_json))
     sys.exit(1 if findings.all else 0)
+
+
+async def _until_sigterm(work: Coroutine[Any, Any, _T]) -> _T:
+    """SIGTERM cancels `work` once, as Ctrl-C does. `timeout` sends it twice, which must not end the removal."""
+    loop, doing = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    is_told = False
+
+    def end() -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            doing.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        return await doing
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def _all(image: str, parts: Sequence[str], plan: Plan, fake: str, seed: int) -> tuple[list[Figure], Findings]:

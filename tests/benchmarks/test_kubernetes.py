@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +79,75 @@ def test_each_job_of_an_outage_has_a_name_of_its_own() -> None:
 )
 def test_log_is_compared_line_by_line(printed: list[str], why: str) -> None:
     assert difference(printed, 2) == why
+
+
+class _EmptyCluster(ThreadingHTTPServer):
+    """An API server that accepts all objects and runs nothing: the namespace never gets its service account."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.objects: set[str] = set()
+        self.is_asked = threading.Event()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _EmptyCluster
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/serviceaccounts/default"):
+            self.server.is_asked.set()
+        self._answer(404)
+
+    def do_PATCH(self) -> None:
+        self.server.objects.add(self.path.partition("?")[0])
+        self._answer(201)
+
+    def do_DELETE(self) -> None:
+        self.server.objects.discard(self.path.partition("?")[0])
+        self._answer(200)
+
+    def _answer(self, status: int) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.dumps({"kind": "Status", "message": "an answer"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def empty_cluster() -> Iterator[_EmptyCluster]:
+    with _EmptyCluster() as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_objects_are_removed_when_the_benchmark_is_ended(
+    empty_cluster: _EmptyCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    named = {"cluster": {"server": f"http://127.0.0.1:{empty_cluster.server_port}"}}
+    config = {
+        "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", **named}], "users": [{"name": "it", "user": {}}],
+    }  # fmt: skip
+    kubeconfig.write_text(json.dumps(config))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", "kubernetes", "--short"],
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)}, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    try:
+        assert empty_cluster.is_asked.wait(60)
+        assert len(empty_cluster.objects) == 2
+        process.send_signal(number)
+        assert process.wait(60) == (143 if number is signal.SIGTERM else 1)
+    finally:
+        process.kill()
+        process.wait()
+    assert empty_cluster.objects == set()

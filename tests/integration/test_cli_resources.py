@@ -112,6 +112,22 @@ def test_single_resources_are_created_shown_and_deleted(commonage: Run) -> None:
     assert commonage("resource", "show", "Site", "north").exit_code == 2
 
 
+def test_tenant_with_work_is_not_deleted_by_files_that_lack_it(commonage: Run, tmp_path: Path) -> None:
+    (tmp_path / "lab.yml").write_text("kind: Tenant\nname: optics\nmembers: [{user: ann, role: member}]\n")
+    commonage("apply", "lab.yml")
+    submitted = commonage("run", "--detach", "--no-files", "--tenant", "optics", "--", "x", token="ann")
+    assert submitted.exit_code == 0, submitted.output
+    (tmp_path / "none.yml").write_text("kind: Site\nname: north\n")
+    planned = commonage("plan", "none.yml", "--prune")
+    assert "- Tenant optics\n    refused: " in planned.stdout
+    assert "commonage tenant remove optics --plan" in planned.stdout
+    assert planned.exit_code == 1
+    for options in ((), ("--yes",)):
+        refused = commonage("apply", "none.yml", "--prune", *options)
+        assert (refused.exit_code, "commonage tenant remove optics --plan" in refused.stderr) == (2, True)
+    assert "optics" in commonage("resource", "ls", "Tenant").stdout
+
+
 def test_change_that_affects_workloads_needs_consent(commonage: Run, tmp_path: Path) -> None:
     (tmp_path / "lab.yml").write_text("kind: Environment\nname: torch\nrequirements: [torch]\n")
     commonage("apply", "lab.yml")

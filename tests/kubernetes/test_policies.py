@@ -407,7 +407,7 @@ def test_the_namespace_of_a_tenant_that_is_gone_is_deleted_once_it_is_empty(site
     site.admin.must("create", "-f", "-", manifest=site.pod(gone))
 
     report = asyncio.run(turns(site, [BOUNDED, ROOTS]))[0]
-    assert (report.removed, report.left) == ([], [name])
+    assert (report.removed, report.left) == ([], {name: ("Pod one",)})
 
     site.admin.must("delete", "pod", "one", "-n", name, "--grace-period=0", "--force")
     assert asyncio.run(turns(site, [BOUNDED, ROOTS]))[0].removed == [f"Namespace {name}"]

@@ -60,6 +60,19 @@ async def test_who_guesses_a_password_is_stopped_wherever_it_is_taken_and_others
         assert await here.oauth(other) is not None
 
 
+async def test_who_reaches_the_hub_past_the_proxy_cannot_forge_an_address(here: Installation) -> None:
+    """As workloads of the process engine do, and any Pod of a cluster that ignores NetworkPolicies."""
+    await here.identity.ensure_user("carol")
+    async with httpx2.AsyncClient(base_url=here.plan.hub_url, trust_env=False) as past, here.browser() as through:
+        for number in range(MAX + 1):
+            past.headers["X-Forwarded-For"] = past.headers["X-Real-Ip"] = f"203.0.113.{number}"
+            assert (
+                await guess(past, "carol", "wrong" if number < MAX else here.secrets.users_password)
+            ).status_code == 403
+        through.headers["X-Forwarded-For"] = "192.0.2.60"
+        assert (await guess(through, "carol", here.secrets.users_password)).status_code == 201
+
+
 async def test_signing_in_rightly_is_never_slowed(here: Installation) -> None:
     async def arrives(number: int) -> int:
         async with here.browser() as browser:

@@ -249,7 +249,7 @@ class Control:
         self.resources = Resources(
             self.store, self.live_state, self.writer, self.clock, self.settings, adapters.support, builtin,
             self.engines, self._declare,
-            lambda tenant: self.offboardings.need_empty(tenant),  # noqa: PLW0108  # they are made later
+            lambda tenant, members: self.offboardings.left_in(tenant, members=members),
             lambda tenant: self.names.claimed(Subject.TENANT, tenant) is not None,
             lambda before, after: check_classes(before, after, self.live_state, self.settings, self.clock.now()),
         )  # fmt: skip

@@ -45,11 +45,14 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _LOGO = Path(__file__).parents[1] / "portal" / "static" / "logo.svg"
 
 
-def configure(c: Config, settings: HubSettings) -> None:
-    """Set everything in `c`. Raises OSError if a secret cannot be read."""
+def configure(c: Config, settings: HubSettings, proxy_key: str) -> None:
+    """Set everything in `c`. Raises OSError if a secret cannot be read.
+
+    `proxy_key`: random text by which the hub knows requests of its proxy.
+    """
     secrets = Path(settings.secrets_dir)
     _configure_hub(c, settings, secrets)
-    _configure_proxy(c, settings, secrets)
+    _configure_proxy(c, settings, secrets, proxy_key)
     _configure_sign_in(c, settings, secrets)
     _configure_permissions(c, settings, secrets)
     _configure_sessions(c, settings, secrets)
@@ -133,7 +136,7 @@ def _is_https(settings: HubSettings) -> bool:
     return (settings.public_url or "").startswith("https://")
 
 
-def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
+def _configure_proxy(c: Config, settings: HubSettings, secrets: Path, proxy_key: str) -> None:
     c.JupyterHub.proxy_class = GuardedProxy
     c.GuardedProxy.entry_points = settings.entry_points
     c.GuardedProxy.serves_rules = settings.serves_rules
@@ -149,7 +152,7 @@ def _configure_proxy(c: Config, settings: HubSettings, secrets: Path) -> None:
     proxy.traefik_api_password = token
     proxy.traefik_api_hashed_password = hashed
     # The rules of an earlier run override the ones made now; this is merged in last.
-    http = guards(settings)
+    http = guards(settings, proxy_key)
     http["middlewares"]["auth_api"] = {"basicAuth": {"users": [f"{user}:{hashed}"]}}
     proxy.extra_dynamic_config = {"http": http}
     proxy.concurrency = 100

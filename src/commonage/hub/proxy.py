@@ -27,6 +27,9 @@ _TO_HUB = f"{_MARK}to-hub"
 _REFUSE = f"{_MARK}refuse"
 _CONTROL = f"{_MARK}control"
 _TO_SESSION = f"{_MARK}to-session"
+_PROXY_KEY = f"{_MARK}proxy-key"
+PROXY_KEY_HEADER = "X-Commonage-Proxy-Key"
+"""The proxy adds it to requests for the hub, so that the hub believes the client's address in them."""
 _PAGE = "-page"
 _FIRST = 1_000_000  # the priority of a route is the length of its rule, unless it is given
 
@@ -74,7 +77,7 @@ class GuardedProxy(TraefikFileProviderProxy):
         routers, services = traefik["http"]["routers"], traefik["http"]["services"]
         for name, router in list(routers.items()):
             router["entryPoints"] = list(self.entry_points)
-            router["middlewares"] = [UNAVAILABLE]
+            router["middlewares"] = [_PROXY_KEY, UNAVAILABLE] if "hub" in data else [UNAVAILABLE]
             if "user" in data:
                 # Only pages are replaced. Other answers are passed on unchanged, including a 502 of an app.
                 router["middlewares"] = [_SESSION_HEADERS]
@@ -171,8 +174,8 @@ class GuardedProxy(TraefikFileProviderProxy):
                     self.dynamic_config[keys[0]][keys[1]].pop(keys[2], None)
 
 
-def guards(settings: HubSettings) -> dict[str, Any]:
-    """traefik's routers, middlewares and services that come before all routes."""
+def guards(settings: HubSettings, proxy_key: str) -> dict[str, Any]:
+    """traefik's routers, middlewares and services that come before all routes. `proxy_key`: see PROXY_KEY_HEADER."""
     refused = [f"{_PAGES_OF_HUB} && {_BY_SCRIPT_OR_FRAME} && !({_BY_PAGE_OF_HUB})", _FORM_OF_ANOTHER_ORIGIN]
     led_to_hub = []
     stripped = ["Clear-Site-Data", "Service-Worker-Allowed"]
@@ -196,6 +199,7 @@ def guards(settings: HubSettings) -> dict[str, Any]:
     }
     middlewares = {
         _SESSION_HEADERS: {"headers": {"customResponseHeaders": dict.fromkeys(stripped, "")}},
+        _PROXY_KEY: {"headers": {"customRequestHeaders": {PROXY_KEY_HEADER: proxy_key}}},
         _REFUSE: {"replacePath": {"path": REFUSED_PATH}},
         _TO_HUB: {"redirectRegex": {"regex": "^https?://[^/]+(/.*)$", "replacement": f"{settings.public_url}${{1}}"}},
     }

@@ -3,10 +3,14 @@
 Only failures count, so a class that signs in at the same time from behind one router is not slowed. They are
 counted for each address with each user name, and for each address with all names, at both places that accept a
 password: the sign-in form, and the hub's API, which makes tokens for a password.
+
+The address is the one in X-Forwarded-For only if the request came through the proxy. Others reach the hub's port, too:
+workloads of the process engine, and any Pod of a cluster without NetworkPolicies.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import math
 import time
@@ -17,6 +21,9 @@ from typing import Any
 from jupyterhub.auth import Authenticator
 from tornado import web
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
+
+from commonage.hub.proxy import PROXY_KEY_HEADER
 
 MAX_BODY_BYTES = 1024 * 1024
 _ADDRESS_FACTOR = 5  # for all names together: a whole lab may share one address
@@ -62,17 +69,18 @@ class SignInLimit:
             self._buckets.popitem(last=False)
 
 
-def install(per_minute: int, proxies: Sequence[str] = ()) -> None:
-    """`proxies`: addresses and networks of proxies elsewhere."""
+def install(per_minute: int, proxy_key: str, proxies: Sequence[str] = ()) -> None:
+    """`proxy_key`: see PROXY_KEY_HEADER. `proxies`: addresses and networks of what stands before the proxy."""
     limit, trusted = SignInLimit(per_minute), [ipaddress.ip_network(one) for one in proxies]
     authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
 
     async def limited(self: Authenticator, handler: Any, data: Any) -> Any:
         if not data:  # a user who returns from another site's sign-in has given no password here
             return await authenticate(self, handler, data)
-        address = client_address(
-            handler.request.headers.get_list("X-Forwarded-For"), handler.request.remote_ip, trusted
-        )
+        request = handler.request
+        is_of_proxy = hmac.compare_digest(request.headers.get(PROXY_KEY_HEADER, "").encode(), proxy_key.encode())
+        forwarded_for = request.headers.get_list("X-Forwarded-For") if is_of_proxy else []
+        address = client_address(forwarded_for, _peer(request), trusted)
         name = str(data.get("username", "") if isinstance(data, Mapping) else "").strip().lower()[:_LONGEST_NAME]
         wait_s = limit.take(address, name)
         if wait_s:
@@ -88,6 +96,11 @@ def install(per_minute: int, proxies: Sequence[str] = ()) -> None:
 
     Authenticator.get_authenticated_user = limited
     HTTPServer.initialize = bounded  # type: ignore[method-assign]  # JupyterHub has no setting for it
+
+
+def _peer(request: HTTPServerRequest) -> str:
+    """The other end of the connection. JupyterHub has tornado replace `remote_ip` by X-Forwarded-For of anybody."""
+    return str(request.connection.context.address[0])  # type: ignore[union-attr]  # tornado's own type is wider
 
 
 def client_address(

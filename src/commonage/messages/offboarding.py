@@ -69,10 +69,25 @@ def _not_empty(reason: r.TenantNotEmpty, _say: Say) -> str:
         "member": reason.members,
     }
     left = [count(number, noun) for noun, number in nouns.items() if number]
+    managed = (
+        f" {reason.managed_by} manages the tenant: before that, run `commonage apply --take-over FILE` with a file "
+        "that declares it."
+        if reason.managed_by
+        else ""
+    )
     return (
         f"Tenant {reason.tenant} cannot be deleted yet, because it has {', '.join(left)}. Plan first what becomes of "
-        f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`."
+        f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`." + managed
     )
+
+
+def _claims(reason: r.ClaimsStay, _say: Say) -> str:
+    after = (
+        f"What starts for {reason.to} gets new, empty claims: copy the data with a Pod that mounts both."
+        if reason.to
+        else "Delete them with `kubectl delete pvc -n NAMESPACE NAME` when nobody needs their data."
+    )
+    return f"Data in {count(len(reason.claims), 'claim')} of the cluster stays ({_some(reason.claims)}). {after}"
 
 
 TEXTS: Texts = {
@@ -87,6 +102,7 @@ TEXTS: Texts = {
     r.FolderDeleted: "Delete {folder}.",
     r.FolderElsewhere: _elsewhere,
     r.DockerVolumeStays: _docker_volume,
+    r.ClaimsStay: _claims,
     r.CronJobsMove: lambda reason, _: f"Hand over to {reason.receiver}: {_cron_jobs(reason.cron_jobs)}.",
     r.CronJobsRemoved: lambda reason, _: (
         f"Remove {_cron_jobs(reason.cron_jobs)}. To keep them, hand the workloads over to an heir."

@@ -84,8 +84,13 @@ class Homes(Storage, Protocol):
     ) -> Sequence[OwnedFolder]:
         """The folders of this user or tenant that this machine sees, the home first. Raises Unavailable."""
 
-    async def claims_of(self, tenant: str) -> int:
-        """How many claims of a cluster hold data of this tenant; offboarding leaves them. Raises Unavailable."""
+    async def claims_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[str]:
+        """Claims of a cluster with data of this user or tenant, as NAMESPACE/NAME. Offboarding leaves them.
+
+        Raises Unavailable.
+        """
 
     def place(self, folder: OwnedFolder, name: str, within: str | None = None) -> str:
         """The path that this folder would have for another user or tenant; `within`: below that one, as this name."""

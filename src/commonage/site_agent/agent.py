@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from commonage.cancellation import to_the_end
 from commonage.domain.errors import CommonageError
 from commonage.domain.statuses import Capabilities
 from commonage.link.exchange import ConnectionLost
@@ -66,6 +67,7 @@ from commonage.site_agent.tenants import KeptTenants
 
 _log = logging.getLogger(__name__)
 _MAX_STREAMS = 1024
+_KEPT_WITHIN_S = 10.0  # while the agent is stopped: a driver that hangs must not hold it up
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class SiteAgent:
         self._cron_jobs = CronJobs(engine, self._file, self._attempts, self._bundles, room, clock)
         self._samples = KeptSamples(self._file, self._settings.samples_max_mib * 1024 * 1024)
         self._warnings = KeptWarnings(self._file, clock.now)
+        self._unkept: list[tuple[str, str, str]] = []  # taken from the devices, and refused by the disk
         self._streams = EngineStreams(engine, self._statuses)
         self._connection: SiteConnection | None = None
         self._report = SiteReport(
@@ -332,9 +335,15 @@ class SiteAgent:
 
     async def _warn(self) -> None:
         """Keep the new warnings of the GPUs, and send all that are kept if the link is up."""
-        await self._warnings.keep(await self._devices.take_warnings(self._report.nodes))
+        await to_the_end(self._keep_warnings(), _KEPT_WITHIN_S)
         if (connection := self._connection) is not None:
             await self._warnings.deliver(lambda kept: connection.request(STORE_WARNINGS, kept))
+
+    async def _keep_warnings(self) -> None:
+        """Nobody else has a warning that was taken: it must reach the disk also when this agent is being stopped."""
+        self._unkept += await self._devices.take_warnings(self._report.nodes)
+        await self._warnings.keep(self._unkept)
+        self._unkept = []
 
     async def _deliver_samples(self, connection: SiteConnection) -> None:
         async def store(kept: Samples) -> None:

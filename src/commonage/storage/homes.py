@@ -32,8 +32,10 @@ class HomeFolders:
     def __init__(self, root: SafePath, archives: Path) -> None:
         self._root, self._archives = root, archives
 
-    async def claims_of(self, tenant: str) -> int:
-        return 0
+    async def claims_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[str]:
+        return ()
 
     async def measure(self) -> Mapping[str, int]:
         """MiB of each, rounded up. Folders that cannot be read, or vanish, are left out. Raises Unavailable."""

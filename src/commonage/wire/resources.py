@@ -88,6 +88,7 @@ class ResourceChangeOut(BaseModel):
     managed_by: str
     fields: list[FieldChangeOut]
     affected: list[AffectedOut]
+    refusal: ReasonOut | None = Field(None, description="Why `apply` refuses this change, and all others with it.")
 
 
 class PlanOut(BaseModel):

@@ -152,7 +152,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     reasons.ReasonOut: Description((Reason,), own="params message"),
     resources.FieldChangeOut: Description((FieldChange,)),
     resources.GitSourceOut: Description((GitSource,)),
-    resources.ResourceChangeOut: Description((ResourceChange,), own="affected"),
+    resources.ResourceChangeOut: Description((ResourceChange,), own="affected refusal"),
     resources.ResourceOut: Description((StoredResource,), hidden="body"),
     offboarding.OffboardingOut: Description((Offboarding,)),
     offboarding.OffboardingPlanOut: Description((OffboardingPlan,)),

@@ -138,6 +138,21 @@ def test_forwarding_headers_of_nobody_are_believed_by_default(kustomize: ModuleT
     assert tomllib.loads(found["data"]["commonage.toml"])["trusted_proxies"] == []
 
 
+@pytest.mark.parametrize("part", ["hub", "control", "postgresql"])
+def test_only_components_reach_the_inner_ports(kustomize: ModuleType, part: str) -> None:
+    """Pods of workloads that reach the hub could write the headers that its proxy writes."""
+    rendered = kustomize.rendered({"postgresql": {"enabled": True}})["networkpolicy.yaml"]
+    [policy] = [one["spec"] for one in rendered if one["metadata"]["name"] == f"commonage-{part}"]
+    assert policy["policyTypes"] == ["Ingress"]
+    inner = [one for one in policy["ingress"] if one["ports"][0]["port"] in (5432, 8081, 8082)]
+    assert inner
+    for one in inner:
+        for peer in one["from"]:
+            assert set(peer) == {"podSelector"}, "Pods of the release's own namespace"
+            labels = peer["podSelector"]["matchLabels"]
+            assert labels["app.kubernetes.io/component"] in ("proxy", "hub", "control")
+
+
 def test_helm_test_reaches_the_proxy_where_only_the_ingress_controller_may(kustomize: ModuleType) -> None:
     controller = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
     rendered = kustomize.rendered({"networkPolicy": {"proxyIngress": [controller]}})

@@ -29,7 +29,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubSettings:
 
 def configured(settings: HubSettings) -> Config:
     c = Config()
-    configure(c, settings)
+    configure(c, settings, "key")
     return c
 
 

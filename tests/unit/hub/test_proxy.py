@@ -24,13 +24,16 @@ APART = SHARED.model_copy(
 
 
 def rules(settings: HubSettings) -> str:
-    found: dict[str, Any] = guards(settings)["routers"]
+    found: dict[str, Any] = guards(settings, "key")["routers"]
     return " ".join(one["rule"] for one in found.values())
 
 
 def test_session_origins_reach_the_hub_only_by_their_own_path() -> None:
     assert r"HostRegexp(`^[^.]+\.hub\.example\.org$`)" in rules(APART)
-    assert guards(APART)["middlewares"]["guard-to-hub"]["redirectRegex"]["replacement"] == "https://hub.example.org${1}"
+    assert (
+        guards(APART, "key")["middlewares"]["guard-to-hub"]["redirectRegex"]["replacement"]
+        == "https://hub.example.org${1}"
+    )
     assert "Host" not in rules(SHARED)
 
 
@@ -41,10 +44,10 @@ def test_where_origins_are_shared_referers_count_too() -> None:
 
 @pytest.mark.parametrize("settings", [SHARED, APART], ids=["shared", "apart"])
 def test_sessions_cannot_clear_cookies_or_widen_workers(settings: HubSettings) -> None:
-    stripped = guards(settings)["middlewares"]["guard-session-headers"]["headers"]["customResponseHeaders"]
+    stripped = guards(settings, "key")["middlewares"]["guard-session-headers"]["headers"]["customResponseHeaders"]
     assert {"Clear-Site-Data", "Service-Worker-Allowed"} <= {name for name, text in stripped.items() if text == ""}
 
 
 def test_long_requests_to_sessions_have_no_time_limit() -> None:
-    timeouts = guards(SHARED)["serversTransports"]["guard-to-session"]["forwardingTimeouts"]
+    timeouts = guards(SHARED, "key")["serversTransports"]["guard-to-session"]["forwardingTimeouts"]
     assert "responseHeaderTimeout" not in timeouts

@@ -9,6 +9,7 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders
 from tornado.web import Application, HTTPError
 
+from commonage.hub.proxy import PROXY_KEY_HEADER
 from commonage.hub.sign_in_limit import MAX_BODY_BYTES, SignInLimit, client_address, install
 
 
@@ -53,7 +54,28 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Authenticator, "get_authenticated_user", authenticate)
     monkeypatch.setattr(HTTPServer, "initialize", HTTPServer.initialize)
-    install(2)
+    install(2, "key")
+
+
+def _handler(peer: str, forwarded_for: str, key: str = "") -> SimpleNamespace:
+    headers = HTTPHeaders({"X-Forwarded-For": forwarded_for, PROXY_KEY_HEADER: key})
+    connection = SimpleNamespace(context=SimpleNamespace(address=(peer, 54321)))
+    # tornado takes the address from the header, whoever sent it
+    request = SimpleNamespace(headers=headers, connection=connection, remote_ip=forwarded_for)
+    return SimpleNamespace(request=request)
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.anyio
+@pytest.mark.parametrize(("peer", "key"), [("192.0.2.1", ""), ("192.0.2.1", "guessed"), ("127.0.0.1", "")])
+async def test_who_reaches_the_hub_without_the_proxy_cannot_forge_an_address(peer: str, key: str) -> None:
+    async def tries(number: int) -> Any:
+        data = {"username": "ann", "password": "wrong"}
+        return await Authenticator().get_authenticated_user(_handler(peer, f"198.51.100.{number}", key), data)
+
+    assert [await tries(1), await tries(2)] == [None, None]
+    with pytest.raises(HTTPError, match="at most 2 a minute"):
+        await tries(3)
 
 
 @pytest.mark.usefixtures("_installed")
@@ -63,8 +85,7 @@ async def test_every_authenticator_counts_only_failures() -> None:
         pass
 
     async def tries(password: str | None, name: str = "ann", address: str = "192.0.2.1") -> Any:
-        headers = HTTPHeaders({"X-Forwarded-For": f"203.0.113.9, {address}, 127.0.0.1"})
-        handler = SimpleNamespace(request=SimpleNamespace(headers=headers, remote_ip="127.0.0.1"))
+        handler = _handler("127.0.0.1", f"203.0.113.9, {address}, 127.0.0.1", key="key")
         data = None if password is None else {"username": name, "password": password}
         return await Own().get_authenticated_user(handler, data)
 

@@ -137,21 +137,26 @@ async def delete_resource(request: Request, kind: str, name: str, force: bool = 
     "/plan",
     tags=["resources"],
     summary="Plan a change of resources",
-    responses=problems(*BODY, *_DOCUMENTS),
+    responses=problems(*BODY, *_DOCUMENTS, "unavailable"),
     openapi_extra=body_of(PlanIn, {"documents": [_TENANT]}),
 )
 @asks(Permission.SEE_PLATFORM)
 async def plan(request: Request) -> PlanOut:
-    """Preview `apply`: the changes, and the running workloads and people that they affect. For admins."""
+    """Preview `apply`: the changes, and the running workloads and people that they affect. For admins.
+
+    A change with a `refusal` cannot be applied: a tenant with work or folders is removed by an offboarding.
+    """
     principal = caller(request)
-    return _plan_out(context(request).control.resources.plan(principal, _documents(await read_json(request, PlanIn))))
+    return _plan_out(
+        await context(request).control.resources.plan(principal, _documents(await read_json(request, PlanIn)))
+    )
 
 
 @router.post(
     "/apply",
     tags=["resources"],
     summary="Apply resources",
-    responses=problems(*BODY, *_DOCUMENTS, "version-mismatch"),
+    responses=problems(*BODY, *_DOCUMENTS, "version-mismatch", "tenant-not-empty", "unavailable"),
     openapi_extra=body_of(ApplyIn, {"documents": [_TENANT], "revision": 12}),
 )
 @asks(Permission.MANAGE_PLATFORM)
@@ -211,7 +216,9 @@ def _plan_out(found: Plan) -> PlanOut:
 
 
 def _change_out(planned: PlannedChange) -> ResourceChangeOut:
-    return fill(ResourceChangeOut, planned.change, affected=[_affected_out(one) for one in planned.affected])
+    affected = [_affected_out(one) for one in planned.affected]
+    refusal = None if planned.refusal is None else reason(planned.refusal)
+    return fill(ResourceChangeOut, planned.change, affected=affected, refusal=refusal)
 
 
 def _affected_out(affected: Affected) -> AffectedOut:

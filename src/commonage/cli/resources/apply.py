@@ -12,7 +12,7 @@ import click
 
 from commonage.cli import output
 from commonage.cli.connection import Server, as_json, calls_server, connect
-from commonage.cli.errors import MISUSED, Failure
+from commonage.cli.errors import FAILED, MISUSED, Failure
 from commonage.cli.resources.documents import Located, read_paths, with_place, write
 from commonage.sdk.errors import ApiError
 from commonage.wire.hub import API_PATH
@@ -47,7 +47,8 @@ def options(command: F) -> F:
 def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Preview `apply`: the changes, and the people that they affect. For admins.
 
-    A folder stands for all files in it whose names end in commonage.yml.
+    A folder stands for all files in it whose names end in commonage.yml. The exit code is 1 if `apply` would refuse a
+    change.
 
     \b
     Example:
@@ -57,6 +58,8 @@ def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any)
     with connect(server) as client, _places(documents):
         found = client.plan(_ask(documents, **options))
     _show(found, as_json)
+    if _is_refused(found):
+        raise click.exceptions.Exit(FAILED)
 
 
 @click.command
@@ -87,7 +90,7 @@ def put_in_force(
             return
         if not as_json:
             _show(planned, as_json=False)
-        if not yes and any(_needs_consent(one) for one in planned.changes):
+        if not yes and not _is_refused(planned) and any(_needs_consent(one) for one in planned.changes):
             _confirm()
         from commonage.wire.resources import ApplyIn
 
@@ -100,6 +103,10 @@ def put_in_force(
 
 def _needs_consent(change: ResourceChangeOut) -> bool:
     return change.action == "delete" or (change.action != "create" and bool(change.affected))
+
+
+def _is_refused(found: PlanOut) -> bool:
+    return any(one.refusal is not None for one in found.changes)
 
 
 def _confirm() -> None:
@@ -198,6 +205,8 @@ def _change_lines(change: ResourceChangeOut) -> Iterator[str]:
     yield f"{_SIGNS[change.action]} {change.kind} {change.name}{managed}"
     for field in change.fields:
         yield f"    {field.path}: {_value(field.before)} -> {_value(field.after)}"
+    if change.refusal is not None:
+        yield f"    refused: {change.refusal.message}"
     for affected in change.affected:
         yield f"    ! {affected.reason.message}"
         named = [f"{one.id} ({one.owner}{f', {one.name}' if one.name else ''})" for one in affected.workloads]

@@ -101,14 +101,14 @@ class Offboardings:
         await self._need_known(wanted)
         return await self._planner.plan(wanted)
 
-    async def need_empty(self, tenant: str) -> None:
-        """Called before the resource of a tenant is deleted by itself.
+    async def left_in(self, tenant: str, *, members: bool) -> reasons.TenantNotEmpty | None:
+        """Why the resource of a tenant may not be deleted without an offboarding; None if it may.
 
-        Raises Conflict while the tenant has work, folders or members, and Unavailable while the hub does not answer.
+        `members`: they are a reason, too. Then it raises Unavailable while the hub does not answer.
         """
-        left = None if tenant == self._settings.default_tenant else await self._planner.left_in(tenant)
-        if left is not None:
-            raise Conflict(left, code="tenant-not-empty")
+        if tenant == self._settings.default_tenant:
+            return None
+        return await self._planner.left_in(tenant, members=members)
 
     async def begin(self, principal: Principal, wanted: Wanted, version: str) -> Offboarding:
         """Begin what a plan of this version says; the steps follow by themselves. The same request again returns it.

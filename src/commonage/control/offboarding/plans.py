@@ -104,27 +104,37 @@ class Planner:
         of_user = wanted.subject is Subject.USER
         return [one for one in self.catalogue.images() if (one.by if of_user else one.tenant) == wanted.name]
 
-    async def left_in(self, tenant: str) -> Reason | None:
-        """Why the resource of this tenant may not be deleted alone; None if it has nothing else."""
+    async def left_in(self, tenant: str, *, members: bool) -> reasons.TenantNotEmpty | None:
+        """Why the resource of this tenant may not be deleted alone; None if it has nothing else.
+
+        `members`: they count, too.
+        """
         wanted = Wanted(Subject.TENANT, Change.REMOVE, tenant)
         declared = [one for known in self.settings.rules.tenants if known.name == tenant for one in known.members]
-        subjects = {(one.kind, one.subject) for one in declared}
-        subjects |= {(SubjectKind.USER, user) for user in await self.identity.group(tenant) or ()}
+        subjects = {(one.kind, one.subject) for one in declared if members}
+        if members:
+            subjects |= {(SubjectKind.USER, user) for user in await self.identity.group(tenant) or ()}
         counts = {
             "workloads": len(self.work_of(Subject.TENANT, tenant)),
             "cron_jobs": sum(not one.removed for one in self.cron_jobs_of(wanted)),
             "reservations": len(self.reservations_of(wanted)),
             "images": len(self.images_of(wanted)),
-            "folders": len(await self.folders_of(wanted)) + (await self.homes.claims_of(tenant) if self.homes else 0),
+            "folders": len(await self.folders_of(wanted)) + len(await self._claims_of(wanted)),
             "members": len(subjects),
         }
-        return reasons.TenantNotEmpty(tenant=tenant, **counts) if any(counts.values()) else None
+        return reasons.TenantNotEmpty(tenant=tenant, managed_by="", **counts) if any(counts.values()) else None
 
     async def folders_of(self, wanted: Wanted) -> Sequence[OwnedFolder]:
         if self.homes is None:
             return []
         whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
         return await self.homes.folders_of(self.settings.volumes, **whose)
+
+    async def _claims_of(self, wanted: Wanted) -> Sequence[str]:
+        if self.homes is None:
+            return ()
+        whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
+        return await self.homes.claims_of(self.settings.volumes, **whose)
 
     def destination(self, homes: Homes, folder: OwnedFolder, wanted: Wanted) -> str:
         """The path to which the folder is moved."""
@@ -155,6 +165,8 @@ class Planner:
     async def _data(self, wanted: Wanted) -> AsyncReasons:
         for folder in await self.folders_of(wanted):
             yield self._folder(wanted, folder)
+        if claims := await self._claims_of(wanted):
+            yield reasons.ClaimsStay(claims=tuple(claims), to=wanted.to if wanted.change is Change.RENAME else "")
         of_user = wanted.subject is Subject.USER
         to = folder_name(wanted.to) if wanted.change is Change.RENAME else ""
         for site in sorted(set(self.sites) - {LOCAL_SITE}) if of_user else ():

@@ -23,6 +23,7 @@ from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import resources as reasons
+from commonage.domain.reasons.offboarding import TenantNotEmpty
 from commonage.domain.resources import Action, Document, Platform, ResourceChange, StoredResource
 from commonage.domain.workloads import Event, EventKind
 from commonage.ports.clock import Clock
@@ -42,8 +43,11 @@ _NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
+    """`refusal`: why `apply` refuses this change, and all others with it."""
+
     change: ResourceChange
     affected: tuple[Affected, ...] = ()
+    refusal: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class Resources:
 
     `admit`, called with the resources in force and those after a change, raises if it may not be made.
     `is_claimed`: whether the name of a tenant was given up, or is being taken by a rename.
-    `need_empty`, called before a tenant is deleted by itself, raises if that needs a plan.
+    `left_in`, called before a tenant is deleted, gives the reason why that needs an offboarding. Its second argument
+    is whether members are a reason.
     `ignored`: settings of the file that the database has replaced.
     """
 
@@ -100,7 +105,7 @@ class Resources:
     builtin: Platform
     sites: Collection[str]
     on_change: Callable[[Platform], None]
-    need_empty: Callable[[str], Awaitable[None]]
+    left_in: Callable[[str, bool], Awaitable[TenantNotEmpty | None]]
     is_claimed: Callable[[str], bool] = lambda _tenant: False
     admit: Callable[[Platform, Platform], None] = lambda _before, _after: None
     ignored: tuple[str, ...] = ()
@@ -211,15 +216,15 @@ class Resources:
             raise NotFound(f"there is no {kind} {name[:60]!r}; there are: {names}", code="resource-not-found")
         return found
 
-    def plan(self, principal: Principal, documents: Documents) -> Plan:
-        """Preview `apply`. Raises InvalidInput with the field, and Conflict."""
+    async def plan(self, principal: Principal, documents: Documents) -> Plan:
+        """Preview `apply`. Raises InvalidInput with the field, Conflict, and Unavailable if folders cannot be read."""
         self._access(principal).need(Permission.SEE_PLATFORM)
-        return self._planned(documents.declaration())[0]
+        return await self._with_refusals(self._planned(documents.declaration())[0])
 
     async def apply(self, principal: Principal, documents: Documents, revision: int | None = None) -> Plan:
         """Make the resources as declared: all of it or nothing. With `revision`, only if that is still the present one.
 
-        Raises InvalidInput and Conflict.
+        Raises InvalidInput, Conflict, and Unavailable if folders cannot be read.
         """
         self._access(principal).need(Permission.MANAGE_PLATFORM)
         wanted = documents.declaration()
@@ -230,8 +235,23 @@ class Resources:
                     "Resources were changed since the plan was made. Make a new plan.", code="version-mismatch"
                 )
             plan, following = self._planned(wanted, principal.name)
+            for one in (await self._with_refusals(plan)).changes:
+                if one.refusal is not None:
+                    raise _not_empty(one.refusal)
             await self._commit(following)
         return plan
+
+    async def _with_refusals(self, plan: Plan) -> Plan:
+        """Members are no reason to refuse: they go with the document that declares them, as the plan shows."""
+        changes = []
+        for planned in plan.changes:
+            change, left = planned.change, None
+            if change.kind == "Tenant" and change.action is Action.DELETE:
+                left = await self.left_in(change.name, False)
+            changes.append(
+                planned if left is None else replace(planned, refusal=replace(left, managed_by=change.managed_by))
+            )
+        return replace(plan, changes=tuple(changes))
 
     async def put(
         self, principal: Principal, document: Document, version: int, *, kind: str, name: str
@@ -263,7 +283,8 @@ class Resources:
         self._access(principal).need(Permission.MANAGE_PLATFORM)
         if kind == "Tenant":
             need_unmanaged(self._one(kind, name))
-            await self.need_empty(name)
+            if (left := await self.left_in(name, True)) is not None:
+                raise _not_empty(left)
         return await self.delete_for(principal.name, kind, name, version, force=force)
 
     async def delete_for(self, by: str, kind: str, name: str, version: int, *, force: bool = False) -> StoredResource:
@@ -381,6 +402,10 @@ def _note(change: ResourceChange, by: str) -> Reason:
         return reasons.ResourceDeleted(by=by, kind=change.kind, name=change.name)
     paths = tuple(one.path for one in change.fields)
     return reasons.ResourceChanged(by=by, kind=change.kind, name=change.name, fields=paths)
+
+
+def _not_empty(left: Reason) -> Conflict:
+    return Conflict(left, code="tenant-not-empty")
 
 
 def _in_use(planned: PlannedChange) -> Conflict:

@@ -82,6 +82,13 @@ class DockerVolumeStays(Reason):
     to: str
 
 
+class ClaimsStay(Reason):
+    """Claims of the cluster stay, as NAMESPACE/NAME: the platform deletes none, and the cluster cannot rename them."""
+
+    claims: tuple[str, ...]
+    to: str
+
+
 class CronJobsMove(Reason):
     """Cron jobs go on for another owner or tenant."""
 
@@ -397,7 +404,10 @@ class ClassesDeleted(Reason):
 
 
 class TenantNotEmpty(Reason):
-    """The resource of a tenant with work, folders or members cannot be deleted alone. Each number counts one kind."""
+    """The resource of a tenant with work, folders or members cannot be deleted alone. Each number counts one kind.
+
+    `managed_by`: the source that manages the resource, if one does.
+    """
 
     tenant: str
     workloads: int
@@ -406,3 +416,4 @@ class TenantNotEmpty(Reason):
     images: int
     folders: int
     members: int
+    managed_by: str = ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from commonage.cancellation import to_the_end
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import DaemonRefused, Json
@@ -32,7 +33,7 @@ from commonage.engines.docker.warm.containers import StartWarm, WarmContainers
 from commonage.engines.docker.warm.description import WARM, may_start_warm, warm_config
 from commonage.engines.docker.warm.mounts import Folder
 from commonage.engines.rundir.programs import SESSION_COMMAND
-from commonage.engines.rundir.tasks import InThread, to_the_end
+from commonage.engines.rundir.tasks import InThread
 from commonage.engines.rundir.workspaces import folder_name
 from commonage.engines.settings import DockerSettings
 from commonage.ports.agents import OnProgress

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -154,20 +153,6 @@ class _Endable(Protocol):
 
 
 _E = TypeVar("_E", bound=_Endable)
-
-
-async def to_the_end(work: Awaitable[_T]) -> _T:
-    """Return the result of `work`. A caller that is cancelled still waits until it is over: it needs a limit itself."""
-    doing = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        while not doing.done():
-            with suppress(asyncio.CancelledError):  # cancelled again
-                await asyncio.wait({doing})
-        if not doing.cancelled():
-            doing.exception()  # marks it as retrieved: no waiter is left
-        raise
 
 
 async def make_or_end(work: Coroutine[None, None, _E]) -> _E:

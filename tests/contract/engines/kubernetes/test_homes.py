@@ -9,7 +9,7 @@ from tests.kubernetes.rig import IMAGE, KubernetesRig
 
 from commonage.domain.reasons.attempts import ClusterAdmissionDenied, ClusterQuotaExceeded
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.domain.volumes import Mount, VolumeKind, folder_name
+from commonage.domain.volumes import Extent, Mount, Volume, VolumeKind, folder_name, source_of
 from commonage.engines.kubernetes.manifest import Manifest
 from commonage.engines.kubernetes.storage.claims import volume_claim_name
 from commonage.engines.kubernetes.storage.sizes import ClusterHomes
@@ -22,6 +22,7 @@ from commonage.testing.fakes.kubernetes.cluster import FakeCluster
 from commonage.testing.fakes.kubernetes.store import PODS, VOLUME_CLAIMS, Kind
 
 pytestmark = pytest.mark.anyio
+NOTES_VOLUME = Volume("notes", kind=VolumeKind.DOCKER, per=Extent.USER)
 RESULTS = Mount("results", VolumeKind.DOCKER, "results.physics", "/volumes/results", writable=True)
 
 
@@ -133,13 +134,29 @@ async def test_claims_tell_their_size_and_what_they_hold(site: Site, tmp_path: P
     sizes = (await site.rig.engine()).claim_sizes()
     home, volume = sorted(await sizes.measure(), key=lambda one: one.volume)
     homes = ClusterHomes(HomeFolders(SafePath(tmp_path / "homes"), tmp_path / "archive"), lambda: sizes)
-    assert (await homes.claims_of(running.tenant), await homes.claims_of("another")) == (2, 0)
+    both = ["commonage/home-ada", f"commonage/{volume_claim_name('results.physics')}"]
+    assert await homes.claims_of([], tenant=running.tenant) == both
+    assert await homes.claims_of([], tenant="another") == []
+    assert await homes.claims_of([], user=running.owner) == both[:1]
     tenant = folder_name(running.tenant)
     assert home == FolderSize("", tenant, folder_name(running.owner), 3, size_mib=100)
     assert (volume.volume, volume.tenant, volume.user, volume.size_mib) == ("results", tenant, None, 10 * 1024)
     await (await site.rig.engine()).stop(running.attempt_id, 0)
     await site.rig.phase(running.attempt_id, Phase.ENDED)
     assert home in await sizes.measure(), "what was told last"
+
+
+async def test_claims_of_a_user_are_the_home_and_those_of_volumes_for_each_user(site: Site, tmp_path: Path) -> None:
+    plain = site.request("true")
+    source = source_of(NOTES_VOLUME, plain.owner, plain.tenant)
+    notes = Mount("notes", VolumeKind.DOCKER, source, "/volumes/notes", writable=True)
+    await site.rig.ended(site.request("true", mounts=(RESULTS, notes)))
+    engine = await site.rig.engine()
+    homes = ClusterHomes(HomeFolders(SafePath(tmp_path / "homes"), tmp_path / "archive"), engine.claim_sizes)
+    mine = ["commonage/home-ada", f"commonage/{volume_claim_name(source)}"]
+    assert await homes.claims_of([NOTES_VOLUME], user=plain.owner) == mine
+    assert await homes.claims_of([NOTES_VOLUME], user="another") == []
+    assert len(await homes.claims_of([NOTES_VOLUME], tenant=plain.tenant)) == 3
 
 
 async def test_an_unused_claim_counts_with_its_size_and_others_claims_do_not(site: Site) -> None:

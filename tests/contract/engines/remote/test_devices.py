@@ -1,5 +1,6 @@
 """GPUs of an appliance: measured like those here, also during an outage; their warnings arrive once."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from tests.contract.engines.remote.rig import SITE, RemoteFakeRig
 from tests.contract.engines.remote.test_outages import pass_rounds
 
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.reasons.devices import GpuDriverSilent
@@ -37,6 +38,8 @@ class OneGpu(NoDevices):
         self.fault = True
         self.answers = threading.Event()
         self.answers.set()
+        self.taken, self.gives_warnings = threading.Event(), threading.Event()
+        self.gives_warnings.set()
 
     def inventory(self) -> Sequence[Device]:
         return [factories.device(uuid=UUID, simulated=False, faults=(GpuDriverSilent(),) if self.fault else ())]
@@ -51,6 +54,9 @@ class OneGpu(NoDevices):
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         taken, self.warnings = self.warnings, []
+        if taken:
+            self.taken.set()
+            self.gives_warnings.wait()
         return taken
 
     def resume(self, uuid: str | None = None) -> None:
@@ -80,6 +86,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[GpuRig]:
     await rig.engine()
     yield rig
     rig.gpu.answers.set()
+    rig.gpu.gives_warnings.set()
     await rig.close()
 
 
@@ -207,6 +214,43 @@ async def test_warnings_of_an_outage_arrive_once_and_in_their_order(rig: GpuRig)
     assert [text for _, _, text in await _warnings(rig, engine, 2)] == ["second", "third"]
     await rig.pass_time(2)
     assert list(engine.devices.take_warnings()) == []
+
+
+async def test_warning_taken_while_the_agent_is_stopped_is_kept(rig: GpuRig) -> None:
+    engine = await rig.engine()
+    await rig.cut()
+    rig.gpu.gives_warnings.clear()
+    rig.gpu.warnings = [("one-1", "taken")]
+
+    async def is_taken() -> bool:
+        return rig.gpu.taken.is_set()
+
+    await rig.until(is_taken, "the agent takes the warning from the devices")
+    asyncio.get_running_loop().call_later(0.1, rig.gpu.gives_warnings.set)
+    await rig.stop_agent()
+    await rig.start_agent()
+    await rig.connect()
+    assert [text for _, _, text in await _warnings(rig, engine, 1)] == ["taken"]
+
+
+async def test_warnings_that_the_disk_refuses_are_kept_at_the_next_round(
+    rig: GpuRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, agent = await rig.engine(), rig.agent
+    assert agent is not None
+    keep, refused = agent._warnings.keep, 0
+
+    async def refuse_once(found: Sequence[tuple[str, str, str]]) -> None:
+        nonlocal refused
+        if found and not refused:
+            refused += 1
+            raise Unavailable("no space left")
+        await keep(found)
+
+    monkeypatch.setattr(agent._warnings, "keep", refuse_once)
+    rig.gpu.warnings = [("one-1", "refused")]
+    assert [text for _, _, text in await _warnings(rig, engine, 1)] == ["refused"]
+    assert refused == 1
 
 
 async def test_warning_whose_acknowledgement_was_lost_is_not_taken_twice(rig: GpuRig) -> None:

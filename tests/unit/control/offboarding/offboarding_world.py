@@ -92,10 +92,13 @@ class MemoryHomes(Homes):
         self.killer = killer
         self.there: dict[str, str] = {"/homes/ann": "thesis", "/homes/bob": "paper"}
         self.packed: dict[str, str] = {}
-        self.claims = 0
+        self.claims: dict[str, str] = {}
+        """The user or tenant of each."""
 
-    async def claims_of(self, tenant: str) -> int:
-        return self.claims
+    async def claims_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[str]:
+        return [claim for claim, owner in self.claims.items() if owner == (user or tenant)]
 
     async def measure(self) -> dict[str, int]:
         return {path.removeprefix("/homes/"): 5 for path in self.there}

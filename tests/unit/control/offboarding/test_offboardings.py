@@ -17,12 +17,13 @@ from commonage.control.resources.resources import ANY_VERSION, Documents
 from commonage.control.workloads.cron_jobs import NewCronJob
 from commonage.domain.cron_jobs import CronJob, CronRule
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
-from commonage.domain.offboarding import DataChoice, Offboarding, Subject, Wanted, WorkChoice
+from commonage.domain.offboarding import Change, DataChoice, Offboarding, Subject, Wanted, WorkChoice
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons import offboarding as reasons
 from commonage.domain.reasons.cron_jobs import CronJobHandedOver, CronJobRemoved
 from commonage.domain.requests import Request
+from commonage.domain.resources import Document
 from commonage.domain.tenants import Reservation
 from commonage.domain.workloads import State, Workload
 from commonage.ports.identity import Account
@@ -619,12 +620,75 @@ async def test_a_tenant_is_deleted_as_a_resource_only_while_it_is_empty() -> Non
         world.homes.there["/data/optics"] = "measurements"
         assert await left() == {"folders": 1}
         del world.homes.there["/data/optics"]
-        world.homes.claims = 2
+        world.homes.claims = {"cluster/home-ann": OPTICS, "cluster/home-bob": OPTICS}
         assert await left() == {"folders": 2}
-        world.homes.claims = 0
+        world.homes.claims = {}
         work = await submit(control, job(tenant=OPTICS), principal=ROOT)
         assert await left() == {"workloads": 1}
         await control.workloads.stop(ROOT, work.id)
         await world.site.clock.advance(5)
         await control.resources.delete(ROOT, "Tenant", OPTICS, ANY_VERSION)
         assert control.resources.of_kind("Tenant") == []
+
+
+@pytest.mark.parametrize("source", ["", "git:lab/platform@main"])
+async def test_documents_without_a_tenant_delete_it_only_while_it_has_no_work_and_no_folders(source: str) -> None:
+    world = World()
+    members = [{"user": ANN.name, "role": "member"}]
+    others: list[Document] = [{"kind": "Site", "name": "north"}]
+    async with world.site.open() as control:
+        lab = {"kind": "Tenant", "name": OPTICS, "members": members}
+        await control.resources.apply(ROOT, Documents([lab], managed_by=source))
+        pruning = Documents(others, managed_by=source, prune=True)
+
+        async def left() -> dict[str, Any]:
+            plan = await control.resources.plan(ROOT, pruning)
+            [shown] = [one.refusal for one in plan.changes if one.refusal is not None]
+            with pytest.raises(Conflict) as refused:
+                await control.resources.apply(ROOT, pruning, plan.revision)
+            assert refused.value.problem_code == "tenant-not-empty"
+            assert refused.value.reason == shown
+            assert control.resources.of_kind("Site") == [], "all documents, or none"
+            assert isinstance(shown, reasons.TenantNotEmpty)
+            assert shown.managed_by == source
+            return {name: number for name, number in asdict(shown).items() if number and isinstance(number, int)}
+
+        world.homes.there["/data/optics"] = "measurements"
+        assert await left() == {"folders": 1}
+        del world.homes.there["/data/optics"]
+        world.homes.claims = {"cluster/home-ann": OPTICS, "cluster/home-bob": OPTICS}
+        assert await left() == {"folders": 2}
+        world.homes.claims = {}
+        work = await submit(control, job(tenant=OPTICS), principal=ROOT)
+        assert await left() == {"workloads": 1}
+        await control.workloads.stop(ROOT, work.id)
+        await world.site.clock.advance(5)
+        await control.resources.apply(ROOT, pruning)
+        assert control.resources.of_kind("Tenant") == [], "members go with the document that declares them"
+
+
+async def test_tenant_that_git_gave_up_is_taken_over_and_removed_by_a_plan() -> None:
+    world, git = World(), "git:lab/platform@main"
+    others: list[Document] = [{"kind": "Site", "name": "north"}]
+    lab: Document = {"kind": "Tenant", "name": OPTICS}
+    async with world.site.open() as control:
+        await control.resources.apply(ROOT, Documents([lab], managed_by=git))
+        world.homes.there["/data/optics"] = "measurements"
+        await control.resources.apply(ROOT, Documents([lab], take_over=True))
+        await control.resources.apply(ROOT, Documents(others, managed_by=git, prune=True))
+        assert [one.name for one in control.resources.of_kind("Tenant")] == [OPTICS]
+        await world.begin(control, Wanted(Subject.TENANT, Change.REMOVE, OPTICS))
+        await world.until_done(control)
+        assert control.resources.of_kind("Tenant") == []
+        assert "/data/optics" not in world.homes.there
+
+
+@pytest.mark.parametrize(("wanted", "to"), [(remove(), ""), (remove(OPTICS, Subject.TENANT), ""), (rename(), "anna")])
+async def test_plan_names_the_claims_of_a_cluster_that_stay(wanted: Wanted, to: str) -> None:
+    world = World()
+    async with world.site.open() as control:
+        await world.declare(control)
+        world.homes.claims = {"cluster/home-x": wanted.name, "cluster/home-y": "another"}
+        plan = await control.offboardings.plan(ROOT, wanted)
+        [stays] = [one for one in plan.items if isinstance(one, reasons.ClaimsStay)]
+        assert stays == reasons.ClaimsStay(claims=("cluster/home-x",), to=to)

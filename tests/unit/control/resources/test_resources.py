@@ -164,7 +164,7 @@ async def test_change_of_another_version_is_refused() -> None:
 
 async def test_plan_of_older_resources_is_not_applied() -> None:
     async with Site().open() as control:
-        plan = control.resources.plan(ROOT, Documents([LAB]))
+        plan = await control.resources.plan(ROOT, Documents([LAB]))
         await apply(control, {"kind": "Site", "name": "north"})
         with pytest.raises(Conflict, match="changed since the plan"):
             await control.resources.apply(ROOT, Documents([LAB]), plan.revision)
@@ -189,7 +189,7 @@ async def test_plan_shows_fields_and_whom_they_affect() -> None:
         await site.clock.advance(5)
         assert site.there(work).state is State.RUNNING
         lower = {**LAB, "nominal": {"gpus": 1, "cpus": 1}, "environments": ["notebook"]}
-        (planned,) = control.resources.plan(ROOT, Documents([lower])).changes
+        (planned,) = (await control.resources.plan(ROOT, Documents([lower]))).changes
         assert [(one.path, one.before, one.after) for one in planned.change.fields] == [
             ("environments", None, ["notebook"]),
             ("nominal.cpus", None, 1),
@@ -218,7 +218,8 @@ async def test_plan_names_people_whose_roles_change() -> None:
     async with Site().open() as control:
         ann, staff = {"user": "ann", "role": "manager"}, {"group": "staff", "role": "viewer"}
         await apply(control, {**LAB, "members": [ann, staff]})
-        (planned,) = control.resources.plan(ROOT, Documents([{**LAB, "members": [{**ann, "role": "viewer"}]}])).changes
+        demoted = Documents([{**LAB, "members": [{**ann, "role": "viewer"}]}])
+        (planned,) = (await control.resources.plan(ROOT, demoted)).changes
         assert [(one.reason, one.people) for one in planned.affected] == [
             (reasons.RolesDiffer(tenant="commons"), ("ann", "group staff"))
         ]
@@ -301,8 +302,8 @@ async def test_apply_is_atomic_and_repeatable_and_export_is_its_inverse(
             except CommonageError:
                 assert exported(control) == before
             else:
-                assert control.resources.plan(ROOT, wanted).is_empty
+                assert (await control.resources.plan(ROOT, wanted)).is_empty
             revision = control.resources.revision
-            assert control.resources.plan(ROOT, Documents(exported(control), prune=True)).is_empty
+            assert (await control.resources.plan(ROOT, Documents(exported(control), prune=True))).is_empty
             await control.resources.apply(ROOT, Documents(exported(control), prune=True))
             assert control.resources.revision == revision

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import request
 
+from commonage.cancellation import to_the_end
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
@@ -213,7 +214,7 @@ async def test_forget_waits_for_the_last_request_of_a_stopped_start(
     async def remove(run: Run) -> None:
         seen.append("removed")
 
-    monkeypatch.setattr(container_client, "launch", lambda run, told: tasks.to_the_end(create()))
+    monkeypatch.setattr(container_client, "launch", lambda run, told: to_the_end(create()))
     monkeypatch.setattr(container_client, "remove", remove)
     await engine.start(request())
     await asked.wait()

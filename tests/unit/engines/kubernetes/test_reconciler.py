@@ -42,6 +42,8 @@ class Objects:
         return self.objects.get(key_of(manifest))
 
     async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
+        if kind in self.broken:
+            raise EngineFailure("the cluster refused it", retryable=True)
         wanted = dict(part.split("=") for part in selector.split(",") if part)
         return [
             one
@@ -89,7 +91,7 @@ def test_leaves_what_is_not_ours() -> None:
     assert objects.objects == before
 
 
-@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim", "VolumeSnapshot"])
 def test_the_namespace_of_a_tenant_that_is_gone_stays_until_it_is_empty(kind: str) -> None:
     objects = Objects()
     reconciler = TenantReconciler(objects, SETTINGS)
@@ -98,11 +100,34 @@ def test_the_namespace_of_a_tenant_that_is_gone_stays_until_it_is_empty(kind: st
     before = dict(objects.objects)
 
     report = turn(reconciler)
-    assert (report.removed, report.left) == ([], ["commonage-physics"])
+    assert (report.removed, report.left) == ([], {"commonage-physics": (f"{kind} left",)})
     assert objects.objects == before
 
     del objects.objects[kind, "commonage-physics", "left"]
     assert turn(reconciler).removed == ["Namespace commonage-physics"]
+
+
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim", "VolumeSnapshot"])
+def test_a_namespace_whose_data_cannot_be_listed_stays(kind: str) -> None:
+    objects = Objects()
+    reconciler = TenantReconciler(objects, SETTINGS)
+    turn(reconciler, BOUNDED)
+    objects.broken = {kind}
+
+    report = turn(reconciler)
+    assert (report.removed, list(report.failed)) == ([], ["Namespace commonage-physics"])
+
+
+def test_many_objects_that_are_left_are_counted() -> None:
+    objects = Objects()
+    reconciler = TenantReconciler(objects, SETTINGS)
+    turn(reconciler, BOUNDED)
+    for number in range(30):
+        name = f"home-{number}"
+        objects.objects["PersistentVolumeClaim", "commonage-physics", name] = {"metadata": {"name": name}}
+
+    [held] = turn(reconciler).left.values()
+    assert (held[0], held[-1], len(held)) == ("PersistentVolumeClaim home-0", "22 more", 9)
 
 
 def test_a_namespace_that_an_admin_made_is_never_deleted() -> None:
@@ -114,7 +139,7 @@ def test_a_namespace_that_an_admin_made_is_never_deleted() -> None:
 
     assert turn(reconciler, BOUNDED).failed == {}
     assert (report := turn(reconciler)).removed == []
-    assert report.left == ["commonage-physics"]
+    assert report.left == {"commonage-physics": ()}
 
 
 def test_an_applied_namespace_keeps_the_note_that_commonage_made_it() -> None:

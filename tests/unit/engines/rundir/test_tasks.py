@@ -1,13 +1,12 @@
 """Unexpected errors in an engine's own tasks."""
 
 import asyncio
-import threading
 
 import pytest
 
 from commonage.domain.iterations import Iterations
 from commonage.engines.rundir import tasks
-from commonage.engines.rundir.tasks import SingleFlight, Tasks, to_the_end
+from commonage.engines.rundir.tasks import SingleFlight, Tasks
 from commonage.ports.agents import OnProgress, ignore_progress
 
 pytestmark = pytest.mark.anyio
@@ -108,25 +107,3 @@ async def test_close_cancels_work_in_progress() -> None:
     await single_flight.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-
-
-async def test_cancelled_caller_waits_for_the_end_of_the_work() -> None:
-    """The mounts of a container, for one: their descriptors would be closed, and reused for other folders."""
-    begun, may_end, ended = asyncio.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        assert may_end.wait(20)
-        ended.set()
-
-    async def caller() -> None:
-        begun.set()
-        await to_the_end(asyncio.to_thread(work))
-
-    calling = asyncio.create_task(caller())
-    await begun.wait()
-    calling.cancel()
-    asyncio.get_running_loop().call_later(0.05, calling.cancel)  # as when the engine closes after a stop
-    asyncio.get_running_loop().call_later(0.1, may_end.set)
-    with pytest.raises(asyncio.CancelledError):
-        await calling
-    assert ended.is_set()

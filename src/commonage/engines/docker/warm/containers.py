@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commonage.cancellation import to_the_end
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.engines.containers.daemon.descriptions import bind
@@ -28,7 +29,7 @@ from commonage.engines.docker.client import Client
 from commonage.engines.docker.translate import container_name
 from commonage.engines.docker.warm.description import key_of
 from commonage.engines.docker.warm.mounts import Folder, mount_in, namespace_of
-from commonage.engines.rundir.tasks import InThread, to_the_end
+from commonage.engines.rundir.tasks import InThread
 from commonage.files.safe_path import SafePath
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Claims of homes and volumes, their growth and their snapshots.
 
-A claim is the tenant's data: the engine makes and grows it, and only offboarding deletes it.
+A claim is the tenant's data: the engine makes and grows it, and never deletes it.
 """
 
 from __future__ import annotations

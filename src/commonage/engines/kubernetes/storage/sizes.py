@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from commonage.domain.errors import EngineFailure, Unavailable
-from commonage.domain.volumes import Volume, folder_name
+from commonage.domain.volumes import Extent, Volume, VolumeKind, folder_name, source_of
 from commonage.engines.kubernetes.client import NODES, VOLUME_CLAIMS, Client, Refused
 from commonage.engines.kubernetes.manifest import Manifest
-from commonage.engines.kubernetes.storage.claims import VOLUME, size_mib
+from commonage.engines.kubernetes.storage.claims import VOLUME, size_mib, volume_claim_name
 from commonage.engines.kubernetes.tenants.names import OWNER, TENANT
 from commonage.engines.kubernetes.translate import selector_of
 from commonage.engines.settings import KubernetesSettings
@@ -36,6 +36,15 @@ class ClaimSizes:
 
     async def measure(self) -> Sequence[FolderSize]:
         """Raises EngineFailure."""
+        claims = await self.claims()
+        if claims:
+            await self._read_use()
+        keys = {_key(one) for one in claims}
+        self._used = {key: mib for key, mib in self._used.items() if key in keys}
+        return [self._folder(one) for one in claims]
+
+    async def claims(self) -> Sequence[Manifest]:
+        """Those of this installation; none if they may not be listed. Raises EngineFailure."""
         where = self._settings.namespace if self._settings.namespaces == "single" else None
         try:
             listed = await self._client.list_all(VOLUME_CLAIMS.path(where), selector_of(self._installation))
@@ -44,10 +53,7 @@ class ClaimSizes:
                 raise
             self._warn("the size of claims is unknown: this account may not list persistentvolumeclaims")
             return []
-        await self._read_use()
-        keys = {_key(one) for one in listed.items}
-        self._used = {key: mib for key, mib in self._used.items() if key in keys}
-        return [self._folder(one) for one in listed.items]
+        return listed.items
 
     def _warn(self, text: str) -> None:
         if not self._warned:
@@ -103,16 +109,25 @@ class ClusterHomes(Homes):
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:
         folders = await self._local.measure_volumes(volumes)
-        return [*folders, *await self._claims()]
-
-    async def _claims(self) -> Sequence[FolderSize]:
         try:
-            return await self._sizes().measure()
+            return [*folders, *await self._sizes().measure()]
         except EngineFailure as error:
             raise Unavailable(f"Cannot measure the claims of the cluster: {error.message}") from error
 
-    async def claims_of(self, tenant: str) -> int:
-        return sum(one.tenant == folder_name(tenant) for one in await self._claims())
+    async def claims_of(
+        self, volumes: Sequence[Volume], *, user: str | None = None, tenant: str | None = None
+    ) -> Sequence[str]:
+        known = {one.name: one for one in volumes if one.kind is VolumeKind.DOCKER and one.per is Extent.USER}
+        try:
+            claims = await self._sizes().claims()
+        except EngineFailure as error:
+            raise Unavailable(f"Cannot list the claims of the cluster: {error.message}") from error
+        return sorted(
+            "/".join(_key(one))
+            for one in claims
+            if (tenant is not None and _true(one, TENANT) == tenant)
+            or (user is not None and _is_of_user(one, user, known))
+        )
 
     async def enforce(
         self,
@@ -147,6 +162,14 @@ class ClusterHomes(Homes):
 
     async def delete(self, folder: OwnedFolder) -> None:
         await self._local.delete(folder)
+
+
+def _is_of_user(claim: Manifest, user: str, volumes: Mapping[str, Volume]) -> bool:
+    """`volumes`: those of which each user has a claim. It has no label of the user, whose name is in its own."""
+    volume = volumes.get(_true(claim, VOLUME))
+    if volume is None:
+        return _true(claim, OWNER) == user
+    return _key(claim)[1] == volume_claim_name(source_of(volume, user, _true(claim, TENANT)))
 
 
 def _key(claim: Manifest) -> tuple[str, str]:

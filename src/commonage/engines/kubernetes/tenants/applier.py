@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commonage.engines.kubernetes.client import NAMESPACES, PODS, Client, Resource
+from commonage.engines.kubernetes.client import NAMESPACES, PODS, Client, Refused, Resource
 from commonage.engines.kubernetes.manifest import Manifest
 
 NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies")
@@ -16,7 +16,10 @@ _RESOURCES = {
     "Pod": PODS,
     "ResourceQuota": Resource("/api/v1", "resourcequotas"),
     "RoleBinding": Resource("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "VolumeSnapshot": Resource("/apis/snapshot.storage.k8s.io/v1", "volumesnapshots"),
 }
+_OF_DRIVERS = frozenset({"VolumeSnapshot"})  # a cluster knows them only if a storage driver brought their CRD
+_NOT_FOUND = 404
 
 
 class ClientApplier:
@@ -36,7 +39,12 @@ class ClientApplier:
         return await self._client.find(_path(manifest))
 
     async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
-        found = await self._client.list_all(_RESOURCES[kind].path(namespace or None), selector)
+        try:
+            found = await self._client.list_all(_RESOURCES[kind].path(namespace or None), selector)
+        except Refused as error:
+            if error.http_status == _NOT_FOUND and kind in _OF_DRIVERS:
+                return []
+            raise
         # The items of a list have no kind of their own.
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found.items]
 

@@ -43,7 +43,7 @@ class TenantKeeper:
         self._names = KubernetesPolicySettings(settings.namespace, prefix=settings.namespace)
         self._tenants: set[str] = set()
         self._waiting: dict[str, WaitingForNamespace] = {}  # by tenant
-        self._left: list[str] = []
+        self._left: dict[str, tuple[str, ...]] = {}
         self._lock = asyncio.Lock()
 
     async def keep(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
@@ -83,11 +83,8 @@ class TenantKeeper:
         if report.removed:
             _log.info("removed, because no tenant needs it: %s", ", ".join(report.removed))
         if report.left != self._left and report.left:
-            _log.warning(
-                "these namespaces of tenants that are gone stay, because they have Pods or claims or Commonage did not "
-                "make them: %s",
-                ", ".join(report.left),
-            )
+            stays = (f"{name} ({', '.join(held) or 'not made by Commonage'})" for name, held in report.left.items())
+            _log.warning("these namespaces of tenants that are gone stay, with what they hold: %s", "; ".join(stays))
         self._left = report.left
 
     @contextmanager

@@ -16,6 +16,7 @@ from commonage.engines.kubernetes.tenants.names import metadata
 from commonage.engines.settings import KubernetesPolicySettings
 
 _RBAC, _NETWORK = "rbac.authorization.k8s.io", "networking.k8s.io"
+_SNAPSHOTS = "snapshot.storage.k8s.io"
 _API = f"{_RBAC}/v1"
 BOUND_ROLE = "TENANT"  # stands in the table for the name of the role of the tenants' namespaces
 
@@ -57,6 +58,7 @@ GRANTS = (
     Grant(_T, "", "limitranges", "create delete get list patch", "Defaults of containers.", _ALL, True),
     Grant(_T, _NETWORK, "networkpolicies", "create patch", "Members of a gang reach each other."),
     Grant(_T, _NETWORK, "networkpolicies", "delete get list", "The tenant's firewall.", _ALL, True),
+    Grant(_T, _SNAPSHOTS, "volumesnapshots", "list", "A namespace that has any is not deleted.", _ALL, True),
     Grant(_T, "resource.k8s.io", "resourceclaims", "create delete get list patch watch", "Devices of an attempt."),
     Grant(_T, "kueue.x-k8s.io", "localqueues", "get list", "The tenant's queue, where Kueue manages the namespace."),
     Grant(_C, "", "nodes", "get list watch", "Capacity, labels, taints and conditions of nodes."),

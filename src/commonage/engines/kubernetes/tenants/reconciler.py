@@ -1,7 +1,7 @@
 """Keeps the namespaces of tenants and their policies in the cluster as the platform wants them.
 
 It touches only objects with the label of this installation. It deletes the namespace of a tenant that is gone only if
-Commonage made it and it has neither Pods nor claims.
+Commonage made it and it has neither Pods nor claims nor VolumeSnapshots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ KEPT = (
 )
 """Kinds of which those that are no longer wanted are removed."""
 
-_CLAIM = "PersistentVolumeClaim"
+_DATA = (("v1", "Pod"), ("v1", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io/v1", "VolumeSnapshot"))
+"""Kinds that keep the namespace of a tenant that is gone: with it, the cluster would delete their data."""
+
+_NAMED = 8
 Key = tuple[str, str, str]  # kind, namespace, name
 
 
@@ -46,21 +49,25 @@ class Applier(Protocol):
         """The object that this names; None if there is none."""
 
     async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
-        """Objects with these labels in the namespace; empty for objects of the cluster."""
+        """Objects with these labels in the namespace; empty for objects of the cluster.
+
+        There are no VolumeSnapshots in a cluster that does not know this kind.
+        """
 
 
 @dataclass(slots=True)
 class TenantsReport:
     """The changes of one turn: objects as `KIND NAMESPACE/NAME`. `failed` has the cluster's message of each.
 
-    `faults` has the first failure in each namespace. `left` are namespaces of tenants that are gone, which stay.
+    `faults` has the first failure in each namespace. `left` are namespaces of tenants that are gone, which stay, with
+    the Pods, claims and snapshots in each as `KIND NAME`; one without any is not of Commonage's making.
     """
 
     applied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     faults: dict[str, EngineFailure] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    left: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fail(self, manifest: Manifest, failure: EngineFailure) -> None:
         self.failed[_text(key_of(manifest))] = str(failure)
@@ -96,15 +103,22 @@ class TenantReconciler:
         """Delete the namespace of a tenant that is gone, if Commonage made it and nothing of the tenant is left."""
         name = namespace["metadata"]["name"]
         try:
-            if _is_made(namespace) and not await self._has_any("Pod", name) and not await self._has_any(_CLAIM, name):
+            held = await self._held_in(name)
+            if _is_made(namespace) and not held:
                 await self._delete(namespace, report)
             else:
-                report.left.append(name)
+                report.left[name] = held
         except EngineFailure as failure:
             report.fail(namespace, failure)
 
-    async def _has_any(self, kind: str, namespace: str) -> bool:
-        return bool(await self._applier.list("v1", kind, "", namespace))
+    async def _held_in(self, namespace: str) -> tuple[str, ...]:
+        found = [
+            f"{kind} {one['metadata']['name']}"
+            for api_version, kind in _DATA
+            for one in await self._applier.list(api_version, kind, "", namespace)
+        ]
+        more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
+        return (*found[:_NAMED], *more)
 
     async def _ours(self) -> Mapping[Key, Manifest]:
         """Namespaces of this installation, and what it keeps in them."""

@@ -47,6 +47,7 @@ KINDS = (
     NETWORK_POLICIES := Kind("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     EVENTS := Kind("/api/v1", "events", "Event"),
     VOLUME_CLAIMS := Kind("/api/v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
+    SNAPSHOTS := Kind("/apis/snapshot.storage.k8s.io/v1", "volumesnapshots", "VolumeSnapshot"),
     QUOTAS := Kind("/api/v1", "resourcequotas", "ResourceQuota"),
     Kind("/api/v1", "limitranges", "LimitRange"),
     Kind("/apis/rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
