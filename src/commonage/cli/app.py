@@ -42,9 +42,11 @@ COMMANDS: dict[str, Row] = {
         "commonage.cli.workloads.ssh:port_forward", "Forward local ports to a running workload.", WORKLOADS
     ),
     "explain": Row(
-        "commonage.cli.workloads.manage:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
+        "commonage.cli.workloads.manage:explain",
+        "Explain why a workload waits, or whether a request can start.",
+        WORKLOADS,
     ),
-    "extend": Row("commonage.cli.workloads.manage:extend", "Keep a workload for longer.", WORKLOADS),
+    "extend": Row("commonage.cli.workloads.manage:extend", "Let a workload run for longer.", WORKLOADS),
     "release-gpu": Row(
         "commonage.cli.workloads.manage:release_gpu", "Start a session again without its GPU.", WORKLOADS
     ),
@@ -63,22 +65,24 @@ COMMANDS: dict[str, Row] = {
     "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
     "node-pool": Row("commonage.cli.nodes.node:node_pool", "List node pools of clouds.", NODES),
     "site": Row("commonage.cli.site:site", "List, invite, join, revoke and remove sites elsewhere.", NODES),
-    "class": Row("commonage.cli.classes:classes", "List, set and remove classes, and teach them.", USERS),
+    "class": Row("commonage.cli.classes:classes", "List, set and remove classes, and write to their students.", USERS),
     "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
     "tenant": Row("commonage.cli.tenant:tenant", "List, rename and remove tenants.", USERS),
     "user": Row("commonage.cli.user:user", "List, rename and remove users.", USERS),
-    "quota": Row("commonage.cli.tenant:quota", "Show what quotas leave.", USERS),
+    "quota": Row("commonage.cli.tenant:quota", "Show quotas: used, limit and remaining.", USERS),
     "usage": Row("commonage.cli.tenant:usage", "Show usage and cost.", USERS),
     "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
     "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),
     "completion": Row("commonage.cli.login:completion", "Print the completion script for your shell.", USERS),
-    "plan": Row("commonage.cli.resources.apply:plan", "Show what files of resources would change.", PLATFORM),
-    "apply": Row("commonage.cli.resources.apply:apply", "Put files of resources in force.", PLATFORM),
+    "plan": Row("commonage.cli.resources.apply:plan", "Preview the changes of `apply`.", PLATFORM),
+    "apply": Row("commonage.cli.resources.apply:apply", "Apply files of resources.", PLATFORM),
     "diff": Row("commonage.cli.resources.apply:diff", "Compare the server with files of resources.", PLATFORM),
     "export": Row("commonage.cli.resources.apply:export", "Print all resources as a file.", PLATFORM),
     "profiles": Row("commonage.cli.resources.profiles:profiles", "Import launch profiles of KubeSpawner.", PLATFORM),
     "resource": Row("commonage.cli.resources.resource:resource", "List, set and delete resources.", PLATFORM),
-    "gitops": Row("commonage.cli.resources.gitops:gitops", "Keep resources as a git branch declares them.", PLATFORM),
+    "gitops": Row(
+        "commonage.cli.resources.gitops:gitops", "Apply resources from a git branch, again and again.", PLATFORM
+    ),
     "up": Row("commonage.server.commands.server:up", "Start the server.", SERVER),
     "component": Row("commonage.server.commands.server:component", "Run one component in its own process.", SERVER),
     "token": Row("commonage.server.commands.server:token", "Create a token for a user.", SERVER),

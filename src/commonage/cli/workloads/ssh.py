@@ -58,7 +58,7 @@ def ssh(
 ) -> None:
     """Connect to a running workload by SSH. Its image needs the package openssh-server.
 
-    With the lines of `--config` in ~/.ssh/config, ssh, scp, sftp, rsync and VS Code (Remote - SSH) know the workload as
+    With the lines of `--config` in ~/.ssh/config, ssh, scp, sftp, rsync and VS Code (Remote - SSH) connect to
     `NAME.commonage`.
 
     \b
@@ -202,7 +202,8 @@ class PortType(click.ParamType[tuple[int, int]]):
 def port_forward(server: Server, workload: str, ports: tuple[tuple[int, int], ...], address: str) -> None:
     """Forward ports of this machine to ports of a running workload, until Ctrl-C.
 
-    LOCAL 0 chooses a free port. The image needs python3 or socat. Ten connections at a time; others wait.
+    LOCAL 0 chooses a free port. The image needs python3 or socat. At most ten connections are open at the same time;
+    further ones wait.
 
     \b
     Examples:

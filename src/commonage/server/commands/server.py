@@ -95,12 +95,11 @@ def _text(value: object) -> str:
 def component(resolved: Resolved, name: str) -> None:
     """Run one component of the server in its own process: hub, proxy or registry.
 
-    With the setting `children = "external"` each is a container of the control plane's machine, and shares its network
-    and the folders of its component. The command waits for the configuration from the control plane, and restarts the
-    component when the configuration changes.
+    With the setting `children = "external"`, each component is a container on the machine of the control plane. It
+    shares the network of the machine and the folders of the component. The command waits for the configuration from the
+    control plane, and restarts the component when the configuration changes.
 
-    With `children = "remote"` hub and proxy are pods of their own, with the same settings and secrets as the control
-    plane.
+    With `children = "remote"`, hub and proxy are separate pods with the same settings and secrets as the control plane.
 
     \b
     Example:

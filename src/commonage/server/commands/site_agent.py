@@ -19,7 +19,7 @@ from commonage.server.settings.settings import Resolved
 @click.command("agent")
 @reads_settings
 def agent(resolved: Resolved) -> None:
-    """Run the site agent on this machine, which has joined with `commonage site join`, until Ctrl-C or SIGTERM.
+    """Run the site agent on this machine until Ctrl-C or SIGTERM. The machine must have joined (`commonage site join`).
 
     The engine is that of the settings: processes, Docker, Swarm or Kubernetes. Workloads keep running when the agent
     stops, and while the control plane is unreachable.
