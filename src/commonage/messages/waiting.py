@@ -82,7 +82,7 @@ def _lent(reason: r.QuotaLent, _say: Say) -> str:
     used, own = number(reason.resource, reason.used), amount(reason.resource, reason.quota)
     return (
         f"Tenant {reason.tenant} uses {used} of its {own}, and other tenants borrowed the rest: "
-        f"{number(reason.resource, reason.left)} left. It gets the next that come back."
+        f"{number(reason.resource, reason.left)} left. It gets what they return next."
     )
 
 

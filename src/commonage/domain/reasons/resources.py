@@ -14,7 +14,7 @@ class ResourceCreated(Reason):
 
 
 class ResourceChanged(Reason):
-    """A resource was changed. `fields` are those that differ."""
+    """A resource was changed. `fields` are those that changed."""
 
     by: str
     kind: str
