@@ -120,7 +120,7 @@ def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
     notes = {one.name: (one.place, [note.code for note in one.notes]) for one in site.client("ada").volumes().items}
     assert notes["results"] == ("/volumes/results", ["VolumeSizeNotEnforced"])
     assert notes["datasets"] == ("/volumes/datasets", [])
-    assert "Nothing holds the size of results on " in site.server.output
+    assert "Nothing enforces the size of results on " in site.server.output
 
 
 # --- images of the site's own registry ------------------------------------------------------------------------------

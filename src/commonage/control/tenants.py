@@ -37,7 +37,7 @@ def tenant_of(asked: str | None, owner: Access, caller: Access) -> Tenant:
     if not caller.may(Permission.SUBMIT, asked):
         there = ", ".join(tenant.name for tenant in caller.tenants(Permission.SUBMIT))
         raise Forbidden(
-            f"{caller.principal.name} may not submit to {asked[:60]!r}; there is to choose from: {there}",
+            f"{caller.principal.name} may not submit to {asked[:60]!r}; choose one of: {there}",
             code="not-a-member",
         )
     return tenant_named(asked, caller.settings)

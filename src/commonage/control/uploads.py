@@ -14,7 +14,7 @@ _MOST_DIGITS = 16  # control.files says what is too much
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """`headers`: those of the request; `Upload-Offset` is where `body` goes on, `Upload-Length` the size of the file.
+    """`headers`: those of the request; `Upload-Offset` is where `body` continues, `Upload-Length` the size of the file.
 
     `gone`: what `body` raises when the client is gone.
     """

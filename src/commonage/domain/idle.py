@@ -89,7 +89,9 @@ class Decision(StrEnum):
 
 
 def ends_at(rule: IdleRule, active_at: float, kept_until: float | None, warned_at: float | None) -> float:
-    """When an idle session is stopped: not before it was kept for, nor before its owner had the time of a warning."""
+    """When an idle session is stopped: not before `kept_until`, and not before its owner has been warned for the
+    warning time.
+    """
     at = max(active_at + (rule.after_s or 0), kept_until or 0.0)
     return at if warned_at is None else max(at, warned_at + _warn_s(rule))
 

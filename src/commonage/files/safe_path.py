@@ -45,7 +45,7 @@ class SafePath:
 
     @property
     def path(self) -> Path:
-        """The path as text. For messages, and for callers that open it just as carefully."""
+        """The path as text. For messages, and for callers that open it with the same checks."""
         return self.root.joinpath(*self.names)
 
     @property
@@ -197,7 +197,7 @@ class SafePath:
                     os.unlink(self.name, dir_fd=parent)
                 except IsADirectoryError:
                     until = time.monotonic() + within_s
-                    while not _is_removed(self.name, parent):  # also again, if somebody has written to it since
+                    while not _is_removed(self.name, parent):  # again if a program has written to it since
                         _check_time(until)
                         with self.folder() as folder:
                             _empty(folder, until)
@@ -279,4 +279,6 @@ def _is_removed(name: str, folder: int) -> bool:
 
 def _check_time(until: float) -> None:
     if time.monotonic() >= until:
-        raise OSError(errno.ETIMEDOUT, "it has too many files to be removed at once, or somebody goes on writing to it")
+        raise OSError(
+            errno.ETIMEDOUT, "it has too many files to be removed at once, or a program continues to write to it"
+        )

@@ -101,7 +101,8 @@ class Homes(Storage, Protocol):
         """The path of the folder with all archives."""
 
     async def archive(self, folder: OwnedFolder, name: str) -> None:
-        """Pack it into a new archive `NAME.tar`, then delete it. Repeating it goes on. Raises Unavailable.
+        """Pack it into a new archive `NAME.tar`, then delete it. Repeating it continues an interrupted call. Raises
+        Unavailable.
 
         An archive that is complete is not written again: a name must be used for one folder and one removal.
         """

@@ -96,7 +96,7 @@ class Attempts:
         ]
 
     async def start(self, wanted: Start) -> None:
-        """Goes on if the caller is cancelled.
+        """Continues if the caller is cancelled.
 
         Raises EngineFailure if the engine refuses it, and Unavailable on a full disk; then it is not kept.
         """

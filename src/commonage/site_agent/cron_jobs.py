@@ -45,7 +45,9 @@ EVERY_S = 1.0
 GRACE_S = 10.0
 """A link that is down for less is not an outage: the control plane fires what was due meanwhile."""
 MAX_UNREPORTED = 1000
-"""With so many decisions to report, the site makes no more until the link is back: their times are missed."""
+"""Maximum number of unreported decisions. At this limit the site makes no more until the link is back: due times are
+missed.
+"""
 _AT_ONCE = 50
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS cron_jobs "

@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def gap_of(folder: int) -> StorageGap | None:
-    """Why the file system of an open folder enforces no limits of ours; None if it does."""
+    """Why the file system of an open folder cannot enforce limits; None if it can."""
     state = bytearray(_STATE_BYTES)
     state[0] = _STATE_VERSION
     try:

@@ -37,7 +37,7 @@ _CHUNK = 32 * 1024
 _CONNECTED = b"connected\n"
 _BUSY = ("too-many-commands", "too-many-requests")
 _BUSY_PAUSE_S = 0.5
-# What comes from a workload, and from whoever named it, gets into arguments of ssh and into files that shells read.
+# Text from a workload, including its name, becomes part of the arguments of ssh and of files that shells read.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _PLAIN_PATH = re.compile(r"[\w./~+-]+")

@@ -208,7 +208,7 @@ class Steps:
 
 
 def _stop_cause(workload: Workload, wanted: Wanted) -> StopCause | None:
-    """How to stop it now; None if it goes on, or waits for its new owner."""
+    """The cause with which to stop it now; None if it continues, or waits for its new owner."""
     if workload.spec.kind is Kind.SESSION:
         return StopCause.ADMIN
     if workload.state.waits and wanted.holds_queue:

@@ -234,7 +234,7 @@ class HomeWatch:
     def users(self, tenant: str) -> set[str]:
         """The users with a folder of this tenant; of the default tenant, which has all as members, those with a home.
 
-        Only those whose folder has their name: the others' cannot be told from it.
+        Only users whose folder has their name: the names of others cannot be derived from it.
         """
         found: set[str | None] = set()
         for stored in self._sites_of(folder_name(tenant)):

@@ -195,7 +195,7 @@ class Idle:
         return found
 
     def notes(self, workload: Workload) -> tuple[Reason, ...]:
-        """The notices, and that the activity is unknown where it matters."""
+        """The notices, including that the activity is unknown if a limit depends on it."""
         found = tuple(one.reason for one in self.notices(workload) if not isinstance(one.reason, TimeLimitNear))
         is_unknown = self.state_of(workload) is ActivityState.UNKNOWN and self.rule_of(workload.spec).after_s
         is_pending = self._is_pending(workload, self.clock.now())

@@ -143,7 +143,7 @@ class Workloads:
             return None
         if (found.spec.kind, found.spec.command, found.spec.request) != (spec.kind, spec.command, spec.request):
             raise Conflict(
-                f"the key {spec.key!r} was used before for something else ({found.id}); use a new key",
+                f"the key {spec.key!r} was used before for a different workload ({found.id}); use a new key",
                 code="key-reused",
             )
         if found.spec.array_id is None:
@@ -174,7 +174,7 @@ class Workloads:
                 or other.spec.owner == spec.owner
             ):
                 raise InvalidInput(
-                    f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
+                    f"it depends on {dependency.workload_id[:60]!r}, which does not exist",
                     field="depends_on",
                     code="unknown-dependency",
                 )
@@ -292,7 +292,7 @@ class Workloads:
 
     async def stop_all(self, within_s: float = 20.0) -> int:
         """Before the node shuts down: stop the running workloads of its site. Sessions end for good, other work is
-        requeued. Workloads of other sites go on.
+        requeued. Workloads of other sites continue.
 
         Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
         """

@@ -508,7 +508,7 @@ class Reclaimed(Reason):
 
 
 class GangMemberEnded(Reason):
-    """Another member of the gang ended badly."""
+    """Another member of the gang ended without success."""
 
     rank: int
     state: str

@@ -258,7 +258,9 @@ class SiteOfOtherTenants(Reason):
 
 
 class NodeShortfall(Reason, abstract=True):
-    """A node does not fit. `node` is the nearest of `nodes` for which the same holds, out of `total`."""
+    """A node does not fit. `node` is the one that is closest to fitting, of `nodes` with the same shortfall, out of
+    `total`.
+    """
 
     node: str
     nodes: int = 1

@@ -230,7 +230,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._tasks.close()
 
     async def _clear(self) -> None:
-        """Remove Pods of ours whose attempt is forgotten, or was never written down. Raises EngineFailure."""
+        """Remove this installation's Pods whose attempt is forgotten, or was never stored. Raises EngineFailure."""
         for pod in self._pods.objects:
             attempt, metadata = attempt_of(pod), pod["metadata"]
             if not self._is_ours(pod) or not attempt or attempt in self._table.runs:

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 GRACE_S = 5.0
 """A link that is down for less is not shown as an outage."""
 FOLLOW_GRACE_S = 10.0
-"""A log that is followed goes on if the link is back within this time."""
+"""A log that is followed continues if the link is back within this time."""
 _RETRY_EVERY_S = 2.0
 _CONTACT_EVERY_S = 30.0
 StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
@@ -430,7 +430,7 @@ class RemoteEngine(Engine):
             self._preparing -= Counter([image])
 
     async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
-        """Raises EngineFailure without a link; then the site goes on with the last tenants."""
+        """Raises EngineFailure without a link; then the site continues with the last tenants."""
         connection = self._required()
         if self._report is None or not self._report.keeps_tenants:
             return {}

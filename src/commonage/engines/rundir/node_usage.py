@@ -30,7 +30,7 @@ class NodeUsageReader:
     """Each call of `measure` gives the rates since the previous one. `root` is where the node's /proc and /sys are.
 
     `network` is the file of the interfaces there. /proc/net always shows the reader's own network namespace.
-    `clock` does not go on while the computer sleeps, as the counters do not.
+    `clock` does not continue while the computer sleeps, as the counters do not.
     """
 
     root: Path = Path("/")

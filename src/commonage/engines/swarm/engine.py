@@ -256,7 +256,7 @@ class SwarmEngine(ContainerEngine):
             why = (
                 f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
             )
-            raise EngineFailure(f"nothing can be run beside {run.id}: its node {node} {why}", retryable=True)
+            raise EngineFailure(f"no command can run in {run.id}: its node {node} {why}", retryable=True)
         return await agents.exec(self._nodes.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------

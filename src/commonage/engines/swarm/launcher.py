@@ -174,7 +174,7 @@ class Launcher:
             except DaemonRefused as error:
                 if not _GONE.search(str(error)):
                     raise
-            # Somebody removed the tenant's network, or a config.
+            # The tenant's network, or a config, was removed from outside.
             self.networks.forget(request.tenant)
             self.deliveries.forget_configs()
             return await self._prepare_and_create(run, swarm_node, on_progress)

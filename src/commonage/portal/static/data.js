@@ -1,5 +1,5 @@
-// Uploads of the page Data: files are sent in pieces, with progress. After a broken connection an upload goes on by
-// itself; after a reload it goes on when the same file is chosen again.
+// Uploads of the page Data: files are sent in pieces, with progress. After a broken connection an upload continues by
+// itself; after a reload it continues when the same file is chosen again.
 "use strict";
 
 (() => {

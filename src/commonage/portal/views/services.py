@@ -47,7 +47,9 @@ class _Services:
         self._control = site.control
 
     async def enter(self, request: Request, visitor: Visitor) -> Response:
-        """Send a visitor who may use the service to it, with a ticket. Its owner is told of others first."""
+        """Send a visitor who may use the service to it, with a ticket. Its owner is notified first if the visitor is
+        another user.
+        """
         workload = await self._control.visits.enter_service(visitor.principal, request.path_params["id"])
         ticket = self._site.auth.ticket(request, workload.id)
         path = request.query_params.get("next", "")[:_LONGEST].lstrip("/")

@@ -109,7 +109,7 @@ def _build_for_tenant(server: Server, name: str, options: dict[str, Any]) -> Non
 
 
 def _source(client: Client, given: str) -> dict[str, Any]:
-    """The fields of the source. The files beside a Containerfile are sent with it."""
+    """The fields of the source. The other files in the folder of a Containerfile are sent with it."""
     if given.startswith("image:"):
         return {"source": SourceKind.IMAGE.value, "url": given.removeprefix("image:")}
     if "://" in given:

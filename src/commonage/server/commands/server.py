@@ -174,7 +174,7 @@ async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expire
     try:
         if admin and not await identity.is_admin(user):
             raise InvalidInput(
-                f"{user} is not an admin, and a token does not make one: somebody else may have signed in with that "
+                f"{user} is not an admin, and a token does not make one: another person may have signed in with that "
                 "name. Add the user to `admin_users` and restart the server, which revokes the earlier sign-ins and "
                 "tokens of that name. Or omit --admin.",
                 field="user",

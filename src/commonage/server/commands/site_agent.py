@@ -33,7 +33,7 @@ def agent(resolved: Resolved) -> None:
     settings = resolved.settings
     with prepare(settings.data_dir) as data:
         folder = data.path / FOLDER
-        SiteCredentials(folder).identity()  # before anything is opened: a machine that has not joined is told so
+        SiteCredentials(folder).identity()  # before anything is opened: raises NotJoined
         logs.set_up(data.logs, settings.log_level, settings.log_format, logging.INFO)
         from commonage.server.site_agent import run_site_agent  # noqa: PLC0415 - imports the engines: only when joined
 

@@ -3,7 +3,7 @@
 Each attempt has the port of its program at a loopback address of its own (127.128.0.0/10). The address follows from the
 attempt's id, so that it is the same after a restart. It refuses connections until the program listens.
 
-Each connection is a WebSocket of the API server with the protocol v4. A kubelet tells when it cannot connect, and
+Each connection is a WebSocket of the API server with the protocol v4. A kubelet reports when it cannot connect, and
 nothing when it could. It cannot end one direction alone: containerd ends a connection a second after either direction.
 So a client that sends no more still gets the rest, but the program does not learn that it sends no more.
 """
@@ -216,7 +216,7 @@ class _Connection:
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
     async def _send(self) -> None:
-        """Raises OSError if the client is lost. If the program takes no more, what it says to the end tells why."""
+        """Raises OSError if the client is lost. If the program takes no more, its remaining output gives the cause."""
         while data := await self._reader.read(CHUNK):
             self._passed += len(data)
             try:

@@ -36,7 +36,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Inputs of a placeholder besides its pool. `nodes`: those of the pool that are there. `until`: unix seconds."""
+    """Inputs of a placeholder in addition to its pool. `nodes`: those of the pool that are there. `until`: unix
+    seconds.
+    """
 
     context: PodContext
     nodes: Collection[str]

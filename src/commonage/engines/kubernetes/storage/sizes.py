@@ -98,7 +98,7 @@ class ClusterHomes(Homes):
         self._local, self._sizes = local, sizes
 
     async def measure(self) -> Mapping[str, int]:
-        """None: homes are among the claims of `measure_volumes`, or nobody measures them."""
+        """None: homes are among the claims of `measure_volumes`, or are not measured."""
         return {}
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:

@@ -1,6 +1,6 @@
 """Admission policies of a site, as ValidatingAdmissionPolicies and for Gatekeeper. Their expressions are the same.
 
-The admin installs them once, because whoever may change them can undo them.
+The admin installs them once, because an account that may change them can disable them.
 """
 
 from __future__ import annotations

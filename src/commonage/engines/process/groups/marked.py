@@ -30,7 +30,7 @@ _KILL_PAUSE_S = 0.02
 
 
 class _Known(NamedTuple):
-    """A process when it was read: its attempt ("": none of ours), and whether it is the shim of it."""
+    """A process when it was read: its attempt ("": it belongs to none), and whether it is the shim of it."""
 
     began: int
     session: int

@@ -207,7 +207,7 @@ def _returned(workload_id: str) -> dict[str, Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An interrupt between a request and its answer would leave a job that nobody knows."""
+    """An interrupt between a request and its answer would leave a job whose id is unknown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
