@@ -14,7 +14,7 @@ from benchmarks.faults.schedule import SITES
 LABEL = {"place": "appliance"}
 """Of the nodes of appliances: the control plane's own node takes none of these workloads."""
 
-# A line that cannot be printed, because the disk is full, is noted: nobody else can know of it.
+# A line that cannot be printed because the disk is full is recorded here: it is recorded nowhere else.
 _JOB = """
 note() { echo "$*" >> "$JOURNAL"; }
 note start "$COMMONAGE_ATTEMPT"

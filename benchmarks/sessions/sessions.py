@@ -194,7 +194,7 @@ def _baseline(
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}", "bridge", _SUBNET) as place:
             yield lambda: baselines.jupyterhub(folder, baselines.DOCKER, network=place, **names)
     else:
-        # Beside our engine docker there is one node, the manager.
+        # With the engine `docker` there is one node, the manager.
         names["constraints"] = ["node.role == worker"] if setting.engine == "swarm" else []
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}") as place:
             yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=place, **names)

@@ -69,7 +69,7 @@ OPERATOR_TOKEN = "secret-of-the-operator"
 URL = "http://commonage.test"
 PEOPLE = frozenset({"ann", "bob", "root", "hub", "_operator"})
 _USER = frozenset({Scope.READ, Scope.SUBMIT, Scope.TOKENS})
-# Tests ask faster than anybody is allowed to.
+# Tests send more requests than users may.
 PLENTY = Limits(requests_per_s=1e6, failed_tokens_per_s=1e6)
 
 

@@ -128,7 +128,7 @@ def own_address() -> Iterator[None]:
 
 
 def buildah_store(folder: Path) -> dict[str, str]:
-    """A store of images of these tests' own; where no file system can be laid over this one, whole copies must do."""
+    """An image store for these tests. Without support for overlay file systems, it makes whole copies."""
     settings = folder / "storage.conf"
     store = folder / "store"
     environ = {"CONTAINERS_STORAGE_CONF": str(settings)}
@@ -185,7 +185,7 @@ def wheels(folder: Path, hub_version: str) -> Path:
 
 
 def base_tar() -> bytes:
-    """The tests' own small image, with the libraries that uv wants besides."""
+    """The small test image, with the additional libraries that uv needs."""
     buffer = BytesIO(minimal_image())
     with tarfile.open(fileobj=buffer, mode="a") as archive:
         known = set(archive.getnames())

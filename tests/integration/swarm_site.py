@@ -1,5 +1,5 @@
 """For tests of a whole site: `commonage up` with hub, proxy and registry on the manager of a real Swarm, real agents on
-its workers. People sign in and start sessions through the hub's own door.
+its workers. Users sign in and start sessions at the hub.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SwarmSite:
         return list(self.client(user).workloads(kind="session", owner=user, state=states))
 
     def says(self, user: str) -> Any:
-        """The answer of the user's session through the proxy; None while there is none."""
+        """The answer of the user's session through the proxy; None while it does not answer."""
         answer = self.at_session(user, "GET", "api")
         return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
 

@@ -103,7 +103,7 @@ def test_a_restart_of_everything_loses_nothing(site: Host, token: str) -> None:
     site.compose("up", "--detach")
     _until_healthy(site, COMPOSED, HEALTHY)
     assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
-    # The very same session and job, not others of the same name.
+    # The same session and job, not new ones of the same name.
     assert site.visit("session", _hub_token(site), "alice") == before
     (site.data / "workspaces" / "alice" / "stop-now").touch()
     assert site.visit("ended", token, job) == {"state": "succeeded", "attempts": 1, "said": ["went on"]}
@@ -182,7 +182,7 @@ class TestOtherAuthenticators:
 
 
 def _make_accounts(folder: Path) -> None:
-    """The files of a machine with two accounts, of whom ada is in the group gpu-users."""
+    """The files of a machine with two accounts; ada is in the group gpu-users."""
     folder.mkdir()
     people = {"ada": 1001, "bob": 1002}
     users = [f"{name}:x:{number}:{number}::/home/{name}:/bin/bash" for name, number in people.items()]
@@ -268,7 +268,7 @@ def test_the_filter_refuses_a_way_out(site: Host, ask: Callable[..., tuple[int, 
 
 def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tuple[int, str]]) -> None:
     assert ask("GET", "/v1.41/_ping")[0] == 200
-    # The daemon's own word: nobody listens there.
+    # From the daemon: nothing listens there.
     assert "connection refused" in ask("POST", "/v1.41/images/create?fromImage=localhost%3A1%2Flab%2Fx&tag=1")[1]
     text = json.dumps(_config()).replace("{data}", str(site.data))
     status, said = ask("POST", MADE, text)

@@ -311,7 +311,7 @@ def test_without_a_token_the_registry_says_nothing(here: Site) -> None:
 
 
 class Person:
-    """Somebody at the registry as Docker is: it says where tokens are given out for what was asked, and gets one."""
+    """A client of the registry that behaves like Docker: it asks where to get a token for its request, and gets one."""
 
     def __init__(self, here: Site, token: str) -> None:
         self._login = (token.rpartition(":")[2], token)

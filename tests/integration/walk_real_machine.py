@@ -75,7 +75,7 @@ def kinds(site: Site, node: Node) -> list[str]:
 
 
 def agent_of(node: Node) -> str:
-    """The id of the agent's process, as systemd has it; 0 while there is none."""
+    """The id of the agent's process, as systemd has it; 0 while it does not run."""
     return node.ssh("systemctl show --property MainPID --value commonage-agent").stdout.strip()
 
 
@@ -171,7 +171,7 @@ def test_a_node_that_is_cut_off_pauses_what_runs_there_and_it_goes_on(site: Site
     slowly(lambda: site.admin.workload(job.id).state == "running")
     frozen = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cgroup.events | grep -c 'frozen 1'"
     assert node.ssh(frozen).stdout == "0\n"
-    # What a Swarm cannot say, the agent sees to: a tenth of a core weighs less than one.
+    # The agent sets what a Swarm cannot express: a tenth of a core weighs less than one core.
     weight = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cpu.weight"
     slowly(lambda: node.ssh(weight).stdout.strip() not in ("", "100"))
     wall = f"iptables -{{}} OUTPUT -d {site.swarm.manager.address} -p tcp -m multiport --dports 2377,8444 -j DROP"

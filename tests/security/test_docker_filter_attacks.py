@@ -382,7 +382,7 @@ def test_refuses_every_call_on_an_object_of_others(daemon: Listener, guard: Path
 
 
 def test_names_the_object_by_the_id_that_was_looked_at(daemon: Listener, guard: Path) -> None:
-    """Whoever gives its name to another object meanwhile has not that one removed."""
+    """If another object gets the name meanwhile, that object is not removed."""
     daemon.says["/containers/x/json"] = daemon.says[f"/containers/{OURS}/json"]
     assert send(daemon, guard, request("DELETE /v1.41/containers/x?force=1")) == (
         200,

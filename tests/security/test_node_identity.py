@@ -190,7 +190,7 @@ async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:
 
 
 async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Links) -> None:
-    """The node was lost and replaced; what it had is of no use any more when it comes back."""
+    """The node was lost and replaced; its credentials are invalid when it comes back."""
     async with links.node("gpu", "n1") as former:
         await until(lambda: links.states() == {"n1": ("gpu", True)}, "it is there")
         replacement = links.node("gpu", "n2")
@@ -305,7 +305,7 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
 
 
 async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -> None:
-    """`node rm` puts out the very node, under whatever host name it goes now, and nobody else."""
+    """`node rm` removes exactly this node, whatever its host name is now, and no other."""
     manager = swarm.manager.daemon
     token = manager.ask("GET", "/swarm")["JoinTokens"]["Worker"]
     await site.join_service.remove_node("worker1")

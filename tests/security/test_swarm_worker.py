@@ -149,7 +149,7 @@ async def test_a_secret_that_a_crash_left_behind_is_removed(rig: SwarmRig, swarm
     async def is_gone() -> bool:
         return swarm.manager.daemon.ask("GET", "/secrets") == []
 
-    await rig.until(is_gone, "a secret of an attempt that nobody knows is removed")
+    await rig.until(is_gone, "a secret of an unknown attempt is removed")
 
 
 def just_before_it_is_made(monkeypatch: pytest.MonkeyPatch, order: StartRequest, attack: object) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OURS = {"benchmarks", "commonage", "tests", *(path.stem for path in (ROOT / "scripts").glob("*.py"))}
-# Why a dependency is needed that no code of ours imports.
+# Reasons for dependencies that no code of this repository imports.
 LOADED_BY_NAME = {
     "aiosqlite": "SQLAlchemy's driver for SQLite: the URL of the database names it",
     "asyncpg": "SQLAlchemy's driver for PostgreSQL: the URL of the database names it",

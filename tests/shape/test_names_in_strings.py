@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-# Files, labels and keys that begin like a module of ours and are none.
+# Files, labels and keys that begin like a module of this repository, but are not one.
 NO_MODULES = {
     "commonage.attempt",
     "commonage.child.hub",

@@ -1,4 +1,6 @@
-"""Objects are wired by constructor arguments, methods and signals: nobody assigns an attribute of another module's."""
+"""Objects are wired by constructor arguments, methods and signals: no module assigns attributes of another module's
+objects.
+"""
 
 import ast
 from collections.abc import Iterator

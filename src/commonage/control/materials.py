@@ -148,7 +148,7 @@ class Materials:
         self._wake.set()
 
     async def round(self) -> None:
-        """Begin what is due. Slow repositories and copies continue in tasks of their own."""
+        """Start the work that is due. Slow repositories and copies continue in tasks of their own."""
         if self._storage is None:
             return
         declared = {one.name: one for one in self._volumes()}
@@ -273,7 +273,7 @@ class Materials:
             delivery.done.set()
 
     async def _remove_unused(self, storage: MaterialStorage, declared: Collection[str]) -> None:
-        """Remove versions that no workload can read any more, and what is left of materials that are not declared."""
+        """Remove versions that no workload can read any more, and leftovers of materials that are not declared."""
         try:
             for name in await storage.names():
                 status, oldest = self._statuses.get(name), self._oldest_reader(name)

@@ -9,7 +9,7 @@ from commonage.control.files import UserFiles, Where
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 
-_MOST_DIGITS = 16  # control.files says what is too much
+_MOST_DIGITS = 16  # control.files checks the limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Images in the catalogue: what was pushed, for whom, from which sources, and as which environments it is offered.
+"""Images in the catalogue: the pushed image, its tenant, its sources, and the environments that it offers.
 
 An image's name is `TENANT/NAME[:TAG]`, the same as its repository in the registry; `public/…` is open to all tenants.
 Engines never run the name but the `reference`, which a digest pins.

@@ -359,9 +359,9 @@ def _check_source(volume: Volume) -> None:
 def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
     """Check folders for containers (description, path, writable): none may lie in a writable one, for any user.
 
-    Otherwise a user could write to what others read. A user with write access could put a link in its place, and so
-    choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`. Raises
-    InvalidInput.
+    Otherwise a user could write to files that others read. A user with write access could put a link in its place, and
+    so choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`.
+    Raises InvalidInput.
     """
     for what, path, _ in places:
         for holder, other, written in places:

@@ -124,8 +124,8 @@ class DockerSettings(ContainerSettings, LocalNodeSettings):
 class RemoteSettings:
     """Settings of the engines of all sites elsewhere.
 
-    `folder`: keeps the last known state of each, and what waits for its link. `gateway_port`: loopback port of the
-    workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
+    `folder`: keeps the last known state of each, and the commands that wait for its link. `gateway_port`: loopback port
+    of the workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
     workloads address these. `registry`: the image registry of the control plane; empty without one.
     """
 
@@ -142,8 +142,8 @@ class KubernetesStorageSettings:
     `homes_claim`: the claim with all homes, for `shared-claim`. `home_mib`: size of a home without a quota of its own.
     `storage_class`, `volume_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
     homes. `volume_mib`: size of a volume that names none. `files_image`: of the Pods through which the control plane
-    reads and writes claims, with this program in it; empty: it does not. `folders`: (path, claim); the path of a folder
-    volume, and what is below, is in this claim of the tenant's namespace.
+    reads and writes claims, with this program in it; empty: it does not. `folders`: (path, claim); this path of folder
+    volumes, and all below it, is in this claim of the tenant's namespace.
     """
 
     homes_claim: str = "commonage-homes"

@@ -189,7 +189,7 @@ class SafePath:
     def remove(self, within_s: float = _REMOVE_WITHIN_S) -> None:
         """Remove a file, a link, or a folder with its contents. A missing one is no error.
 
-        Raises OSError with ETIMEDOUT if the contents take longer; what was removed by then is gone.
+        Raises OSError with ETIMEDOUT if the contents take longer; files removed by then stay removed.
         """
         try:
             with self._open_parent() as parent:

@@ -131,7 +131,7 @@ class Agents(Protocol):
         """
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
+        """Undo `mount` for this attempt. Running containers keep their mounts."""
 
     async def pull(self, node_id: str, image: str, on_progress: OnProgress, token: PullToken | None = None) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""

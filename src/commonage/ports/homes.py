@@ -18,8 +18,8 @@ from commonage.domain.volumes import Volume
 class FolderSize:
     """A folder of a volume: what stands for `{tenant}` and `{user}` in its source (None: not in it), and its size.
 
-    Or a claim of a cluster, of a home (`volume` empty) or a volume: `size_mib` is what was requested, which its
-    tenant's quota counts, and the cluster enforces. `is_known`: whether its use is.
+    Or a claim of a cluster, of a home (`volume` empty) or a volume: `size_mib` is the requested size, which counts in
+    its tenant's quota and which the cluster enforces. `is_known`: whether its use is.
     """
 
     volume: str

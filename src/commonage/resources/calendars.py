@@ -174,7 +174,7 @@ class _Rule:
 
 
 def _rule(event: _Event, line: _Line, start: datetime) -> _Rule:
-    """Raises InvalidInput for what is not understood, or has no end."""
+    """Raises InvalidInput for a rule that is not supported, or has no end."""
     rule = dict(part.upper().split("=", 1) for part in line.value.split(";") if "=" in part)
     unknown = sorted(set(rule) - {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST"})
     days = [day for day in rule.get("BYDAY", "").split(",") if day]

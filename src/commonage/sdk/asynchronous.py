@@ -634,7 +634,9 @@ class AsyncClient:
         return await self._call(Call("POST", path, OffboardingOut))
 
     async def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
-        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        """Each quota and limit that applies to the user, with the used and the remaining amount. `user` is for
+        admins.
+        """
         return (await self._get("/quotas", QuotaList, tenant=tenant, user=user)).items
 
     async def node_pools(self) -> Sequence[NodePoolOut]:
@@ -738,7 +740,7 @@ class AsyncClient:
         return await self._get("/health", HealthOut)
 
     async def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """The launch options, and what is free now. Admins and the hub may ask for `user`, a member of `groups`."""
+        """The launch options, and the free resources. Admins and the hub may ask for `user`, a member of `groups`."""
         return await self._get("/launch-options", LaunchOptions, user=user, group=tuple(groups))
 
     async def bundle(self, files: bundles.Files) -> BundleOut:

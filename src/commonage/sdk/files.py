@@ -82,7 +82,7 @@ class Target:
         self.received += len(chunk)
 
     def discard(self) -> None:
-        """Forget what was received."""
+        """Delete the received bytes."""
         if self._etag:
             with suppress(FileNotFoundError):
                 self._part.unlink()

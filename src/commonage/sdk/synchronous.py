@@ -606,7 +606,9 @@ class Client:
         return self._call(Call("POST", path, OffboardingOut))
 
     def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
-        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        """Each quota and limit that applies to the user, with the used and the remaining amount. `user` is for
+        admins.
+        """
         return self._get("/quotas", QuotaList, tenant=tenant, user=user).items
 
     def node_pools(self) -> Sequence[NodePoolOut]:
@@ -708,7 +710,7 @@ class Client:
         return self._get("/health", HealthOut)
 
     def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """The launch options, and what is free now. Admins and the hub may ask for `user`, a member of `groups`."""
+        """The launch options, and the free resources. Admins and the hub may ask for `user`, a member of `groups`."""
         return self._get("/launch-options", LaunchOptions, user=user, group=tuple(groups))
 
     def bundle(self, files: bundles.Files) -> BundleOut:

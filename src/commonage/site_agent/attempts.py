@@ -183,7 +183,9 @@ class Attempts:
         self._bundles.stored(wanted.bundle)
 
     async def retry(self) -> None:
-        """Start what was accepted and not started: the agent was killed in between, or the engine did not answer."""
+        """Start attempts that were accepted and not started: the agent was killed in between, or the engine did not
+        answer.
+        """
         for attempt_id, start in await self._file.read("SELECT id, start FROM attempts WHERE start IS NOT NULL"):
             if attempt_id in self._starting:
                 continue

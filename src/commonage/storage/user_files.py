@@ -117,7 +117,7 @@ class FolderFiles(Files):
                 waiting += chunk
                 if len(waiting) >= _BATCH_BYTES:
                     await flush()
-        finally:  # also what came before the connection broke
+        finally:  # also the bytes before the connection broke
             if waiting:
                 await asyncio.shield(flush())
         return at

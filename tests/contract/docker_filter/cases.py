@@ -31,7 +31,7 @@ DATA, SHARED, AGENT = "/var/lib/commonage", "/srv/commonage", "/var/lib/commonag
 CREATE = "POST /v1.41/containers/create?name=commonage-0a1b2c3d4e5f6-1"
 SERVICE = "POST /v1.41/services/create"
 OURS, ANOTHERS = "a" * 64, "b" * 64
-"""The ids of an object of Commonage and of one of somebody else, of any kind."""
+"""The ids of an object of Commonage and of one of another owner, of any kind."""
 CONFIG, SECRET = "commonage-configs", "commonage-secrets"
 """The names of the config and the secret with the id OURS."""
 
@@ -170,7 +170,7 @@ PASSWORDS: Json = {
 
 
 def service_with_files() -> Json:
-    """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
+    """A service with a config, a secret, and folders that the agent of its node has mounted."""
     made = but(but(service(), f"{C}.Configs", [ENTRY, *INJECTED]), f"{C}.Secrets", [PASSWORDS])
     mounts = [
         bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "control", "log", "volume-0")
@@ -227,7 +227,7 @@ SOURCES = [
     f"{DATA}/workspaces/..",
     f"{DATA}/workspaces/../secrets",
     f"{DATA}/workspaces/ada/../../secrets",
-    # What is below a folder that somebody writes to may be a link of theirs.
+    # Files below a folder that users can write to may be links.
     f"{DATA}/workspaces/ada/link",
     f"{DATA}/workspaces/ada/link/etc",
     f"{DATA}/workspaces//ada",

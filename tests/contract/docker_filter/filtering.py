@@ -24,7 +24,7 @@ from commonage.engines.containers.docker_api import STREAMS
 FILTER = Path(__file__).parents[3] / "deploy" / "docker-filter"
 _UP_WITHIN_S = 20.0
 NAMED = "commonage-0a1b2c3d4e5f6-1"
-"""The name of a container of ours, whose id is OURS."""
+"""The name of a container of Commonage, whose id is OURS."""
 EXEC, ANOTHERS_EXEC = "c" * 64, "d" * 64
 _FILTERS_OWN = "docker-filter"
 _VERSION = re.compile(r"^/v1\.[0-9]+(?=/)")
@@ -128,7 +128,9 @@ def listener(path: Path) -> Iterator[Listener]:
 
 @contextmanager
 def daemon_with_objects(path: Path) -> Iterator[Listener]:
-    """A listener that knows an object of ours and another's of each kind, by the ids OURS and ANOTHERS."""
+    """A listener that knows one object of Commonage and one of another owner of each kind, by the ids OURS and
+    ANOTHERS.
+    """
     with listener(path) as made:
         of_ours = {"commonage.installation": INSTALLATION}
         for name, object_id, labels in (

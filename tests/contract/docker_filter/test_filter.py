@@ -148,7 +148,7 @@ def test_what_cannot_be_read_whole_is_refused(daemon: Listener, guard: Path) -> 
     assert send(daemon, guard, unfinished, within_s=10)[1] == []
 
 
-# Of others nothing is told, and nothing is ended.
+# Objects of others are neither shown nor ended.
 OF_OTHERS = r"""
 GET /v1.41/containers/{other}/json
 POST /v1.41/containers/{other}/start

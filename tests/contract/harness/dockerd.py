@@ -69,12 +69,13 @@ class Dockerd:
         return True
 
     def kill(self) -> None:
-        """As kill -9 does: its containers go on."""
+        """As kill -9 does: its containers continue."""
         assert self._process is not None
         containerd = Path("/proc", (self.folder / "exec/containerd/containerd.pid").read_text())
         self._process.kill()
         self._process.wait()
-        # Its containerd dies with it. A new daemon that came too soon would take it for a living one, and wait in vain.
+        # Its containerd dies with it. A new daemon that starts too soon would consider it alive, and wait for it
+        # forever.
         deadline = time.monotonic() + _UP_WITHIN_S
         while containerd.exists() and time.monotonic() < deadline:
             time.sleep(0.05)

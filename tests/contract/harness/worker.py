@@ -58,7 +58,7 @@ def _make(place: Path, log: IO[bytes]) -> None:
 def _build(root: Path, log: IO[bytes]) -> None:
     """A Debian as `commonage image build` makes it, by the real debootstrap; without what only the image needs."""
     with TemporaryDirectory(prefix=f"{FOLDER}{tag()}-") as folder:
-        # What is lost in a power cut is made anew.
+        # What a power cut deletes is created again.
         environment = {**os.environ, **buildah_store(Path(folder)), "DPKG_FORCE": "unsafe-io"}
 
         def said(*words: str) -> str:
@@ -125,7 +125,7 @@ class Worker(Newcomer):
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def forget_docker(self) -> None:
-        """Have it as a node is on which nobody ever installed Docker."""
+        """Make it a node on which Docker was never installed."""
         ran = self.ssh(f"dpkg --purge {' '.join(DOCKER)} && ! command -v dockerd")
         assert ran.returncode == 0, ran.stdout + ran.stderr
 

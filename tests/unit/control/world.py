@@ -141,7 +141,7 @@ class Site:
             store=self.store,
             metrics=self.metrics,
             clock=self.clock,
-            identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
+            identity=self.hub,  # type: ignore[arg-type]  # no user signs in here
             bundles=self.bundles,
             devices=self.devices,
             engines=Engines([engine or self.engine]),

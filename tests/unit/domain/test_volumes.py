@@ -171,7 +171,7 @@ def test_refuses_invalid_volumes(volume: Volume, why: str) -> None:
         ("/srv//lab/./data/{user}", False, r"is in /srv/lab \(shared\)"),
         ("/srv/{tenant}/data", True, r"is in /srv/lab \(shared\)"),  # of the tenant `lab`
         ("/srv/{tenant}", False, r"may be /srv/lab \(shared\)"),
-        ("/home/ada", False, r"may be /home/\{user\} \(homes\)"),  # if somebody is called that
+        ("/home/ada", False, r"may be /home/\{user\} \(homes\)"),  # if a user has this name
         ("/home/ada/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/home/{user}/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/data", False, "has a part in /data/commonage"),

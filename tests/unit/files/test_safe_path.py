@@ -1,4 +1,4 @@
-"""Files below a folder that somebody else writes to: nothing there leads anywhere else."""
+"""Files below a folder that another user writes to: no path leads out of the folder."""
 
 import errno
 import os

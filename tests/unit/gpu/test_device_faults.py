@@ -60,7 +60,7 @@ def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
 def test_a_driver_that_asked_says_when_it_was_done() -> None:
     faults = Faults()
     faults.note_xid("GPU-1", 119, MARKERS)
-    assert stopped(faults)  # it has not asked yet: that it asks for nothing means nothing
+    assert stopped(faults)  # the driver was not asked yet, so the missing request means nothing
     assert stopped(faults, replace(MARKERS, recovery=1))
     assert not stopped(faults)
 

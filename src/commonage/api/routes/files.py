@@ -147,7 +147,7 @@ async def move(request: Request) -> FileChangedOut:
 @router.delete("/files", summary="Delete a file or folder", responses=problems(*QUERY, *_OF_A_CHANGE))
 @asks(Permission.SUBMIT)
 async def remove(request: Request, query: Annotated[WhereQuery, Query()]) -> FileChangedOut:
-    """A folder with its content, for good. Links are deleted, not what they lead to."""
+    """A folder with its content, for good. Links are deleted, not their targets."""
     await context(request).control.files.remove(caller(request), _where(query))
     return _changed(query.path)
 

@@ -84,7 +84,7 @@ class Reconciler:
         return [document for name, data in sorted(files.items()) for document in _read(name, data)]
 
     def _apply(self, documents: list[Located]) -> str:
-        """Apply, and again if other resources changed between plan and apply. Returns what was changed."""
+        """Apply, and again if other resources changed between plan and apply. Returns the changes."""
         from commonage.wire.resources import ApplyIn, PlanIn
 
         plain = [one.document for one in documents]

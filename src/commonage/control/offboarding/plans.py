@@ -1,4 +1,4 @@
-"""Plans the renaming or removal of a user or a tenant: what happens to all that belongs to it, and what prevents it.
+"""Plans the renaming or removal of a user or a tenant: the effects on everything that belongs to it, and the obstacles.
 
 Reads only. The version of a plan changes with everything that the plan names.
 """

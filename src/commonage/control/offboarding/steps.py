@@ -80,7 +80,7 @@ class Steps:
         left = self.planner.work_of(wanted.subject, wanted.name)
         if not wanted.holds_queue:
             return not left
-        # What is queued could still start: timers hold it.
+        # Queued workloads could still start: timers hold them.
         if any(one.state is not State.HELD for one in left):
             return False
         if wanted.change is Change.REMOVE:

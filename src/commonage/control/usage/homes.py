@@ -71,7 +71,7 @@ class HomeWatch:
     """Measures homes and keeps the newest results. `homes` None: homes cannot be measured here.
 
     `elsewhere` are the homes and volumes of other sites, which come and go. Each is measured by itself, so that one
-    that is slow delays no other; what it says counts for the tenants that may use it.
+    that is slow delays no other; its measurements count for the tenants that may use it.
     """
 
     def __init__(

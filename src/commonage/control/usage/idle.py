@@ -157,7 +157,7 @@ class Idle:
         return None if session.attempt is None else self._activities.get(session.attempt.id)
 
     def state_of(self, workload: Workload) -> ActivityState | None:
-        """The activity as it is shown; None for what is no running session."""
+        """The activity as it is shown; None if it is not a running session."""
         if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
             return None
         return activity_state(self.activity_of(workload), self.clock.now())

@@ -224,7 +224,7 @@ class Workloads:
         starting = self._ask_hub(spec, options)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while True:
-            # Before the look at the store: all that was submitted until then is found.
+            # Before the look at the store: all workloads submitted until then are found.
             is_last, refused = self.clock.now() >= give_up, starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:

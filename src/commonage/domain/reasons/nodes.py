@@ -110,7 +110,7 @@ class GpuDriverUnavailable(Reason):
 
 
 class EngineNotAnswering(Reason):
-    """The engine of the site does not answer. `error` is what was tried and what came back."""
+    """The engine of the site does not answer. `error` has the request and the answer."""
 
     error: str
 

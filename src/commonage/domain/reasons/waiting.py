@@ -192,7 +192,7 @@ class QuotaExceeded(Reason):
 
 
 class QuotaLent(Reason):
-    """The request is within the tenant's quota, but other tenants borrowed what was unused."""
+    """The request is within the tenant's quota, but other tenants borrowed the unused part."""
 
     tenant: str
     resource: Resource
@@ -213,7 +213,9 @@ class QuotaLimitReached(Reason):
 
 
 class GpuHoursSpent(Reason):
-    """The GPU-hours of this month are spent. What runs continues; nothing starts on a GPU before `resets_at`."""
+    """The GPU-hours of this month are spent. Running workloads continue; no workload starts on a GPU before
+    `resets_at`.
+    """
 
     tenant: str
     scope: QuotaScope
@@ -409,7 +411,7 @@ class PromisedToOthers(FreeButKept):
 
 
 class KeptForQueue(FreeButKept):
-    """They are kept for workloads further ahead, except for what ends within `for_s`."""
+    """They are kept for workloads further ahead. Only workloads that end within `for_s` may use them."""
 
     for_s: float | None = None
 
@@ -425,7 +427,7 @@ class StartsNow(Reason):
 
 
 class EstimateFromTimeLimits(Reason):
-    """The estimate rests on the time limits of what runs and of what is ahead in the queue."""
+    """The estimate rests on the time limits of running workloads and of those ahead in the queue."""
 
 
 class EstimateFromHistory(Reason):
@@ -447,7 +449,7 @@ class EstimateFromQuotaReset(Reason):
 
 
 class NoTimeLimitAhead(Reason):
-    """No estimate: what it waits for has no time limit. `kind` and `owner` name one such workload."""
+    """No estimate: the workload that it waits for has no time limit. `kind` and `owner` name one such workload."""
 
     kind: str = ""
     owner: str = ""
@@ -464,4 +466,4 @@ class TooManyAhead(Reason):
 
 
 class NoRoomFromNextEnds(Reason):
-    """No estimate: what ends next makes no room for it."""
+    """No estimate: the workloads that end next make no room for it."""

@@ -1,4 +1,4 @@
-"""Maps a start request to a Pod and what it needs. Pure; used by the launcher.
+"""Maps a start request to a Pod and the objects that it needs. Pure; used by the launcher.
 
 A Pod is made with a scheduling gate, which the launcher removes once it has written down the Pod's uid. So no program
 runs that the control plane would not know of after a crash.

@@ -218,7 +218,7 @@ class RemoteEngine(Engine):
             self._connected.set()
 
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
-        """Store what is measured at a site; the other series are the control plane's own."""
+        """Store the measurements of a site; the other series are the control plane's own."""
         self._follow_clock()
         await self._from_sites.store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
@@ -277,7 +277,7 @@ class RemoteEngine(Engine):
     # --- the loop -------------------------------------------------------------------------------------------------
 
     async def _deliver(self) -> None:
-        """Deliver what waits, at each new link and every few seconds. Notes the last contact."""
+        """Deliver waiting commands, at each new link and every few seconds. Notes the last contact."""
         served: SiteConnection | None = None
         while True:
             with self._iterations.rest(), suppress(TimeoutError):
@@ -334,7 +334,7 @@ class RemoteEngine(Engine):
         await self._records.close()
 
     async def delete_records(self) -> None:
-        """Delete what is kept of the site, after `close`."""
+        """Delete all stored data of the site, after `close`."""
         await self._records.delete()
 
     def loops(self) -> Sequence[Iterations]:

@@ -90,8 +90,8 @@ def _text(raw: bytes, dropped: int) -> str:
 def open_log(places: Iterable[SafePath]) -> int | None:
     """A descriptor of the log in the first of these places that has one; None if none has.
 
-    The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure
-    for what is no log.
+    The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure if
+    the file is not a log.
     """
     for place in places:
         try:

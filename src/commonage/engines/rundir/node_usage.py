@@ -1,4 +1,5 @@
-"""Reads what is used on this node from /proc and /sys. For local engines and, of the standard library alone, agents.
+"""Reads the resource usage of this node from /proc and /sys. For local engines and, of the standard library alone,
+agents.
 
 Both use one reader, so that a node shows the same figures on every engine. A missing or odd file makes a figure
 unknown, and nothing else.

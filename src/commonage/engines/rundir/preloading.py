@@ -42,7 +42,7 @@ _BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collectio
 
 
 def import_libraries() -> set[str]:
-    """Import what is available; return the names of the variables that were read meanwhile ("*": all of them)."""
+    """Import the available modules; return the names of the variables that were read meanwhile ("*": all of them)."""
     read: set[str] = set()
     environ: Any = type(os.environ)
     get_one, get_all = environ.__getitem__, environ.__iter__

@@ -264,7 +264,7 @@ class SwarmEngine(ContainerEngine):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Pull its image to one node, or to all that take work."""
+        """Pull its image to one node, or to all schedulable nodes."""
         await self._launcher.ensure_image(environment, node, on_progress)
 
 

@@ -111,7 +111,7 @@ class Launcher:
     # --- images -------------------------------------------------------------------------------------------------
 
     async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
-        """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
+        """Pull the image to one node, or (None) to all schedulable nodes. Raises EngineFailure."""
         names = self.nodes.nodes_with_agents() if node is None else [node]
         swarm_nodes = [self.nodes.swarm_node(name) for name in names]
 

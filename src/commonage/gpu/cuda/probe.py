@@ -1,4 +1,4 @@
-"""A program that tries one thing on the GPUs it can see, and says as JSON what came of it.
+"""A program that tries one operation on its visible GPUs, and prints the result as JSON.
 
     python -m commonage.gpu.cuda.probe look | context | fill | burn
 

@@ -95,7 +95,7 @@ class _Services:
         return "/" if self._control.settings.session_origin else f"{SERVICE_PATH}{workload_id}/"
 
     async def _bearer(self, authorization: str) -> Principal | None:
-        """The user whose token a program sends; None if it is none of the hub's, but for the service itself."""
+        """The user whose token a program sends; None if the token is not the hub's, but for the service itself."""
         found = _TOKEN.fullmatch(authorization.strip())
         return None if found is None else await self._control.identity.whois(found[1])
 

@@ -229,7 +229,7 @@ _DAY_S = 86_400
 
 
 class RetentionSettings(BaseModel):
-    """How long the platform keeps what has ended. Older data is deleted in small batches."""
+    """How long the platform keeps ended workloads, events, samples and logs. Older data is deleted in small batches."""
 
     keep_workloads: RetentionSeconds = setting(
         90 * _DAY_S,

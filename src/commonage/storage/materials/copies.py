@@ -12,7 +12,7 @@
 | was deleted by the user | is not put there, until a reset |
 
 Nothing is overwritten: a new name is a hard link, which fails if the name is taken, and a file that is replaced is
-moved to `old/` first. There it is compared with what was delivered, now and in a later round, because a program may
+moved to `old/` first. There it is compared with the delivered version, now and in a later round, because a program may
 still have it open. If it differs, it gets the name `NAME.mine-DATE.EXT`. A file that is no longer in the repository
 stays.
 

@@ -34,7 +34,7 @@ def test_freezer_is_that_of_the_container(tmp_path: Path, groups: str, place: st
     assert file.read_text() == words[0]
     assert found.set_paused(False)
     assert file.read_text() == words[1]
-    assert freezer_of(groups, OTHER, tmp_path) is None, "that of nobody else"
+    assert freezer_of(groups, OTHER, tmp_path) is None, "not that of another container"
 
 
 def test_pause_fails_when_the_kernel_refuses(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class ControlFolder:
             return StartDecision.FORBIDDEN if (self.place / "claim").read(_MAX) == _FORBIDDEN else StartDecision.STARTED
         except FileNotFoundError:
             return StartDecision.UNDECIDED
-        except OSError:  # replaced by something else, so a process inside was at work
+        except OSError:  # replaced by something else, so a process in the container changed it
             return StartDecision.STARTED
 
     def forbid_start(self) -> bool:

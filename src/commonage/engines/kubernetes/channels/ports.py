@@ -32,7 +32,7 @@ _QUIET_S = 2.0
 """A program that takes a request and says nothing for this long listens, and does not speak HTTP."""
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 3.0
 _REST_S = 10.0
-"""A client that sends no more is mostly gone. It gets what comes until nothing comes for this long."""
+"""A client that sends no more is mostly gone. It gets the remaining data until none arrives for this long."""
 _TRIES = 64
 _UNPRIVILEGED, _SHIFT = 1024, 10_000
 """Ports below are other ones here: who serves them may not be root."""
@@ -168,7 +168,7 @@ class PodRelay:
         task.add_done_callback(self._open.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection that cannot be made, or breaks, is reset: what came is not all."""
+        """A connection that cannot be made, or breaks, is reset: the received data is incomplete."""
         try:
             opened = await self._connect()
             try:

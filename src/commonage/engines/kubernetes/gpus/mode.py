@@ -154,7 +154,9 @@ def annotation(pod: Manifest, name: str) -> str:
 
 
 def uuids_in(text: str) -> tuple[str, ...]:
-    """The uuids in a container's variable or its output; empty if one of them is none, such as `all` or an index."""
+    """The uuids in a container's variable or its output; empty if one of them is not a uuid, such as `all` or an
+    index.
+    """
     words = tuple(word.strip() for word in text.strip().split(","))
     return words if all(_UUID.fullmatch(word) for word in words) else ()
 

@@ -94,7 +94,7 @@ def _elsewhere(nodes: Collection[str]) -> Manifest:
 
 
 def pool_of(pod: Manifest) -> str:
-    """The pool whose placeholder the Pod is; empty if it is none."""
+    """The pool whose placeholder the Pod is; empty for other Pods."""
     return str((pod["metadata"].get("labels") or {}).get(POOL, ""))
 
 

@@ -1,4 +1,4 @@
-"""How large the claims of a cluster are: what was requested counts in the tenant's quota, what is used is shown.
+"""How large the claims of a cluster are: requested sizes count in the tenant's quota, used sizes are shown.
 
 The port `Homes`. Folders that no claim holds are measured on the control plane's machine, as on other engines.
 """

@@ -34,7 +34,7 @@ _DEFAULT_TOLERATIONS = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unre
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An expression in CEL that is true for what is allowed, and the answer to those that are refused."""
+    """An expression in CEL that is true for allowed objects, and the message for refused ones."""
 
     expression: str
     message: str

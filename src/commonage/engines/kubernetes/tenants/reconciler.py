@@ -75,7 +75,7 @@ class TenantReconciler:
         self._known: dict[Key, tuple[str, str]] = {}  # digest of the applied object, and the resulting version
 
     async def turn(self, tenants: Sequence[Tenant]) -> TenantsReport:
-        """`tenants` are all that the site has. Raises EngineFailure if the namespaces cannot be listed."""
+        """`tenants` are all tenants of the site. Raises EngineFailure if the namespaces cannot be listed."""
         report = TenantsReport()
         found = await self._ours()
         by_namespace: dict[str, list[Manifest]] = {}
@@ -107,7 +107,7 @@ class TenantReconciler:
         return bool(await self._applier.list("v1", kind, "", namespace))
 
     async def _ours(self) -> Mapping[Key, Manifest]:
-        """Namespaces of this installation, and what it keeps in them."""
+        """Namespaces of this installation, and its objects in them."""
         installation = f"{INSTALLATION}={label_value(self._settings.installation)}"
         namespaces = await self._applier.list("v1", "Namespace", installation, "")
         found = {key_of(one): one for one in namespaces}

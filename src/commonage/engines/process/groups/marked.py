@@ -126,7 +126,7 @@ _MAX_ANCESTORS = 64
 
 
 def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) -> list[ProcessOwner]:
-    """Owners of the processes that still run, by pid; `attempts` are all that run here.
+    """Owners of the processes that still run, by pid; `attempts` are all attempts that run here.
 
     First the attempt's grouping is used (its control groups, or the mark in the environment); then descent from a
     process of an attempt; last the mark, which also a process carries that moved out of its group.

@@ -226,7 +226,7 @@ def _stop(platform: Platform, workload_id: str) -> None:
 
 
 def _follow(platform: Platform, job: Any, outputs: _Outputs, say: Any) -> Any:
-    """Show its state and its outputs until it ends; what it is then."""
+    """Show its state and its outputs until it ends. Returns the ended job."""
     shown, pause_s, last = 0, _POLL_MIN_S, ""
     while True:
         job = platform.workload(job["id"])

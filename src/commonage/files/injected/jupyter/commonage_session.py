@@ -271,7 +271,7 @@ def _tty_ages(process: Process) -> list[float]:
 
 
 class Session:
-    """Reports to the control plane, and keeps what it answers. `notices`: what the owner should know now."""
+    """Reports to the control plane, and keeps the last answer. `notices`: what the owner should know now."""
 
     def __init__(self, app: Any) -> None:
         environ = os.environ

@@ -114,7 +114,7 @@ class Stream:
                 await self._outbox.chunks((encode(FrameType.END, self._id),), self._on_end_sent)
 
     def abort(self, reason: str) -> None:
-        """End both directions at once; what was not read yet is lost. No effect on a stream that has ended."""
+        """End both directions at once; unread data is lost. No effect on a stream that has ended."""
         self.fail(EngineFailure(reason))
 
     async def __aenter__(self) -> Self:
