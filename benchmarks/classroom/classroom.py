@@ -38,7 +38,9 @@ _REQUEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many students, over how many seconds they arrive, and how many cells each runs in each part of the day."""
+    """The number of students, the seconds over which they arrive, and the number of cells per student and part of the
+    day.
+    """
 
     students: int
     arrive_s: float

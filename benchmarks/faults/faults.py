@@ -1,4 +1,4 @@
-"""`faults`: a day of faults on a control plane and two appliances: is anything lost, doubled or leaked?"""
+"""`faults`: a day of faults on a control plane and two appliances. Counts lost, duplicated and leaked objects."""
 
 from __future__ import annotations
 

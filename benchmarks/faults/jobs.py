@@ -143,7 +143,7 @@ def read_journal(path: Path) -> Noted:
 
 
 def complete(printed: Sequence[str], job: Job, attempt: int, noted: Noted, sent: str) -> str:
-    """How the log of an attempt that reached its end differs from what it printed; empty if it does not."""
+    """The difference between the log of an ended attempt and its output; empty if they are equal."""
     missing = noted.unprinted.get(attempt, set())
     wanted = [f"line {number}" for number in range(job.lines) if number not in missing]
     if job.kind is JobKind.FILES:

@@ -42,7 +42,7 @@ _VARIABLES = ("-e", "LD_LIBRARY_PATH") if "LD_LIBRARY_PATH" in os.environ else (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: its lines of Markdown, and whether it succeeded."""
+    """One part of the report: its lines of Markdown, and whether it succeeded."""
 
     title: str
     lines: tuple[str, ...]

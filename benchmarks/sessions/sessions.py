@@ -40,9 +40,9 @@ BASELINES = {"process": ("local",), "docker": ("dockerspawner", "swarmspawner"),
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The systems to measure: our engine, the baselines' spawners, and for containers their image and daemon.
+    """The systems to measure: Commonage's engine, the baselines' spawners, and for containers their image and daemon.
 
-    `reach` is this machine's address for containers. `warm`: containers that wait for our sessions.
+    `reach` is this machine's address for containers. `warm`: number of warm containers.
     """
 
     engine: str = "process"

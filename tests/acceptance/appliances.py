@@ -22,7 +22,8 @@ CONTROL_PLANE = f"{SUBNET}.1"
 class Appliance:
     """The machine of a site. The number (0 to 60) gives it addresses of its own. `folder` is its disk.
 
-    Nothing can be downloaded in the namespace: environments come from the cache of packages that earlier ones filled.
+    Nothing can be downloaded in the namespace: environments come from the package cache that earlier environments
+    filled.
     """
 
     name: str

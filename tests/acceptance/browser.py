@@ -220,7 +220,9 @@ def await_live(page: Page) -> None:
 
 
 def launch(page: Page, kind: str, **fields: str) -> str:
-    """Fill the launch form and send it; the workload's id, from the page that follows. `kind`: session or job."""
+    """Fill the launch form and submit it. Returns the workload's id, from the page that follows. `kind`: session or
+    job.
+    """
     go(page, "launch")
     page.locator(f"#kind-{kind}").check()
     for name, value in fields.items():

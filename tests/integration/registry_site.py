@@ -77,7 +77,7 @@ class Site:
         return done.stdout
 
     def age(self, repository: str) -> None:
-        """Let what is in a repository have been pushed, and needed last, long ago."""
+        """Backdate the content of a repository: pushed and last needed long ago."""
         then = time.time() - (KEEP_DAYS + 1) * 86400
         folder = self.storage / "docker/registry/v2/repositories" / repository / "_manifests/revisions/sha256"
         for link in folder.glob("*/link"):
@@ -173,7 +173,7 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], scrip
 
 
 def wheels(folder: Path, hub_version: str) -> Path:
-    """Packages that contradict each other, and just enough of Jupyter to be installed."""
+    """Packages with conflicting requirements, and a minimal Jupyter."""
     folder.mkdir()
     for version in ("1.0", "2.0"):
         wheel(folder, "alpha", version, {"alpha.py": f"version = {version!r}\n"})

@@ -113,7 +113,7 @@ class SwarmSite:
         return self._browsers[user]
 
     def at_session(self, user: str, method: str, path: str, **options: Any) -> httpx2.Response:
-        """The user asks their own session, which has a name of its own, for a path below its address."""
+        """The answer of the user's own session, at its host name, for a path below its address."""
         name = {"Host": f"{user}.localhost:{self.server.port}"}
         return self.browser(user).request(method, f"/user/{user}/{path}", headers=name, **options)
 
@@ -206,7 +206,7 @@ def swarm_site() -> Iterator[SwarmSite]:
 
 
 def push_image(server: Served, name: str) -> str:
-    """Have the tests' image in the site's registry and catalogue under this name; the reference.
+    """Push the test image to the site's registry and catalogue under this name. Returns the reference.
 
     The server's variables say where buildah keeps images.
     """

@@ -152,7 +152,7 @@ SIGNED_IN = {
 
 @pytest.fixture(scope="class")
 def settings_file(site: Host) -> Iterator[Path]:
-    """The settings of the installation, which has none of its own before and after."""
+    """The settings file of the installation, which exists only within the block."""
     path = site.data / "commonage.toml"
     yield path
     path.unlink()
@@ -469,6 +469,6 @@ def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
     finally:
         site.worker.daemon.start()
     assert len(site.visit("attempts", token, job)) == 2
-    # Docker starts it again with itself, and it knows who it is.
+    # Docker starts it again with the daemon, and it keeps its identity.
     wait_until(lambda: _agent_is_heard(site, admin), every_s=0.5)
     site.visit("all_stopped", token)

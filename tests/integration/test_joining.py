@@ -383,7 +383,7 @@ def swarm_token(site: Site) -> str:
 
 
 def scratch_bytes(worker: Worker) -> int:
-    """How large the scratch space is."""
+    """Size of the scratch space in bytes."""
     return int(worker.ssh("df --output=size -B1 /scratch | tail -n 1").stdout)
 
 

@@ -395,7 +395,7 @@ def test_docker_pulls_with_the_authority_and_the_nodes_account(here: Site, pushe
 async def test_shows_the_progress_of_an_image_to_users_who_wait_for_it(
     here: Site, pushed: str, docker: Dockerd, tmp_path: Path
 ) -> None:
-    """With the Docker engine, from the words of a real registry and a real daemon."""
+    """With the Docker engine, a real registry and a real daemon."""
     with suppress(RuntimeError):
         docker.ask("DELETE", f"/images/{pushed}?force=1")
     account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)

@@ -74,7 +74,7 @@ def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite
 
 
 def _progress_until(site: SwarmSite, user: str, words: str, **options: str) -> tuple[str, float]:
-    """Ask for a session, and read what the hub's page shows until it says this; after how many seconds."""
+    """Request a session, and read the hub's progress page until it shows this text. Returns the seconds."""
     browser = site.browser(user)
     began = time.monotonic()
     asking = threading.Thread(target=site.ask, args=(user,), kwargs=options)

@@ -65,7 +65,7 @@ def _until_it_runs(client: Client, workload: str) -> str:
 
 
 def measured(token: str, workload: str, at_least: str) -> float:
-    """The memory in MiB it was measured to use, once that is `at_least` this much, which takes some time."""
+    """The measured memory in MiB, once it is `at_least` this much, which takes some time."""
     give_up, found = time.monotonic() + _WITHIN_S, [0.0]
     with closing(Client(URL, token)) as client:
         while time.monotonic() < give_up:

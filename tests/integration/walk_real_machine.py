@@ -87,7 +87,7 @@ def joined(site: Site, node: Node) -> str:
 
 @pytest.mark.parametrize(("hours", "said"), [
     (1, r"this machine's clock is 3[56]\d\d s ahead of the control plane's, and .*: `timedatectl set-ntp true`, or"),
-    # Before it can ask what the right time is: the certificate of a site so young is not yet valid for it.
+    # Before it can read the correct time: the certificate of a new site is not valid yet at its clock.
     (-1, r"this machine's clock says .* does not hold then .*: set the clock, by `timedatectl set-ntp true` or"),
 ], ids=["ahead", "behind"])  # fmt: skip
 def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(site: Site, node: Node, hours: int, said: str) -> None:
@@ -104,7 +104,7 @@ def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(site: Site, node: No
 
 
 def set_clock(node: Node, hours_ahead: int = 0) -> None:
-    """By ours."""
+    """To the time of this machine."""
     assert node.ssh(f"date --set=@{time.time() + hours_ahead * 3600:.2f}").returncode == 0
 
 

@@ -505,7 +505,7 @@ def test_judges_each_request_of_a_connection(daemon: Listener, guard: Path) -> N
 
 
 def test_passes_on_no_header_but_those_it_knows(daemon: Listener, guard: Path) -> None:
-    """A form's body would count as further keys of the query, and a registry's account is for a pull alone."""
+    """The body of a form would count as further keys of the query, and a registry account is only for pulls."""
     strange = (
         "X-Registry-Auth: e30=",
         "X-Registry-Config: e30=",

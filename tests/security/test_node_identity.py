@@ -240,8 +240,9 @@ class JoinServiceProcess:
         await self.join_client.stop()
 
     async def join(self, node: str, *, name: str = "", certificates_of: str = "") -> dict[str, Any]:
-        """Ask for a certificate as `commonage node join` does on this machine: under another name, or with another
-        node's Swarm certificate, if the attacker wishes."""
+        """Request a certificate as `commonage node join` does on this machine. The attacker may use another name, or
+        another node's Swarm certificate.
+        """
         return await asyncio.to_thread(self._join, node, name or node, certificates_of or node)
 
     def _join(self, node: str, name: str, shown: str) -> dict[str, Any]:

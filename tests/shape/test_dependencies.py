@@ -34,7 +34,7 @@ LOADED_BY_NAME = {
     "types-pyyaml": "types for mypy",
 }
 
-# What modules in files/injected import: they run in the Jupyter server of a session, which has it.
+# Imports of modules in files/injected: they run in the Jupyter server of a session, which has them.
 OF_SESSIONS = {"jupyter_server"}
 
 

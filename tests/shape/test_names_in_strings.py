@@ -33,7 +33,7 @@ NO_MODULES = {
 }
 # What a guide tells its reader to make.
 EXAMPLES = {"NAME.py", "quiet.py"}
-# This test, and those of the script that renames: they name what never was.
+# This test, and the tests of the renaming script: they use names that never existed.
 NOT_READ = ("tests/shape/test_names_in_strings.py", "tests/unit/scripts/*", "scripts/rename*")
 DOTTED = re.compile(r"(commonage(?:\.[A-Za-z_]\w*)+)(?::(\w+))?")
 RUN_AS_MODULE = re.compile(r"-m (commonage(?:\.\w+)*)")

@@ -85,7 +85,7 @@ def service(*, port: int | None = 31000, devices: Mapping[str, str] = MappingPro
 
 
 def but(made: Json, place: str, value: object) -> Json:
-    """The same with another value at `a.b.0.c`; with `...` there without it."""
+    """A copy with another value at `a.b.0.c`; the value `...` deletes the key."""
     made = copy.deepcopy(made)
     *way, last = [int(one) if one.isdecimal() else one for one in place.split(".")]
     inner: Any = reduce(lambda found, key: found[key], way, made)
@@ -161,7 +161,7 @@ INJECTED = [
         request(kind=Kind.SESSION, allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0))
     )
 ]
-"""All our files that a session with a share of a GPU reads."""
+"""All files of Commonage that a session with a share of a GPU reads."""
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,

@@ -67,9 +67,9 @@ def _started(daemon: Path, folder: Path, environment: Mapping[str, str], **how: 
 
 
 class Listener(ThreadingMixIn, UnixStreamServer):
-    """In the daemon's place: answers everything with nothing, and writes down what it heard, and what the filter asked.
+    """Replaces the daemon: gives empty answers, and records the requests that it receives.
 
-    A question of the filter's own says so; what the filter passes on never does.
+    Requests of the filter itself are marked as such; requests that it passes on never are.
     """
 
     daemon_threads = True
@@ -171,7 +171,7 @@ def send(daemon: Listener, guard: Path, what: bytes, within_s: float = 60.0) -> 
 
 
 def say(to: Path, what: bytes, within_s: float = 60.0) -> bytes:
-    """All that is answered to these very bytes; nothing where the connection is cut."""
+    """The whole answer to exactly these bytes; empty if the connection is cut."""
     found = b""
     with closing(socket.socket(socket.AF_UNIX)) as plug:
         plug.settimeout(within_s)

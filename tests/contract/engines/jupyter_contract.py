@@ -90,7 +90,7 @@ class JupyterContract:
     ]
 
     async def test_a_session_is_a_jupyterlab_whose_kernel_computes(self, rig: EngineRig, visitor: list[str]) -> None:
-        """`visitor`: the words before a program that have it run where the session is reached."""
+        """`visitor`: the command prefix that runs a program where the session can be reached."""
         request = rig.start_request(
             Behaviour(),
             memory_mib=1024,

@@ -27,8 +27,8 @@ from tests.contract.harness.leftovers import FOLDER, clear_leftovers, tag, unmou
 
 IMAGE = "commonage-test:1"
 NO_RULES = "--iptables=false"
-"""For a daemon in this machine's own network: one that makes rules of packets there first removes those of all others,
-and with them the firewall between tenants that the tests of another worker try.
+"""For a daemon in this machine's own network: a daemon that creates packet rules first removes those of all other
+daemons, including the firewall between tenants that tests of another worker check.
 """
 _PROGRAMS = (
     *("sh", "bash", "sleep", "cat", "ls", "mkdir", "touch", "id", "setsid", "stty", "env", "rm", "mount", "chmod"),

@@ -130,8 +130,8 @@ class Swarm:
         body: dict[str, Any] = {
             "ListenAddr": f"{first.address}:{_SWARM_PORT}",
             "AdvertiseAddr": first.address,
-            # Without a range of its own it takes 10.0.0.0/8, which may be this machine's network. Without a size of
-            # its parts nothing gets an address, and tasks stay new for ever.
+            # Without an address range it takes 10.0.0.0/8, which may be this machine's network. Without a subnet size
+            # no task gets an address, and all stay in the state `new`.
             "DefaultAddrPool": ["10.97.0.0/16"],
             "SubnetSize": 24,
             # A node that is gone is noticed after three of these.

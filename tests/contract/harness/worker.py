@@ -1,7 +1,8 @@
-"""A node of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
+"""A test node that becomes a worker: its own Debian with sshd, in its own namespaces.
 
-Its root file system is made as that of images is, and kept in /tmp under a name that says what is in it; each node
-lies over it, so that nothing of one is left for the next. It reaches the other nodes of its Swarm and nothing else.
+Its root file system is built like that of images, and kept in /tmp under a name that identifies its content. Each node
+is an overlay on it, so no data of one node is left for the next. It reaches the other nodes of its Swarm and nothing
+else.
 """
 
 from __future__ import annotations

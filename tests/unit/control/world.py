@@ -75,7 +75,7 @@ class NoDevices(Devices):
 
 
 class FakeHub(HubUsers):
-    """The hub: what it is asked to start, the spawner of the test submits."""
+    """The hub: the test's spawner submits the requested starts."""
 
     def __init__(self) -> None:
         super().__init__()

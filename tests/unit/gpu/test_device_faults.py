@@ -12,7 +12,7 @@ MARKERS = ResetMarkers("boot-1", "615.10", energy_mj=5000, recovery=0)
 
 
 class Faults(DeviceFaults):
-    """With a clock that stands until it is set."""
+    """With a clock that stops until it is set."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.at = 1000.0
@@ -53,7 +53,7 @@ def test_a_new_life_ends_a_fault(later: ResetMarkers, over: bool) -> None:
 
 def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
     faults = Faults()
-    faults.note_xid("GPU-1", 79, ResetMarkers("", ""))  # as a GPU says that is gone by then
+    faults.note_xid("GPU-1", 79, ResetMarkers("", ""))  # as of a GPU that has disappeared since
     assert stopped(faults)
 
 

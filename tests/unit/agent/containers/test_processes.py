@@ -18,7 +18,7 @@ V1, V2 = ("FROZEN", "THAWED"), ("1", "0")
     [
         (f"9:pids:/docker/{ONE}\n6:freezer:/docker/{ONE}\n0::/\n", f"freezer/docker/{ONE}/freezer.state", V1),
         (f"0::/system.slice/docker-{ONE}.scope\n", f"system.slice/docker-{ONE}.scope/cgroup.freeze", V2),
-        # With groups of its own inside, and with both kinds at once, of which the older has the freezer.
+        # With nested groups, and with both cgroup versions, of which version 1 has the freezer.
         (f"0::/docker/{ONE}/init\n", f"docker/{ONE}/cgroup.freeze", V2),
         (f"6:freezer:/docker/{ONE}/x\n0::/docker/{ONE}\n", f"freezer/docker/{ONE}/freezer.state", V1),
     ],

@@ -483,7 +483,7 @@ async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
 
 
 class FakeNetworkManager:
-    """Makes networks, and does not say yet what addresses they have."""
+    """Creates networks, and does not report their addresses yet."""
 
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Candidate sites: of the tenant, of the volumes, as requested. Nothing runs, or is promised a place, elsewhere."""
+"""Candidate sites by tenant, volumes and request. No workload runs, or is promised a start, elsewhere."""
 
 from __future__ import annotations
 
