@@ -80,9 +80,7 @@ COMMANDS: dict[str, Row] = {
     "export": Row("commonage.cli.resources.apply:export", "Print all resources as a file.", PLATFORM),
     "profiles": Row("commonage.cli.resources.profiles:profiles", "Import launch profiles of KubeSpawner.", PLATFORM),
     "resource": Row("commonage.cli.resources.resource:resource", "List, set and delete resources.", PLATFORM),
-    "gitops": Row(
-        "commonage.cli.resources.gitops:gitops", "Apply resources from a git branch, again and again.", PLATFORM
-    ),
+    "gitops": Row("commonage.cli.resources.gitops:gitops", "Apply resources from a git branch continuously.", PLATFORM),
     "up": Row("commonage.server.commands.server:up", "Start the server.", SERVER),
     "component": Row("commonage.server.commands.server:component", "Run one component in its own process.", SERVER),
     "token": Row("commonage.server.commands.server:token", "Create a token for a user.", SERVER),

@@ -75,7 +75,7 @@ class SyncStep(StrEnum):
 class MaterialCopy:
     """The copy of a material in one home.
 
-    `edited` files were changed by the user; `offered` are new versions beside them. `deleted` ones were deleted by the
+    `edited` files were changed by the user; `offered` are new versions next to them. `deleted` ones were deleted by the
     user. `withdrawn` ones are no longer in the repository, and stay. `blocked` ones cannot be written, because a link
     or folder is in their place. `tree` "": a delivery has not ended.
     """

@@ -98,7 +98,7 @@ class GpuWarning(Reason):
 
 
 class QuotaUse(Reason):
-    """What is used of a limit of a quota. `may_borrow`: more is possible while other tenants do not use theirs."""
+    """The used part of a limit of a quota. `may_borrow`: more is possible while other tenants do not use theirs."""
 
     tenant: str
     scope: QuotaScope

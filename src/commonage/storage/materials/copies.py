@@ -8,7 +8,7 @@
 |---|---|
 | is missing, and never was there | is put there |
 | is as it was delivered | replaces it |
-| was edited | is put beside it, as `NAME.new-DATE.EXT` |
+| was edited | is put next to it, as `NAME.new-DATE.EXT` |
 | was deleted by the user | is not put there, until a reset |
 
 Nothing is overwritten: a new name is a hard link, which fails if the name is taken, and a file that is replaced is
@@ -80,7 +80,7 @@ class _Raced(Exception):
 class _Entry:
     """`blob` and `size`: what was delivered; "" for a file of the user's own. `tries`: what an interrupted round may
     have delivered. `seen`: the file's status when it had this content. `offered`: name, blob and size of the version
-    beside it. `blocked`: something is in its way.
+    next to it. `blocked`: something is in its way.
     """
 
     blob: str = ""

@@ -95,7 +95,7 @@ class Container:
     has_image: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path("/")
-    """Variables and folder of commands beside its program."""
+    """Variables and folder of further commands in it."""
     _process: asyncio.subprocess.Process | None = None
     _reading: asyncio.Task[None] | None = None
     _is_over_limit: bool = False
