@@ -51,7 +51,9 @@ class Machinery(NamedTuple):
 
 
 def chromium_path() -> str | None:
-    """Return the path of Debian's Chromium (or Chrome), the only browser the tests use; None where there is none."""
+    """Return the path of Debian's Chromium (or Chrome), the only browser that the tests use; None if it is not
+    installed.
+    """
     return next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
         None,
@@ -160,7 +162,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what lasts longest."""
+    """Run the slowest tests first."""
     items.sort(key=lambda item: next((at for at, one in enumerate(FIRST) if item.nodeid.startswith(one)), len(FIRST)))
 
 
@@ -178,7 +180,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List by name what was skipped and why, so that nobody takes a partial run for a whole one."""
+    """List skipped tests with reasons, so that a partial run is not mistaken for a whole one."""
     skipped = terminalreporter.stats.get("skipped", [])
     if not skipped:
         return
@@ -247,5 +249,5 @@ def _execute(server: str, statement: str) -> None:
 
 @pytest.fixture(scope="session")
 def commonage_command() -> str:
-    """Return the path of the installed `commonage` command beside this interpreter."""
+    """Return the path of the `commonage` command that is installed for this interpreter."""
     return str(Path(sys.executable).with_name("commonage"))

@@ -1,9 +1,9 @@
 """A pytest plugin that ends a parallel run whose worker hangs or crashes, and names the test. Loaded by conftest.py.
 
-pytest-timeout ends a worker whose test takes too long, but what it shows of it goes to the worker's standard output,
-which is lost. Here the worker gets SIGABRT instead, so that faulthandler prints its stacks; xdist then reports the test
-as crashed and ends the run. The process that distributes the tests covers what no thread of the worker can: a worker
-that is stopped, that hangs outside of any test, or in a C function that keeps the interpreter's lock.
+pytest-timeout ends a worker whose test takes too long, but its report goes to the worker's standard output, which is
+lost. Here the worker gets SIGABRT instead, so that faulthandler prints its stacks; xdist then reports the test as
+crashed and ends the run. The process that distributes the tests covers the cases that no thread of the worker can: a
+worker that is stopped, that hangs outside of any test, or in a C function that keeps the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class WorkerWatch:
         with suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGABRT)
             self._over.wait(_DUMPS_WITHIN_S)
-            os.kill(worker.pid, signal.SIGKILL)  # one that is stopped does not even die
+            os.kill(worker.pid, signal.SIGKILL)  # a stopped process does not end on SIGABRT
         worker.heard_at = time.monotonic()
 
 

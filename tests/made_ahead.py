@@ -72,7 +72,7 @@ def wait_for(item: pytest.Item) -> None:
 
 
 def end() -> None:
-    """A run that ends early leaves nothing that goes on."""
+    """A run that ends early leaves no running process."""
     for maker in _makers:
         if maker.poll() is None:
             os.killpg(maker.pid, signal.SIGKILL)

@@ -38,7 +38,9 @@ _REQUEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many students, over how many seconds they arrive, and how many cells each runs in each part of the day."""
+    """The number of students, the seconds over which they arrive, and the number of cells per student and part of the
+    day.
+    """
 
     students: int
     arrive_s: float
@@ -271,7 +273,7 @@ def figures(plan: Plan, day: Day) -> list[Figure]:
     times, each = day.times, f"{plan.students} students"
     found = [
         Figure("first session is ready", day.first_ready_s, "s", "after the class was created"),
-        Figure("all sessions are ready", day.ready_s, "s", "the same; before anybody signs in"),
+        Figure("all sessions are ready", day.ready_s, "s", "the same; before a student signs in"),
         Figure("all are signed in", day.signed_in_s, "s", f"they come within {plan.arrive_s:.0f} s; aim: 120 s"),
         *_spread("sign-in", times.sign_in, "s", f"from the class link to the portal's answer; {each}"),
         *_spread("password to JupyterLab", times.to_lab, "s", "from the form to the page of the session; aim: 2 s"),

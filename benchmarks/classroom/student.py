@@ -86,7 +86,7 @@ class Student:
     # --- the day ----------------------------------------------------------------------------------------------------
 
     async def attempt(self, step: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """One step; if it fails it is an error, and the student goes on with the next one."""
+        """One step. A failure is recorded as an error, and the student continues with the next step."""
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await step(*arguments)
@@ -168,14 +168,14 @@ class Student:
         await self._jupyter("PUT", f"api/contents/{_HERE}/{LESSON}", body)
 
     async def await_lesson(self, pushed_at: float, content: str) -> None:
-        """Until the new lesson is there; the edit of the old one has to stay, with the new version beside it."""
+        """Wait for the new lesson. The edited old one must stay, with the new version in the same folder."""
         while await self._read(f"{_HERE}/{NEXT_LESSON}") != content:
             await asyncio.sleep(_POLL_S)
         self._times.material.append(time.monotonic() - pushed_at)
         if (found := await self._read(f"{_HERE}/{LESSON}")) != _EDITED:
             raise BenchmarkError(f"the push changed the edited lesson to {found!r}")
         if not any(".new-" in one for one in await self._names(f"{_HERE}/{LESSON}".rpartition("/")[0])):
-            raise BenchmarkError("the new version of the edited lesson is not beside it")
+            raise BenchmarkError("the new version of the edited lesson is missing")
 
     async def restart(self) -> None:
         """Stop the session in the portal and start it again on the page of the class."""
@@ -283,7 +283,7 @@ class Student:
     async def _serves(self) -> bool:
         """True if the session itself answers, not the hub or the proxy in its place."""
         with suppress(*_ERRORS):
-            # The proxy may have sent the request into a connection that nobody answers: reload.
+            # The proxy may have sent the request into a dead connection: reload.
             async with self._http.get(f"{self._session}api", allow_redirects=False, timeout=_RELOAD) as answer:
                 return answer.status == 200 and "version" in await answer.json()
         return False

@@ -145,7 +145,7 @@ async def _month(store: SqlStore, path: Path, days: int, swept_s: float) -> list
 
 
 class _Timed(SqlStore):
-    """Notes how long each deletion took."""
+    """Records the duration of each deletion."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

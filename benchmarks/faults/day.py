@@ -32,7 +32,7 @@ _PATIENCE_S = 600.0
 class Day:
     """`submitted` are the ids of acknowledged workloads by job. `followed`: lines that clients followed meanwhile.
 
-    `ended_by_itself`: how often a server ended although nobody ended it.
+    `ended_by_itself`: how often a server ended without a request.
     """
 
     place: Place

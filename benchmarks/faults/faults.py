@@ -1,4 +1,4 @@
-"""`faults`: a day of faults on a control plane and two appliances: is anything lost, doubled or leaked?"""
+"""`faults`: a day of faults on a control plane and two appliances. Counts lost, duplicated and leaked objects."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
         findings.leaked += [f"process {pid} is left: {what}" for pid, what in left.items()]
         for line in place.lines.values():
             await line.close()
-        findings.leaked += [f"somebody still listens at {one}" for one in await _left(place.listeners)]
+        findings.leaked += [f"a program still listens at {one}" for one in await _left(place.listeners)]
         return day, findings
     finally:
         for server in place.servers:

@@ -14,7 +14,7 @@ from benchmarks.faults.schedule import SITES
 LABEL = {"place": "appliance"}
 """Of the nodes of appliances: the control plane's own node takes none of these workloads."""
 
-# A line that cannot be printed, because the disk is full, is noted: nobody else can know of it.
+# A line that cannot be printed because the disk is full is recorded here: it is recorded nowhere else.
 _JOB = """
 note() { echo "$*" >> "$JOURNAL"; }
 note start "$COMMONAGE_ATTEMPT"
@@ -143,7 +143,7 @@ def read_journal(path: Path) -> Noted:
 
 
 def complete(printed: Sequence[str], job: Job, attempt: int, noted: Noted, sent: str) -> str:
-    """How the log of an attempt that reached its end differs from what it printed; empty if it does not."""
+    """The difference between the log of an ended attempt and its output; empty if they are equal."""
     missing = noted.unprinted.get(attempt, set())
     wanted = [f"line {number}" for number in range(job.lines) if number not in missing]
     if job.kind is JobKind.FILES:

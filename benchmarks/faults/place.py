@@ -26,7 +26,7 @@ from commonage.link.sites.credentials import SiteCredentials
 from commonage.server.commands.site_join import FOLDER
 from commonage.testing.fault_proxy import FaultProxy
 
-API_PORT, JOIN_PORT, SITES_PORT = 8000, 8445, 8446  # nobody else is in this network
+API_PORT, JOIN_PORT, SITES_PORT = 8000, 8445, 8446  # this network has no other hosts
 URL = f"http://127.0.0.1:{API_PORT}"
 _CANNOT_START = 2
 """Exit code of `commonage up` and `commonage site agent`, with a message."""
@@ -69,7 +69,7 @@ def processes() -> dict[int, str]:
 
 
 def listeners(pid: int | str = "self") -> list[str]:
-    """The addresses at which somebody listens in the network of this process, as HOST:PORT."""
+    """The addresses with a listener in the network namespace of this process, as HOST:PORT."""
     found = []
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]

@@ -16,7 +16,7 @@ class FaultKind(StrEnum):
     CUT = "cut"
     """All connections are reset, and new ones are refused."""
     HALF_OPEN = "half-open"
-    """The line takes bytes and delivers none; neither side is told."""
+    """The line takes bytes and delivers none; neither side is notified."""
     DELAY = "delay"
     THROTTLE = "throttle"
     CORRUPT = "corrupt"

@@ -42,7 +42,7 @@ _VARIABLES = ("-e", "LD_LIBRARY_PATH") if "LD_LIBRARY_PATH" in os.environ else (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: its lines of Markdown, and whether it succeeded."""
+    """One part of the report: its lines of Markdown, and whether it succeeded."""
 
     title: str
     lines: tuple[str, ...]
@@ -58,7 +58,7 @@ class Part:
 def gpu(out: Path, seconds: float, as_json: bool) -> None:
     """Do shares hold, and what do they cost? All measurements that need a real GPU, in one report.
 
-    Nobody may use the GPUs meanwhile; it takes some minutes for each. Without a GPU it lists what it would have run.
+    The GPUs must be unused meanwhile; it takes some minutes for each. Without a GPU, it lists the skipped measurements.
     Exit code 1 if a part of it failed.
 
     \b

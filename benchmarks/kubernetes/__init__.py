@@ -1,1 +1,1 @@
-"""Our engine on the Kubernetes cluster that KUBECONFIG names, and the cluster alone as its peer."""
+"""Commonage's engine on the Kubernetes cluster that KUBECONFIG names, and the cluster alone as the baseline."""

@@ -67,7 +67,7 @@ def scale_figures(
     count: int, ours: float, bare: float, start_cpu_s: float, stop_cpu_s: float, rest: float
 ) -> list[Figure]:
     """From the seconds until all run, and the control plane's CPU time; `rest`: cores while all run."""
-    how = f"one array of {count}, until the last is told to run; baseline: {count} Pods from {_CLIENTS} clients"
+    how = f"one array of {count}, until the last is started; baseline: {count} Pods from {_CLIENTS} clients"
     return [
         Figure(f"{count} Pods run", ours, "s", how, bare),
         Figure("added time for a Pod", (ours - bare) / count * 1000, "ms", "of the same; aim: below 50"),

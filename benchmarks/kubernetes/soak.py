@@ -111,7 +111,7 @@ class Soak:
             await asyncio.sleep(chance.uniform(0.5, 6.0))
             what = chance.choice(("cut", "silent", "refused", "corrupt", "expired"))
             self.done[what] += 1
-            if what == "silent":  # what is sent meanwhile is lost
+            if what == "silent":  # data that is sent meanwhile is lost
                 faults.silent = True
                 await asyncio.sleep(chance.uniform(0.2, 3.0))
                 faults.silent = False
@@ -155,7 +155,7 @@ async def soak(cluster: Cluster, seconds: float, seed: int, findings: Findings) 
     one = Soak(cluster, seed, findings)
     await one.run(seconds)
     changes = sum(one.done[what] for what in ("create", "change", "delete"))
-    how = f"{one.comparisons} comparisons with a fresh list, objects and what was told; must be 0"
+    how = f"{one.comparisons} comparisons with a fresh list, objects and reported changes; must be 0"
     return [
         Figure("changes of Pods", changes, "", f"over {seconds:.0f} s, seed {seed}"),
         Figure("faults of the line", sum(one.done.values()) - changes, "", "cut, silent, refused, corrupted, or 410"),

@@ -123,7 +123,7 @@ def _bound(folder: Path, percent: int, mix: Workloads, chance: random.Random) ->
     for one in _list(folder, BOUND):
         if one.gpu and one.gpu.model:
             models[one.gpu.whole, one.gpu.fraction_milli].append(one.gpu.model)
-    # Sizes that nobody bound there take the models of one GPU or less; of several GPUs, none.
+    # Sizes without a bound model there: requests of one GPU or less get the models, requests of several GPUs get none.
     any_model = [model for (whole, _), names in models.items() if whole <= 1 for model in names]
     able = [
         index

@@ -80,7 +80,7 @@ def until_none_runs(url: str, image: str) -> None:
 
 
 def until_waiting(url: str, count: int) -> None:
-    """Wait until this number of our warm containers wait: they are paused once they have loaded their libraries."""
+    """Wait until this number of warm containers are ready: they are paused once they have loaded their libraries."""
 
     async def ask() -> None:
         async with _client(url) as client:

@@ -40,9 +40,9 @@ BASELINES = {"process": ("local",), "docker": ("dockerspawner", "swarmspawner"),
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The systems to measure: our engine, the baselines' spawners, and for containers their image and daemon.
+    """The systems to measure: Commonage's engine, the baselines' spawners, and for containers their image and daemon.
 
-    `reach` is this machine's address for containers. `warm`: containers that wait for our sessions.
+    `reach` is this machine's address for containers. `warm`: number of warm containers.
     """
 
     engine: str = "process"
@@ -194,7 +194,7 @@ def _baseline(
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}", "bridge", _SUBNET) as place:
             yield lambda: baselines.jupyterhub(folder, baselines.DOCKER, network=place, **names)
     else:
-        # Beside our engine docker there is one node, the manager.
+        # With the engine `docker` there is one node, the manager.
         names["constraints"] = ["node.role == worker"] if setting.engine == "swarm" else []
         with docker_network(setting.docker_url, f"{_NETWORK}-{baseline}") as place:
             yield lambda: baselines.jupyterhub(folder, baselines.SWARM, network=place, **names)

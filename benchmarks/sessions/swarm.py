@@ -1,7 +1,7 @@
 """`swarm`: no-op jobs on a Docker Swarm, with plain services that do the same as the baseline.
 
-Plain services are the floor: what the Swarm itself takes. Each of ours is on its tenant's network, so they are on one,
-too. Both run on the same workers, in turn.
+Plain services are the lower bound: the time that the Swarm itself takes. Each service of Commonage is on its tenant's
+network, so they are on one, too. Both run on the same workers, in turn.
 """
 
 from __future__ import annotations

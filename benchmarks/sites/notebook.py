@@ -1,4 +1,6 @@
-"""Cells and downloads of a Jupyter server that is reached in two ways, in turn, so that other load hits both alike."""
+"""Cells and downloads of a Jupyter server that is reached in two ways, alternately, so that other load affects both
+equally.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Traces of requests and workloads for OpenTelemetry, used like `logging`: one tracer for each process.
 
 Off until `configure` is called: then nothing is imported, and the functions below do nothing. A trace begins with a
-request. Its W3C traceparent goes with the workload to whoever works on it, so a restart does not end the trace.
+request. Its W3C traceparent is stored with the workload and passed to all components that handle it, so a restart does
+not end the trace.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def is_on() -> bool:
 
 
 def current() -> str:
-    """The traceparent of the span that is open in this task; empty if there is none, or its trace is not kept."""
+    """The traceparent of the open span of this task; empty if no span is open, or its trace is not kept."""
     return "" if _tracer is None else _tracer.current()
 
 
@@ -61,7 +62,7 @@ def headers() -> dict[str, str]:
 
 @contextmanager
 def span(name: str, parent: str = "", *, begins: bool = False, **attributes: Attribute) -> Iterator[None]:
-    """A span around a piece of work, below `parent` or else the open span. With neither there is none, unless
+    """A span around a piece of work, below `parent` or else the open span. With neither, no span is made, unless
     `begins`: then it begins a trace.
     """
     if _tracer is None or not (begins or parent or _tracer.current()):
@@ -72,7 +73,7 @@ def span(name: str, parent: str = "", *, begins: bool = False, **attributes: Att
 
 
 def record(name: str, parent: str, began_s: float, ended_s: float, **attributes: Attribute) -> None:
-    """A span of the past, in unix seconds. Without a parent there is none."""
+    """A span of the past, in unix seconds. Without a parent, no span is made."""
     if _tracer is not None and parent:
         _tracer.begin(name, parent, began_s, attributes).end(int(ended_s * NS_PER_S))
 
@@ -88,7 +89,7 @@ def _otlp(endpoint: str, component: str, share: float) -> _Tracer:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - see above
 
     resource = Resource.create({"service.name": f"commonage-{component}"})
-    ratio = TraceIdRatioBased(share)  # for requests from outside, too: nobody else decides how much is kept
+    ratio = TraceIdRatioBased(share)  # for requests from outside, too: the caller does not decide how much is kept
     sampler = ParentBased(ratio, remote_parent_sampled=ratio)
     provider = TracerProvider(resource=resource, sampler=sampler)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")

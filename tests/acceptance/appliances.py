@@ -36,7 +36,7 @@ class Appliance:
         self.space = f"{SPACE}{tag()}-{self.number}"
 
     def connect(self) -> None:
-        """Make the namespace and its one link, which lies in nobody's network: `SUBNET`.(4n+1) to .(4n+2)."""
+        """Create the namespace and its one link, in an unused network: `SUBNET`.(4n+1) to .(4n+2)."""
         outer, inner = f"cmns{os.getpid() % 100000}a{self.number}", "eth0"
         here, there = f"{SUBNET}.{4 * self.number + 1}", f"{SUBNET}.{4 * self.number + 2}"
         _ip("netns", "add", self.space)

@@ -56,7 +56,7 @@ class Problems:
         page.on("response", self._response)
 
     def _console(self, message: ConsoleMessage) -> None:
-        # What a server refuses is told by the response, with its address.
+        # Refusals of a server are in the response, with its address.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self._add(f"console: {message.text}")
 
@@ -84,7 +84,7 @@ def chromium(*arguments: str) -> Iterator[Browser]:
 def person(
     browser: Browser, url: str, user: str, password: str, *, size: tuple[int, int] = DESK, dark: bool = False
 ) -> Iterator[tuple[Page, Problems]]:
-    """Somebody with a browser of their own, signed in at `url` (the installation's address), on the overview."""
+    """A user with a separate browser, signed in at `url` (the installation's address), on the overview."""
     context = browser.new_context(
         base_url=url,
         viewport={"width": size[0], "height": size[1]},
@@ -220,7 +220,9 @@ def await_live(page: Page) -> None:
 
 
 def launch(page: Page, kind: str, **fields: str) -> str:
-    """Fill the launch form and send it; the workload's id, from the page that follows. `kind`: session or job."""
+    """Fill the launch form and submit it. Returns the workload's id, from the page that follows. `kind`: session or
+    job.
+    """
     go(page, "launch")
     page.locator(f"#kind-{kind}").check()
     for name, value in fields.items():

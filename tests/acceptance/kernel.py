@@ -40,8 +40,8 @@ async def run_notebook(
 
 
 async def run_cells(session_url: str, token: str, *sources: str, interrupt_at: str = "") -> list[str]:
-    """The text that each cell put out, errors included; as soon as `interrupt_at` stands there, the kernel is
-    interrupted as by JupyterLab's button.
+    """The output of each cell as text, errors included. When `interrupt_at` appears in it, the kernel is interrupted as
+    by JupyterLab's button.
     """
     session_url, host = by_number(session_url)
     headers = {"Authorization": f"token {token}", **host}

@@ -110,7 +110,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
         )
         jobs = list(client.workloads(kind="job"))
         assert len(acknowledged) == JOBS
-        assert {one.id for one in jobs} == set(acknowledged), "what was acknowledged is there, and nothing besides"
+        assert {one.id for one in jobs} == set(acknowledged), "exactly the acknowledged jobs exist"
         assert Counter(one.state for one in jobs) == {"succeeded": JOBS}, [
             (one.name, one.state, one.reason.message) for one in jobs if one.state != "succeeded"
         ]

@@ -73,7 +73,7 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     said = asyncio.run(terminal_says(url, token, "command -v jupyter; echo that is a''ll", "that is all"))
     assert "/environments/notebook" in said, said
 
-    # Bob asks for 12 where 8 are free: he waits, and is told why.
+    # Bob requests 12 GiB where 8 are free: he waits, and sees why.
     done = installation.cli(
         "run", "--detach", "--json", "--gpus", "12GiB", "--env", "notebook", "--time", "10m",
         "--", "python", "train.py",
@@ -86,7 +86,7 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     assert why.position == 1
     assert why.reasons[0].code == "InsufficientGpuMemory"
     assert (why.reasons[0].params["requested_mib"], why.reasons[0].params["free_mib"]) == (12 * 1024, 8 * 1024)
-    # Whose it is, everybody may know; what others' work is called, nobody.
+    # All users may see the owner, but not the names of others' workloads.
     assert [(holder.kind, holder.owner, holder.workload_id) for holder in why.holders] == [("session", "alice", None)]
     assert why.fits_now_gpus == "8192MiB"
     told = installation.cli("explain", job, token=bobs_token).stdout
@@ -137,7 +137,7 @@ def test_notebook_and_cell_run_as_jobs_of_a_session(installation: Served, tmp_pa
     work.mkdir()
     (work / "one.ipynb").write_text(_notebook("import os; print(os.path.basename(os.getcwd()))", "1 / 0", "'never'"))
 
-    # "Run as Job" in JupyterLab: what was computed until the failure lies beside the notebook, and opens.
+    # "Run as Job" in JupyterLab: the results until the failure are in the folder of the notebook, and open.
     with chromium() as browser, person(browser, installation.url, "carol", USERS_PASSWORD) as (page, _):
         open_lab(page, url)
         notebook, run = f"{url}lab/tree/work/one.ipynb", page.get_by_role("button", name="Run as Job")

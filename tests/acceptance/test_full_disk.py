@@ -94,7 +94,7 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
     assert (ended.state, ended.exit_code) == ("failed", 7), "how it ended is known, though the disk was full"
     wait_until(lambda: _free_mib(installation) > 0, within_s=120)  # part of what was kept for this was given up
 
-    # A new job waits and says why; nobody's sign-in does, nor a session.
+    # A new job waits and shows the reason; sign-ins and sessions do not wait.
     wait_until(
         lambda: any("DiskNearlyFull" in [why.code for why in one.reasons] for one in commonage.nodes()), within_s=120
     )
@@ -124,11 +124,11 @@ def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served)
             time.sleep(0.2)
         _fill(home / "big")
         assert _free_mib(installation) == 0
-        # What is asked for is refused, and what is full is told, to who was here before and to who was not.
+        # Requests are refused with the full disk as the reason, for users with and without an earlier sign-in.
         for client in (alice, bob):
             with pytest.raises(ApiError, match=r"the disk .* is full"):
                 client.submit(SubmitIn(command=["sh", "-c", "exit 0"]))
-        # Nobody can sign in any more, but the platform stands, and says so to who asks.
+        # Users cannot sign in any more, but the platform still runs and shows the reason.
         assert httpx2.get(f"{installation.url}{API_PATH}/health", timeout=60).status_code == 200
         assert installation.process is not None and installation.process.poll() is None
         # The session that runs deletes, and everything goes on.

@@ -1,4 +1,6 @@
-"""A GPU fails under a running server: its workload is told, nothing new starts, an admin has it taken in again."""
+"""A GPU fails under a running server: its workload is notified, nothing new starts on it, and an admin puts it back
+into service.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Course files in sessions that are containers: the copy, edits and a push; and a server that is killed while it syncs.
+"""Course files in sessions that are containers: the copy, edits and a push; and a server that is killed during a sync.
 
 The sessions are a small program instead of Jupyter. `tests/benchmarks/test_class.py` has materials on a Swarm.
 """

@@ -1,4 +1,4 @@
-"""An admin renames and removes users in the browser: plan, confirmation, steps, and what is left of everything."""
+"""An admin renames and removes users in the browser: plan, confirmation, steps, and the remaining data."""
 
 import re
 import tarfile

@@ -195,7 +195,7 @@ def test_a_thousand_workloads_in_the_list(installation: Served, bob: tuple[Page,
     page.locator("#text").fill(many.ids[3])
     expect(rows).to_have_count(1)
     expect(page.locator("#text")).to_be_focused()
-    # Its state changes under our eyes.
+    # Its state changes on the open page.
     rows.first.get_by_role("button", name="Stop").click()
     page.locator("#ask-yes").click()
     expect(page.locator("#found")).to_contain_text("No workloads match")

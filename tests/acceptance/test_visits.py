@@ -1,4 +1,4 @@
-"""Sessions that somebody else opens in the browser: the roles of the tenant decide, at every door.
+"""Sessions that another user opens in the browser: the roles of the tenant decide, at every entry point.
 
 A real hub, proxy and Jupyter server; the session runs here, and on an appliance, whose answers come through a tunnel.
 """
@@ -129,7 +129,7 @@ def open_lab(page: Page, address: str) -> None:
 
 
 def visit(page: Page, address: str) -> int:
-    """The status of a session's page for somebody who follows a link to it, and agrees to sign in there."""
+    """The status of a session's page for a user who follows a link to it, and agrees to sign in there."""
     answer = load(page, address)
     if page.get_by_role("button", name="Authorize").count():
         with page.expect_navigation() as moved:
@@ -150,7 +150,7 @@ def test_a_teacher_opens_a_members_session_and_loses_it_with_the_role(
     status = f"{address}api/status"
 
     with person(browser, installation.url, "grace", USERS_PASSWORD) as (page, _):
-        assert visit(page, status) == 403, "a role lets nobody in before the owner is told"
+        assert visit(page, status) == 403, "a role gives no access before the owner is notified"
         go(page, f"workloads/{workload}")
         with page.context.expect_page() as opened:
             page.get_by_role("button", name="Open session of alice").click()
@@ -193,7 +193,7 @@ def test_others_are_refused_at_the_session_and_at_its_opening(
                     if one.name == f"on-{site}")  # fmt: skip
     password = ADMIN_PASSWORD if user == "admin" else USERS_PASSWORD
     with person(browser, installation.url, user, password) as (page, _):
-        assert visit(page, f"{workload.url}api/status") == 403, "also for admins: the owner is told first"
+        assert visit(page, f"{workload.url}api/status") == 403, "also for admins: the owner is notified first"
     client = installation.client(user, *(["--admin"] if user == "admin" else []))
     if refusal is None:
         assert client.open_session(workload.id).url == workload.url

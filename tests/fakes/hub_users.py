@@ -11,8 +11,8 @@ from commonage.ports.identity import Account
 
 @dataclass
 class HubUsers:
-    """`users` are the hub's, `members` those of its groups. With `away` it does not answer. All sessions but
-    those in `not_open` are open.
+    """`users` are the hub's, `members` those of its groups. With `away` it does not answer. All sessions except those
+    in `not_open` are open.
     """
 
     users: dict[str, Account] = field(default_factory=dict)

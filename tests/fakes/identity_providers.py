@@ -18,7 +18,7 @@ TEAMS = {"mona": ["students"]}
 
 
 class GitHub:
-    """Signs in whoever `visitor` names; the code and the token are that name. It `answers`, or is overloaded."""
+    """Signs in the user that `visitor` names; the code and the token are that name. It `answers`, or is overloaded."""
 
     def __init__(self) -> None:
         self.visitor, self.answers = "", True
@@ -56,7 +56,7 @@ class GitHub:
 
 
 class OpenId:
-    """Signs in whoever `visitor` names, with the groups of `groups`. It `answers`, or is overloaded."""
+    """Signs in the user that `visitor` names, with the groups of `groups`. It `answers`, or is overloaded."""
 
     def __init__(self, groups: dict[str, list[str]]) -> None:
         self.visitor, self.groups, self.answers = "", groups, True

@@ -154,7 +154,7 @@ VOLUMES = (
 
 
 class Portal:
-    """Everything together. `app` serves it; `engine`, `identity` and `metrics` are for the test to order about."""
+    """Control plane and portal. `app` serves it; tests control `engine`, `identity` and `metrics`."""
 
     def __init__(
         self,

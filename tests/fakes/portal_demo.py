@@ -40,7 +40,7 @@ def _job(name: str, gpus: str | None, **fields: Any) -> Submission:
 
 
 async def populate(portal: Portal, ended: int) -> None:
-    """Sessions, and jobs that run, wait and have failed; before them `ended` small jobs."""
+    """Create sessions, and running, waiting and failed jobs; before them `ended` small jobs that have ended."""
     _direct(portal, ended)
     await _push(portal)
     people = {name: Principal(name, USER) for name in ("ann", "bob", "carol", "dmitri", "eve")}

@@ -69,7 +69,7 @@ OPERATOR_TOKEN = "secret-of-the-operator"
 URL = "http://commonage.test"
 PEOPLE = frozenset({"ann", "bob", "root", "hub", "_operator"})
 _USER = frozenset({Scope.READ, Scope.SUBMIT, Scope.TOKENS})
-# Tests ask faster than anybody is allowed to.
+# Tests send more requests than users may.
 PLENTY = Limits(requests_per_s=1e6, failed_tokens_per_s=1e6)
 
 
@@ -290,8 +290,8 @@ def served(
     rules: Rules | None = None,
     engine: Callable[[], Engine] | None = None,
 ) -> Iterator[str]:
-    """The same on a real socket, in a thread of its own; gives the installation's address. `prepare` orders it about
-    before the first request.
+    """The same on a real socket, in its own thread. Yields the installation's address. `prepare` is called before the
+    first request.
     """
     started: Future[str] = Future()
     loop = asyncio.new_event_loop()

@@ -85,7 +85,7 @@ class Host:
         self.node = swarm.manager
         [self.worker] = swarm.workers
         self.daemon = self.node.daemon
-        self.data = self.daemon.folder / "site"  # beside the daemon's own files, and gone with them
+        self.data = self.daemon.folder / "site"  # next to the daemon's own files, and deleted with them
         self.shared = self.daemon.folder / "shared"
         self.shared.mkdir()
         self.accounts = self.daemon.folder / "accounts"
@@ -152,7 +152,7 @@ class Host:
         self.run("docker", "stack", "deploy", "--resolve-image", "never", *named, "site", **variables)
 
     def run(self, *command: str, **variables: str) -> str:
-        """Run a program of Docker's against this daemon, with these variables besides."""
+        """Run a Docker program against this daemon, with these additional variables."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
         all_of_them: Mapping[str, str] = kept | self.variables | variables
         ran = subprocess.run(command, env=all_of_them, capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""For the hub's tests: a real JupyterHub and a real traefik under our supervisor, beside a stub of the control plane.
+"""For the hub's tests: a real JupyterHub and a real traefik under Commonage's supervisor, with a stub of the control
+plane.
 
 The control plane knows sessions only: what is submitted waits until the test lets it run, and then answers on a port
 like a Jupyter server would.
@@ -166,7 +167,7 @@ class Control:
         }
 
     def lose_power(self, id: str) -> None:
-        """Its server is gone, and nobody knows yet."""
+        """Its server is gone, and this is not known yet."""
         self._servers.pop(id).close()
 
     def end(self, id: str, state: str, why: str) -> None:
@@ -175,7 +176,7 @@ class Control:
         self.sessions[id] |= {"state": state, "reason": reason(why), "ended_at": time.time()}
 
     async def submitted(self, number: int = 1) -> str:
-        """The id of the newest of so many submissions, once it has come."""
+        """The id of the newest submission, once this number of submissions has arrived."""
         await until(lambda: len(self.sessions) >= number)
         return list(self.sessions)[number - 1]
 
@@ -267,7 +268,7 @@ class Installation:
         return await self.identity.whois(await self.identity.exchange(query["code"][0]))
 
     async def server(self, user: str, name: str = "") -> dict[str, Any]:
-        """The hub's description of a server; empty if there is none."""
+        """The hub's description of a server; empty if it does not exist."""
         async with self.as_service() as client:
             model = (await client.get(f"users/{user}", params={"include_stopped_servers": 1})).json()
         found: dict[str, Any] = model.get("servers", {}).get(name, {})

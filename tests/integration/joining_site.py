@@ -1,6 +1,6 @@
 """For tests of machines that join for real: a Swarm of one manager with a whole Commonage on it, and what admins do.
 
-Jobs run on what joined. The nodes know nobody else; what they have to install comes from a mirror of their own.
+Jobs run on the nodes that joined. The nodes reach no other host; packages come from a local mirror.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def site_of(
     variables: Mapping[str, str],
     image: bytes | None = None,
 ) -> Iterator[Site]:
-    """The site for a while. `variables` are what this server is told besides, `image` that of jobs."""
+    """The site, within the block. `variables` are further settings of the server, `image` is the image of jobs."""
     manager, port = swarm.manager, free_port()
     (shared / _IMAGE_FILE).write_bytes(image or minimal_image())
     told = {

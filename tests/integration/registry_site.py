@@ -77,7 +77,7 @@ class Site:
         return done.stdout
 
     def age(self, repository: str) -> None:
-        """Let what is in a repository have been pushed, and needed last, long ago."""
+        """Backdate the content of a repository: pushed and last needed long ago."""
         then = time.time() - (KEEP_DAYS + 1) * 86400
         folder = self.storage / "docker/registry/v2/repositories" / repository / "_manifests/revisions/sha256"
         for link in folder.glob("*/link"):
@@ -128,7 +128,7 @@ def own_address() -> Iterator[None]:
 
 
 def buildah_store(folder: Path) -> dict[str, str]:
-    """A store of images of these tests' own; where no file system can be laid over this one, whole copies must do."""
+    """An image store for these tests. Without support for overlay file systems, it makes whole copies."""
     settings = folder / "storage.conf"
     store = folder / "store"
     environ = {"CONTAINERS_STORAGE_CONF": str(settings)}
@@ -173,7 +173,7 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], scrip
 
 
 def wheels(folder: Path, hub_version: str) -> Path:
-    """Packages that contradict each other, and just enough of Jupyter to be installed."""
+    """Packages with conflicting requirements, and a minimal Jupyter."""
     folder.mkdir()
     for version in ("1.0", "2.0"):
         wheel(folder, "alpha", version, {"alpha.py": f"version = {version!r}\n"})
@@ -185,7 +185,7 @@ def wheels(folder: Path, hub_version: str) -> Path:
 
 
 def base_tar() -> bytes:
-    """The tests' own small image, with the libraries that uv wants besides."""
+    """The small test image, with the additional libraries that uv needs."""
     buffer = BytesIO(minimal_image())
     with tarfile.open(fileobj=buffer, mode="a") as archive:
         known = set(archive.getnames())

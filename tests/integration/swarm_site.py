@@ -1,5 +1,5 @@
 """For tests of a whole site: `commonage up` with hub, proxy and registry on the manager of a real Swarm, real agents on
-its workers. People sign in and start sessions through the hub's own door.
+its workers. Users sign in and start sessions at the hub.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SwarmSite:
         return self._browsers[user]
 
     def at_session(self, user: str, method: str, path: str, **options: Any) -> httpx2.Response:
-        """The user asks their own session, which has a name of its own, for a path below its address."""
+        """The answer of the user's own session, at its host name, for a path below its address."""
         name = {"Host": f"{user}.localhost:{self.server.port}"}
         return self.browser(user).request(method, f"/user/{user}/{path}", headers=name, **options)
 
@@ -135,7 +135,7 @@ class SwarmSite:
         return list(self.client(user).workloads(kind="session", owner=user, state=states))
 
     def says(self, user: str) -> Any:
-        """The answer of the user's session through the proxy; None while there is none."""
+        """The answer of the user's session through the proxy; None while it does not answer."""
         answer = self.at_session(user, "GET", "api")
         return answer.json() if answer.status_code == 200 and "workload" in answer.text else None
 
@@ -206,7 +206,7 @@ def swarm_site() -> Iterator[SwarmSite]:
 
 
 def push_image(server: Served, name: str) -> str:
-    """Have the tests' image in the site's registry and catalogue under this name; the reference.
+    """Push the test image to the site's registry and catalogue under this name. Returns the reference.
 
     The server's variables say where buildah keeps images.
     """

@@ -44,7 +44,7 @@ def problem_in(response: httpx2.Response, code: str) -> dict[str, Any]:
     [
         ({"environment": "torch"}, "unknown-environment", "environment", "EnvironmentNotOffered"),
         ({"environment": "notebook"}, "unknown-environment", "environment", "EnvironmentNotOffered"),
-        ({"gpus": "H900:0"}, "invalid-gpus", "gpus", "asks for none of a model"),
+        ({"gpus": "H900:0"}, "invalid-gpus", "gpus", "requests no GPU of a model"),
         ({"gpus": "H900:1"}, "unschedulable", None, "H900"),
         ({"gpus": "80GiB"}, "unschedulable", None, "24576"),
         ({"gpus": "2"}, "unschedulable", None, "GPU"),
@@ -57,7 +57,7 @@ def problem_in(response: httpx2.Response, code: str) -> dict[str, Any]:
         ({"memory_mib": 0}, "invalid-memory", "memory_mib", "a number of MiB in JSON"),
         ({"memory_mib": 10**30}, "invalid-memory", "memory_mib", "a number of MiB in JSON"),
         ({"memory_mib": 64 * 1024}, "unschedulable", None, "64 GiB"),
-        ({"cpus": 0}, "invalid-cpus", "cpus", "more than nothing"),
+        ({"cpus": 0}, "invalid-cpus", "cpus", "above 0"),
         ({"cpus": "two"}, "invalid-cpus", "cpus", "'two' is not a number of cores"),
         ({"cpus": 64}, "unschedulable", None, "64"),
         ({"time_limit_s": -5}, "invalid-time", "time_limit_s", "a number of seconds in JSON"),

@@ -176,7 +176,7 @@ async def test_near_a_volume(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) 
     assert await site_of(ann, near) == "local"
     assert (await ann.get(f"/workloads/{near}")).json()["near"] == "scans"
     assert await placed(ann, near="plates") == "east"
-    waiting = await submit(ann, volumes=["scans"])  # where it is mounted, it must be, too
+    waiting = await submit(ann, volumes=["scans"])  # the workload must be where the volume is
     sites = (await ann.get(f"/workloads/{waiting}/explanation")).json()["sites"]
     assert [(one["site"], one["reason"]["code"]) for one in sites] == [
         ("local", "InsufficientGpus"),

@@ -54,7 +54,7 @@ async def test_requested_volumes_are_mounted(api: Api, ann: httpx2.AsyncClient) 
     ("volumes", "status", "code", "says"),
     [
         (["datsets"], 422, "unknown-volume", "there are: datasets, results"),
-        (["datasets@etc"], 422, "invalid-volume", "no whole path"),
+        (["datasets@etc"], 422, "invalid-volume", "not an absolute path"),
         (["datasets", "datasets"], 422, "invalid-volume", "twice"),
         (["datasets:rw"], 403, "volume-read-only", "ask for datasets:ro"),
         (["exam"], 422, "unknown-volume", "there is no volume 'exam' for members of optics"),

@@ -46,7 +46,7 @@ def inner_pids(folder: Path) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; one that only waits to be reaped by somebody else has."""
+    """Whether the process has ended; a zombie that its parent has not reaped counts as ended."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -21,7 +21,7 @@ from commonage.server.settings.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-# Says in a file that it runs, with what it was given, and that it was ended.
+# Writes to a file that it runs, its arguments, and that it was ended.
 PROGRAM = """
 import os, pathlib, signal, sys
 said = pathlib.Path(sys.argv[1])

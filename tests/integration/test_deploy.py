@@ -103,7 +103,7 @@ def test_a_restart_of_everything_loses_nothing(site: Host, token: str) -> None:
     site.compose("up", "--detach")
     _until_healthy(site, COMPOSED, HEALTHY)
     assert site.visit("signed_in", "alice", USERS_PASSWORD) == "alice"
-    # The very same session and job, not others of the same name.
+    # The same session and job, not new ones of the same name.
     assert site.visit("session", _hub_token(site), "alice") == before
     (site.data / "workspaces" / "alice" / "stop-now").touch()
     assert site.visit("ended", token, job) == {"state": "succeeded", "attempts": 1, "said": ["went on"]}
@@ -152,7 +152,7 @@ SIGNED_IN = {
 
 @pytest.fixture(scope="class")
 def settings_file(site: Host) -> Iterator[Path]:
-    """The settings of the installation, which has none of its own before and after."""
+    """The settings file of the installation, which exists only within the block."""
     path = site.data / "commonage.toml"
     yield path
     path.unlink()
@@ -182,7 +182,7 @@ class TestOtherAuthenticators:
 
 
 def _make_accounts(folder: Path) -> None:
-    """The files of a machine with two accounts, of whom ada is in the group gpu-users."""
+    """The files of a machine with two accounts; ada is in the group gpu-users."""
     folder.mkdir()
     people = {"ada": 1001, "bob": 1002}
     users = [f"{name}:x:{number}:{number}::/home/{name}:/bin/bash" for name, number in people.items()]
@@ -268,7 +268,7 @@ def test_the_filter_refuses_a_way_out(site: Host, ask: Callable[..., tuple[int, 
 
 def test_the_filter_passes_on_what_it_should(site: Host, ask: Callable[..., tuple[int, str]]) -> None:
     assert ask("GET", "/v1.41/_ping")[0] == 200
-    # The daemon's own word: nobody listens there.
+    # From the daemon: nothing listens there.
     assert "connection refused" in ask("POST", "/v1.41/images/create?fromImage=localhost%3A1%2Flab%2Fx&tag=1")[1]
     text = json.dumps(_config()).replace("{data}", str(site.data))
     status, said = ask("POST", MADE, text)
@@ -469,6 +469,6 @@ def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(
     finally:
         site.worker.daemon.start()
     assert len(site.visit("attempts", token, job)) == 2
-    # Docker starts it again with itself, and it knows who it is.
+    # Docker starts it again with the daemon, and it keeps its identity.
     wait_until(lambda: _agent_is_heard(site, admin), every_s=0.5)
     site.visit("all_stopped", token)

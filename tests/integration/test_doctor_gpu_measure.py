@@ -40,7 +40,7 @@ def test_shares_together_and_a_greedy_neighbour(node: FakeNode, tmp_path: Path, 
     assert ended.returncode == 0, ended.stderr
     (device,) = json.loads(ended.stdout)
     assert device["alone"] > 0
-    # Of 5000 MiB an eighth is less than a share worth having.
+    # An eighth of 5000 MiB is smaller than the smallest measured share.
     assert [(one["level"], one["count"]) for one in device["together"]] == [
         ("mps", 2), ("mps", 4), ("cooperative", 2), ("cooperative", 4),
     ]  # fmt: skip

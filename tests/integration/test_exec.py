@@ -1,4 +1,4 @@
-"""`commonage exec` and what is behind it, from a real terminal to real processes beside a real workload."""
+"""`commonage exec` and what is behind it, from a real terminal to real processes in a real workload."""
 
 from __future__ import annotations
 

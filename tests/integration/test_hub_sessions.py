@@ -1,4 +1,6 @@
-"""The spawner in a real hub: submits, waits and says why, survives restarts, fails with a reason, leaves nothing."""
+"""The spawner in a real hub: submits, shows why it waits, survives restarts, fails with a reason, and leaves nothing
+behind.
+"""
 
 import asyncio
 import contextlib
@@ -44,7 +46,7 @@ async def gone(here: Installation, user: str, name: str = "") -> bool:
 
 
 async def submitted(here: Installation, user: str, name: str = "", **options: Any) -> str:
-    """Have the hub start a session; the id of its workload, which waits."""
+    """Let the hub start a session. Returns the id of its workload, which waits."""
     number = len(here.control.sessions) + 1
     await here.identity.start_session(user, name, options)
     return await here.control.submitted(number)

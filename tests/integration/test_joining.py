@@ -168,7 +168,7 @@ def test_what_joined_runs_jobs_with_what_it_has(site: Site, worker: Worker) -> N
 
 
 def test_what_is_pushed_comes_to_what_joined_by_the_trust_it_was_given(site: Site, worker: Worker) -> None:
-    """Nobody asks for it: the node's Docker fetches it by TLS of the site's authority, signed in as the node."""
+    """Without a request, the node's Docker pulls it by TLS of the site's authority, signed in as the node."""
     reference = push_image(site.server, _IMAGE)
     assert reference.startswith(f"{_REGISTRY}/{_IMAGE}@sha256:")
     wait_until(lambda: has_image(worker, reference))
@@ -261,7 +261,7 @@ def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker:
     refused = worker.ssh(command, "admin")
     assert refused.returncode != 0
     assert "or was revoked" in refused.stdout + refused.stderr
-    assert swarm_token(site) != of_swarm, "who had the token was told the Swarm's"
+    assert swarm_token(site) != of_swarm, "holders of the token also had the Swarm's token"
 
 
 def test_a_node_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, worker: Worker) -> None:
@@ -270,7 +270,7 @@ def test_a_node_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, w
     said = site.done("node", "rm", "worker1")
     assert "certificate is revoked" in said and "removed from the Swarm" in said
     assert not site.states("worker1")
-    # What it was told is of no use to it any more.
+    # Its credentials are of no use to it any more.
     assert not may_pull(site, worker)
     assert "was removed from this site" in wait_until(lambda: refusal(worker))
     manager = f"{site.swarm.manager.address}:2377"
@@ -323,7 +323,7 @@ def test_a_node_that_vanished_is_replaced_by_what_a_cloud_starts(
     site.load_image(second)
     assert "worker3 has joined Test site" in boot_with(second, data)
     assert site.states("worker3") == ["ready"], "the one that vanished is forgotten"
-    assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work goes on where it is back"
+    assert site.admin.wait(job.id, timeout_s=60).state == "succeeded", "its work continues on the node that returned"
     (tries,) = site.shared.rglob("tries")
     assert tries.read_text() == "try\ntry\n"
 
@@ -331,7 +331,7 @@ def test_a_node_that_vanished_is_replaced_by_what_a_cloud_starts(
 def test_a_node_pool_rents_a_node_for_who_waits_and_gives_it_back(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
-    """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
+    """By libcloud's dummy driver, which starts no machine: this test boots the requested one."""
     cloud = site.server.folder / "cloud"
     ask = SubmitIn(command=["sh", "-c", "true"], on={"node-pool": "burst"}, memory_mib=64, cpus="0.1")
     job = site.admin.submit(ask).workload
@@ -383,7 +383,7 @@ def swarm_token(site: Site) -> str:
 
 
 def scratch_bytes(worker: Worker) -> int:
-    """How large the scratch space is."""
+    """Size of the scratch space in bytes."""
     return int(worker.ssh("df --output=size -B1 /scratch | tail -n 1").stdout)
 
 

@@ -109,7 +109,7 @@ async def test_on_a_full_disk_a_node_is_expelled_whole_or_not_at_all(
             answer = await client.delete(f"{API_PATH}/nodes/local/gpu-9", headers=ADMIN)
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
             assert answer.json()["retryable"] is True
-            assert re.search(r"the disk of \S+ is full: .* free some space, then ask again", answer.json()["detail"])
+            assert re.search(r"the disk of \S+ is full: .* free some space, then try again", answer.json()["detail"])
         world.tokens.check(token, time.time())
         assert (world.cut, world.swarm.removed, world.swarm.token) == ([], [], 1)
         assert not world.authority.revoked()

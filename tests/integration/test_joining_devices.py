@@ -1,4 +1,4 @@
-"""A node with NVIDIA GPUs joins: what it lacks is shown first, comes from a mirror, and its containers have GPUs.
+"""A node with NVIDIA GPUs joins: missing packages are shown first and come from a mirror, and its containers have GPUs.
 
 The GPUs, their driver and the toolkit are stand-ins; what installs them, Docker, Swarm and the agent are real.
 """
@@ -52,7 +52,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def worker(site: Site) -> Iterator[Worker]:
-    """A node with two GPUs, and nothing of NVIDIA's on its disk."""
+    """A node with two GPUs, without any NVIDIA software."""
     with switched_on(Worker(site.swarm, "gpu1", 21, site.shared)) as worker:
         assert worker.ssh(_BUS).returncode == 0
         # An admin installs it, where the site's settings say.

@@ -1,4 +1,4 @@
-"""The door for nodes on a real socket: who is let in, and what they are told."""
+"""The join listener on a real socket: which nodes it admits, and its answers."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
 async def test_a_node_is_vouched_for_and_can_be_put_out(world: World, tmp_path: Path) -> None:
     world.swarm.nodes["old"] = ("gpu-1", "down")
     signed = (await world.join("gpu-1", "n1", tmp_path))["certificate"]
-    assert world.swarm.removed == ["old"], "one of its name that is down is in nobody's way"
+    assert world.swarm.removed == ["old"], "a lost node of the same name does not prevent the join"
     (tmp_path / "crt").write_text(signed)
     shown = ["openssl", "x509", "-in", str(tmp_path / "crt"), "-noout", "-serial"]
     ran = await asyncio.to_thread(subprocess.run, shown, check=True, capture_output=True, text=True)

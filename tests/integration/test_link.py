@@ -136,12 +136,10 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
     async with Node(site.config()) as node:
         heard = await site.connected()
         assert heard.report == node.report.report
-        await until(lambda: node.allowed_addresses, "it is told what containers may reach")
+        await until(lambda: node.allowed_addresses, "it gets the addresses that containers may reach")
         assert node.allowed_addresses == ("10.0.0.5:3141", "10.0.0.1:8081")
         site.agents.allow_addresses(["10.0.0.2:8081"])
-        await until(
-            lambda: node.allowed_addresses == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new"
-        )
+        await until(lambda: node.allowed_addresses == ("10.0.0.5:3141", "10.0.0.2:8081"), "it gets changes at once")
         node.report = replace(node.report, engine_fault=DaemonNotRunning(silent_s=9), fenced=("a-1",))
         await until(lambda: (one := site.agent_report()) is not None and one.fenced == ("a-1",), "the newer report")
         assert site.agent_report() is not None
@@ -402,7 +400,7 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
 
 
 async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
-    """Its GPUs are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
+    """Its GPUs are not missing because the control plane was away; a node that reported before is waited for."""
     site, memory = Site(tmp_path), tmp_path / "agents.json"
     first = site.agents = AgentConnections(site.authority, reports_file=memory)
     await first.open("127.0.0.1", free_port())
@@ -450,7 +448,7 @@ async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(s
         await knows(["manager", NODE, "worker2"])
     finally:
         program.kill()
-    # A control plane that has just been started knows of none yet: the agent holds on to what it was told.
+    # A control plane that has just been started knows of none yet: the agent keeps its last instructions.
     port = site.agents.port
     await site.agents.close()
     site.agents = AgentConnections(site.authority)

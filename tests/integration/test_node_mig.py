@@ -1,4 +1,4 @@
-"""`commonage node mig`: the plan, what it refuses, and what it runs, with a program in the place of nvidia-smi."""
+"""`commonage node mig`: the plan, what it refuses, and what it runs, with a fake nvidia-smi."""
 
 from collections.abc import Sequence
 from dataclasses import replace

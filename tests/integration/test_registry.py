@@ -311,7 +311,7 @@ def test_without_a_token_the_registry_says_nothing(here: Site) -> None:
 
 
 class Person:
-    """Somebody at the registry as Docker is: it says where tokens are given out for what was asked, and gets one."""
+    """A client of the registry that behaves like Docker: it asks where to get a token for its request, and gets one."""
 
     def __init__(self, here: Site, token: str) -> None:
         self._login = (token.rpartition(":")[2], token)
@@ -395,7 +395,7 @@ def test_docker_pulls_with_the_authority_and_the_nodes_account(here: Site, pushe
 async def test_shows_the_progress_of_an_image_to_users_who_wait_for_it(
     here: Site, pushed: str, docker: Dockerd, tmp_path: Path
 ) -> None:
-    """With the Docker engine, from the words of a real registry and a real daemon."""
+    """With the Docker engine, a real registry and a real daemon."""
     with suppress(RuntimeError):
         docker.ask("DELETE", f"/images/{pushed}?force=1")
     account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)

@@ -113,7 +113,7 @@ def test_both_clients_can_the_same() -> None:
         return {
             name: list(inspect.signature(method).parameters)
             for name, method in vars(kind).items()
-            # Whoever talks to a command reads and writes at the same time: that is for asyncio alone.
+            # A client of a command reads and writes at the same time, which only the asyncio client can do.
             if not name.startswith("_") and name not in ("close", "aclose", "exec")
         }
 

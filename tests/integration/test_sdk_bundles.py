@@ -1,4 +1,4 @@
-"""Packing files: the same give the same bytes, and nothing comes along that nobody meant."""
+"""Packing files: the same files give the same bytes, and only the selected files are packed."""
 
 from __future__ import annotations
 

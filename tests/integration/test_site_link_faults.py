@@ -147,7 +147,7 @@ async def test_a_line_that_falls_silent_ends_the_link_on_both_sides(line: Line) 
     with pytest.raises(ConnectionLost, match="sent nothing"):
         await stream.read()
     line.proxy.faults = Faults()
-    await until(lambda: line.proxy.accepted > 1, "the site has dialled again, although nobody closed its connection")
+    await until(lambda: line.proxy.accepted > 1, "the site has dialled again, although its connection was not closed")
     await line.world.connected()
 
 

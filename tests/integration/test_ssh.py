@@ -1,4 +1,4 @@
-"""`commonage ssh` and `port-forward` with real ssh, scp and rsync, to real processes beside a real workload."""
+"""`commonage ssh` and `port-forward` with real ssh, scp and rsync, to real processes in a real workload."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ async def lose_a_node(
         blow.mend(swarm.machines[dies])
         await until(lambda: control.live_state.nodes[node_key(dies)].state is NodeState.READY, "it is back")
         await until(lambda: not swarm.machines[dies].daemon.containers(label=["commonage.attempt"]), "and swept")
-        assert running(lambda one: _node(one) != dies) == jobs, "who began anew goes on"
+        assert running(lambda one: _node(one) != dies) == jobs, "restarted jobs continue"
     return Loss(noticed, elsewhere, {one: _ticks(file) for one, file in files.items()})
 
 
@@ -215,7 +215,7 @@ async def test_jobs_of_a_node_whose_daemon_dies_run_elsewhere_and_none_twice(swa
 
 
 async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
-    """Nobody can tell it from here to end them: it does so by itself, before they begin again."""
+    """It cannot be reached to end them: it does so by itself, before they start elsewhere."""
     (tmp_path / "data").mkdir()
     async with agents_on(tmp_path / "agents", swarm) as agents:
         none_ran_twice(await lose_a_node(swarm, tmp_path / "data", CUT_OFF, agents.linked))
@@ -247,13 +247,13 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
             try:
                 await asyncio.sleep(1.75 * PARTITIONED_AFTER_S)
                 assert first in processes_of(order.attempt_id), "most of the nodes see each other"
-                await rig.phase(order.attempt_id, Phase.RUNNING)  # who sees few gives nobody up
+                await rig.phase(order.attempt_id, Phase.RUNNING)  # a side that is the minority gives up no node
 
                 async def is_told() -> bool:
                     [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.allocation.node]
                     return MayBeCutOff(node=order.allocation.node) in report.faults
 
-                await rig.until(is_told, "why it is not given up is told")
+                await rig.until(is_told, "the reason why it is not given up is shown")
                 await rig.phase(order.attempt_id, Phase.RUNNING)
             finally:
                 swarm.machines[MANAGER].plug()

@@ -1,6 +1,6 @@
 """A site of two nodes, of which neither can ask a third who is cut off: nothing runs twice, and nothing is lost.
 
-The node without its control plane has what runs there stand still until it is told whether that goes on.
+A node without its control plane pauses its workloads until it learns whether they continue.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
         async def stands_still() -> bool:
             return ticks.stat().st_mtime < time.time() - 2.0
 
-        await rig.until(stands_still, "what nobody may tell to end does nothing")
+        await rig.until(stands_still, "the paused attempt does nothing")
         stood_at, now = ticks.stat().st_mtime, time.time()
         agents.programs["worker1"].kill()  # which one paused it is all the same
         agents.start("worker1")
@@ -86,7 +86,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
         async def goes_on() -> bool:
             return ticks.stat().st_mtime > now + 2.0 and not agents.agent_report("worker1").paused
 
-        await rig.until(goes_on, "it goes on where it stood")
+        await rig.until(goes_on, "it continues where it was paused")
         assert first in processes_of(order.attempt_id)
         await rig.phase(order.attempt_id, Phase.RUNNING)
         warnings: list[tuple[str, str, str]] = []
@@ -95,7 +95,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
             warnings.extend(agents.linked.take_warnings())
             return bool(warnings)
 
-        await rig.until(is_told, "how long it stood still is told")
+        await rig.until(is_told, "the length of the pause is reported")
         [(_, attempt, words)] = warnings
         assert attempt == order.attempt_id
         assert "Paused for" in words

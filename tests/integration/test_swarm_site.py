@@ -74,7 +74,7 @@ def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite
 
 
 def _progress_until(site: SwarmSite, user: str, words: str, **options: str) -> tuple[str, float]:
-    """Ask for a session, and read what the hub's page shows until it says this; after how many seconds."""
+    """Request a session, and read the hub's progress page until it shows this text. Returns the seconds."""
     browser = site.browser(user)
     began = time.monotonic()
     asking = threading.Thread(target=site.ask, args=(user,), kwargs=options)
@@ -102,7 +102,7 @@ def test_homes_follow_their_users_and_volumes_are_their_own(site: SwarmSite) -> 
     # On another machine the home and what is shared are the same; a Docker volume is each node's own.
     read = "cat $HOME/diary /volumes/projects/plan; ls /volumes/results"
     assert site.run("ada", DIES, read, volumes=mine) == ["mine", "plan"]
-    # On the same node, as somebody else: nothing of it, wherever one looks.
+    # On the same node, as another user: none of the data is visible anywhere.
     look = (
         "ls /home; ls -A $HOME/.. /volumes/results /volumes/projects /volumes/projects/..; cat /home/ada/diary 2>&1;"
         "ls /run/docker.sock /var/run/docker.sock 2>&1; (echo x >/volumes/datasets/one.csv) 2>&1; "
@@ -120,7 +120,7 @@ def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
     notes = {one.name: (one.place, [note.code for note in one.notes]) for one in site.client("ada").volumes().items}
     assert notes["results"] == ("/volumes/results", ["VolumeSizeNotEnforced"])
     assert notes["datasets"] == ("/volumes/datasets", [])
-    assert "Nothing holds the size of results on " in site.server.output
+    assert "Nothing enforces the size of results on " in site.server.output
 
 
 # --- images of the site's own registry ------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_nodes_agent(site:
     other = site.swarm.machines[DIES].daemon
     with pytest.raises(RuntimeError, match="404"):
         other.ask("GET", f"/images/{reference}/json")
-    # Where an admin wishes it, it is there before anybody asks.
+    # If an admin requests it, the image is pulled before a workload needs it.
     site.admin.prepull("public/small", [DIES])
     wait_until(
         lambda: [one.state for one in site.admin.image("public/small").nodes if one.node == DIES] == ["ready"],
@@ -234,7 +234,7 @@ def test_users_whose_node_dies_read_why_and_go_on_elsewhere_where_they_wished(si
         print(f"who wished it had a session elsewhere after {time.monotonic() - began:.1f} s")
         _ends_and_is_told(site, lost["bob"].id)
         attempts = [one.id for user, session in lost.items() for one in site.client(user).attempts(session.id)]
-        assert [processes_of(one) for one in attempts] == [[], []], "nothing of the lost ones goes on"
+        assert [processes_of(one) for one in attempts] == [[], []], "no process of the lost attempts continues"
     finally:
         daemon.start()
     admin = site.admin

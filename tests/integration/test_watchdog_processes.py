@@ -1,4 +1,4 @@
-"""Real processes on a GPU that only the test knows of: whose they are, and who is ended when it holds too much."""
+"""Real processes on a GPU that only the test simulates: their owners, and which one is ended when it uses too much."""
 
 from __future__ import annotations
 

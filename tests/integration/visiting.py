@@ -19,10 +19,10 @@ _WITHIN_S = 60
 
 
 def signed_in(user: str, password: str) -> str | None:
-    """Sign in through the browser's door, once it is open; whom the portal greets.
+    """Sign in as a browser does, once the server is ready. Returns the user whom the portal greets.
 
-    The control plane has hub and proxy start anew when what they are told has changed, which may be after all of the
-    containers are healthy.
+    The control plane restarts hub and proxy when their configuration changes, which may be after all of the containers
+    are healthy.
     """
     give_up = time.monotonic() + _WITHIN_S
     while True:
@@ -35,7 +35,7 @@ def signed_in(user: str, password: str) -> str | None:
 
 
 def _ask(*command: str) -> SubmitIn:
-    """A small job; `@NAME` before its command names its node."""
+    """A small job; `@NAME` before its command selects its node."""
     first, *rest = command
     on = {"node": first[1:]} if first.startswith("@") else {}
     return SubmitIn(command=rest if on else list(command), memory_mib=64, cpus=0.1, on=on)
@@ -65,7 +65,7 @@ def _until_it_runs(client: Client, workload: str) -> str:
 
 
 def measured(token: str, workload: str, at_least: str) -> float:
-    """The memory in MiB it was measured to use, once that is `at_least` this much, which takes some time."""
+    """The measured memory in MiB, once it is `at_least` this much, which takes some time."""
     give_up, found = time.monotonic() + _WITHIN_S, [0.0]
     with closing(Client(URL, token)) as client:
         while time.monotonic() < give_up:

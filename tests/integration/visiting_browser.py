@@ -1,4 +1,4 @@
-"""Sign-in with Chromium at a deployed host, with providers of its own beside it: part of `tests.integration.visiting`.
+"""Sign-in with Chromium at a deployed host, with its own identity providers: part of `tests.integration.visiting`.
 
 The providers speak HTTPS and LDAPS, with a certificate of an authority that only the host's own file names.
 """
@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 
 def signed_in_by(authenticator: str, certificate: str, token: str) -> dict[str, Any]:
-    """Sign in as somebody who may, and as somebody who may not: the user whom the hub greets, with the groups that it
+    """Sign in as a user who may, and as one who may not. Returns the user whom the hub greets, with the groups that it
     knows, and what the other one reads.
     """
     with httpx2.Client(base_url=f"{URL}/hub/", headers={"Authorization": f"token {token}"}, timeout=30) as hub:

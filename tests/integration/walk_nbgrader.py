@@ -131,7 +131,7 @@ def test_an_assignment_is_released_fetched_submitted_and_collected(installation:
     graded = runs(installation, "tina", teachers, "cd ml101; nbgrader autograde ps1; nbgrader export; cat grades.csv")
     rows = list(csv.DictReader(graded[graded.index("assignment,") :].splitlines()))
     assert {row["student_id"]: row["max_score"] for row in rows} == {"ann": "1.0", "bob": "1.0"}
-    # Students have neither the boxes nor a volume to release to; the boxes are nobody's to write.
+    # Students have neither the boxes nor a volume to release to; no student may write to the boxes.
     for wrong in ("ml101-submitted", "ml101-outbound:rw"):
         runs(installation, "ann", students, "true", wrong, fails=True)
     runs(installation, "ann", teachers, "true", fails=True)

@@ -75,7 +75,7 @@ def kinds(site: Site, node: Node) -> list[str]:
 
 
 def agent_of(node: Node) -> str:
-    """The id of the agent's process, as systemd has it; 0 while there is none."""
+    """The id of the agent's process, as systemd has it; 0 while it does not run."""
     return node.ssh("systemctl show --property MainPID --value commonage-agent").stdout.strip()
 
 
@@ -87,7 +87,7 @@ def joined(site: Site, node: Node) -> str:
 
 @pytest.mark.parametrize(("hours", "said"), [
     (1, r"this machine's clock is 3[56]\d\d s ahead of the control plane's, and .*: `timedatectl set-ntp true`, or"),
-    # Before it can ask what the right time is: the certificate of a site so young is not yet valid for it.
+    # Before it can read the correct time: the certificate of a new site is not valid yet at its clock.
     (-1, r"this machine's clock says .* does not hold then .*: set the clock, by `timedatectl set-ntp true` or"),
 ], ids=["ahead", "behind"])  # fmt: skip
 def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(site: Site, node: Node, hours: int, said: str) -> None:
@@ -104,7 +104,7 @@ def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(site: Site, node: No
 
 
 def set_clock(node: Node, hours_ahead: int = 0) -> None:
-    """By ours."""
+    """To the time of this machine."""
     assert node.ssh(f"date --set=@{time.time() + hours_ahead * 3600:.2f}").returncode == 0
 
 
@@ -171,7 +171,7 @@ def test_a_node_that_is_cut_off_pauses_what_runs_there_and_it_goes_on(site: Site
     slowly(lambda: site.admin.workload(job.id).state == "running")
     frozen = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cgroup.events | grep -c 'frozen 1'"
     assert node.ssh(frozen).stdout == "0\n"
-    # What a Swarm cannot say, the agent sees to: a tenth of a core weighs less than one.
+    # The agent sets what a Swarm cannot express: a tenth of a core weighs less than one core.
     weight = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cpu.weight"
     slowly(lambda: node.ssh(weight).stdout.strip() not in ("", "100"))
     wall = f"iptables -{{}} OUTPUT -d {site.swarm.manager.address} -p tcp -m multiport --dports 2377,8444 -j DROP"

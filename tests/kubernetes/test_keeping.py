@@ -159,7 +159,7 @@ async def test_secrets_are_in_no_pod_and_go_with_it(rig: KubernetesRig, namespac
 async def test_control_plane_that_ends_within_a_start_runs_it_once(
     rig: KubernetesRig, namespace: str, writes: int
 ) -> None:
-    """After this many changes in the cluster: with its Pod, its uid written down, its Secret, its gate gone."""
+    """After this many changes in the cluster: Pod created, uid stored, Secret created, gate removed."""
     request = rig.start_request(Behaviour(prints=("here",), shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))
     engine = await rig.engine()
     reached, count = asyncio.Event(), 0

@@ -32,7 +32,7 @@ _CELL = "import hashlib; print(hashlib.sha256(open('much.bin', 'rb').read()).hex
 
 @pytest.fixture
 async def url(rig: KubernetesRig) -> AsyncIterator[str]:
-    """Of JupyterLab, which answers."""
+    """The address of a JupyterLab that answers."""
     rig.settings = replace(rig.settings, reach="port-forward")
     environment = replace(rig.start_request.environment, image=IMAGES[2])
     request = rig.start_request(

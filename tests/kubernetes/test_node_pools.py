@@ -37,7 +37,7 @@ def status(*, ready: bool) -> Manifest:
 
 @pytest.fixture
 def nodes(namespace: str) -> Iterator[list[str]]:
-    """Names for nodes, which are removed at the end."""
+    """Names for nodes. The nodes are removed at the end."""
     names = [f"{namespace}-{number}" for number in (1, 2)]
     yield names
     Kubectl().run("delete", "node", *names, "--ignore-not-found", "--wait=false")

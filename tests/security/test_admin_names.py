@@ -52,7 +52,7 @@ def test_the_page_of_admins_ends_what_was_opened_before(installation: Served) ->
         headers = {"Authorization": f"token {kept}"}
         hub = f"{installation.url}/hub/api"
         assert httpx2.get(f"{hub}/users", headers=headers, timeout=30).status_code == 403
-    # With the shared passwords a name that the settings do not name is an admin's until somebody signs in with it.
+    # With the shared passwords, a name that the settings do not list is an admin's until a user signs in with it.
     with SignedIn(installation.url, "eve", USERS_PASSWORD) as attacker:
         assert attacker.hub("GET", "/user").json()["admin"] is False
 

@@ -189,7 +189,7 @@ async def test_the_digest_of_a_bundle_opens_nothing_to_others(tmp_path: Path) ->
         refused = await bob.post("/workloads", json=ask)
         never = await bob.post("/workloads", json={**ask, "bundle": "0" * 64})
         assert (refused.status_code, refused.json()["code"]) == (404, "bundle-not-found")
-        # Nor does it tell whether somebody sent it.
+        # The answer does not reveal whether another user sent it.
         assert refused.json()["detail"].replace(digest[:16], "") == never.json()["detail"].replace("0" * 16, "")
         assert (await ann.post("/workloads", json=ask)).status_code == 201
 

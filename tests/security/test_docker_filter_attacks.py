@@ -382,7 +382,7 @@ def test_refuses_every_call_on_an_object_of_others(daemon: Listener, guard: Path
 
 
 def test_names_the_object_by_the_id_that_was_looked_at(daemon: Listener, guard: Path) -> None:
-    """Whoever gives its name to another object meanwhile has not that one removed."""
+    """If another object gets the name meanwhile, that object is not removed."""
     daemon.says["/containers/x/json"] = daemon.says[f"/containers/{OURS}/json"]
     assert send(daemon, guard, request("DELETE /v1.41/containers/x?force=1")) == (
         200,
@@ -505,7 +505,7 @@ def test_judges_each_request_of_a_connection(daemon: Listener, guard: Path) -> N
 
 
 def test_passes_on_no_header_but_those_it_knows(daemon: Listener, guard: Path) -> None:
-    """A form's body would count as further keys of the query, and a registry's account is for a pull alone."""
+    """The body of a form would count as further keys of the query, and a registry account is only for pulls."""
     strange = (
         "X-Registry-Auth: e30=",
         "X-Registry-Config: e30=",

@@ -1,4 +1,4 @@
-"""A node joins. One of its users reads the process list; somebody on the network changes the script."""
+"""A node joins. One of its users reads the process list; an attacker on the network changes the script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @contextlib.contextmanager
 def web(script: str) -> Iterator[str]:
-    """Whoever answers where the node looks for the script; the address."""
+    """The address of an attacker who answers instead of the join listener."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

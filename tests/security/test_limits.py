@@ -212,7 +212,7 @@ async def test_a_form_without_end_is_refused_before_it_is_kept(
         )
         assert page.status_code == 413
         assert "at most 1 MiB" in page.text
-        # A page of somebody else's is refused before anything that it sends is read.
+        # A request from another origin's page is refused before its body is read.
         foreign = f"{head}Sec-Fetch-Site: cross-site\r\n"
         answer, sent = await send_without_end(here.port, foreign, begin)
         assert b" 403 " in answer.split(b"\r\n")[0]
@@ -252,7 +252,7 @@ async def test_a_user_who_asks_without_pause_is_slowed_and_others_are_not(tmp_pa
                 assert int(pages[-1].headers["Retry-After"]) >= 1
             assert (await bob.get("/info")).status_code == 200
             assert {(await hub.get("/info")).status_code for _ in range(60)} == {200}
-        # The SDK waits as long as it is told, and goes on.
+        # The SDK waits as long as the server requests, and continues.
         async with AsyncClient(here.url, "ann") as sdk:
             for _ in range(12):
                 assert (await sdk.info()).name

@@ -1,4 +1,4 @@
-"""A token that was revoked or has expired, and an admin who is none any more, keep no connection open."""
+"""A revoked or expired token, and a user who is no longer an admin, keep no connection open."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_hub_that_is_away_for_a_moment_ends_nothing(here: Site, monkeypa
         here.api.identity.trouble = True
         await asyncio.sleep(0.5)
         assert here.control.connections.count(Connection.STREAM, "ann") == 1
-        # But not for ever: whoever can keep the hub down must not keep what was revoked.
+        # But not forever: a user who can keep the hub down must not keep revoked access.
         monkeypatch.setattr(request_limits, "UNCONFIRMED_S", 0.0)
         event, problem = await asyncio.wait_for(last_event(response), 30)
         assert (event, problem["code"]) == ("error", "unavailable")

@@ -154,7 +154,7 @@ async def test_a_message_that_somebody_else_signed_is_refused(world: World) -> N
     browser = Browser(world)
     world.platform.signs_with = new_key()
     await is_refused(browser, await browser.sign_in(), "signature", "jwks_url")
-    # Nor is one without a signature, or one that is signed with what is public.
+    # Messages without a signature, or signed with the public key, are refused, too.
     for algorithm, key in (("none", None), ("HS256", "x" * 32)):
         form = await browser.message()
         claims = jwt.decode(form["id_token"], options={"verify_signature": False})

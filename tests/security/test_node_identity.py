@@ -190,7 +190,7 @@ async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:
 
 
 async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Links) -> None:
-    """The node was lost and replaced; what it had is of no use any more when it comes back."""
+    """The node was lost and replaced; its credentials are invalid when it comes back."""
     async with links.node("gpu", "n1") as former:
         await until(lambda: links.states() == {"n1": ("gpu", True)}, "it is there")
         replacement = links.node("gpu", "n2")
@@ -240,8 +240,9 @@ class JoinServiceProcess:
         await self.join_client.stop()
 
     async def join(self, node: str, *, name: str = "", certificates_of: str = "") -> dict[str, Any]:
-        """Ask for a certificate as `commonage node join` does on this machine: under another name, or with another
-        node's Swarm certificate, if the attacker wishes."""
+        """Request a certificate as `commonage node join` does on this machine. The attacker may use another name, or
+        another node's Swarm certificate.
+        """
         return await asyncio.to_thread(self._join, node, name or node, certificates_of or node)
 
     def _join(self, node: str, name: str, shown: str) -> dict[str, Any]:
@@ -305,7 +306,7 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
 
 
 async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -> None:
-    """`node rm` puts out the very node, under whatever host name it goes now, and nobody else."""
+    """`node rm` removes exactly this node, whatever its host name is now, and no other."""
     manager = swarm.manager.daemon
     token = manager.ask("GET", "/swarm")["JoinTokens"]["Worker"]
     await site.join_service.remove_node("worker1")

@@ -224,7 +224,7 @@ def test_own_session_opens_from_portal(deployment: Deployment, alice: Page) -> N
             expect(lab.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
 
         await_page(lab, address, is_shown)
-        before = f"{deployment.hub}/user/alice/lab"  # as it was called before sessions had names
+        before = f"{deployment.hub}/user/alice/lab"  # its name before sessions had host names
         load(alice, before)
         await_page(alice, before, lambda: alice.wait_for_url(own, timeout=60_000))
     finally:

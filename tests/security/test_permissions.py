@@ -80,7 +80,7 @@ class World:
         return self.cron_jobs[name].id if name in self.cron_jobs else "c" + "0" * 13
 
     def secrets_of(self, name: str) -> list[str]:
-        """The texts that nobody may read who does not see this tenant."""
+        """The texts that only users who see this tenant may read."""
         return [name, self.workloads[name], self.reservations[name], self.cron_jobs[name].id]
 
 
@@ -369,7 +369,7 @@ async def test_answers_follow_the_table(world: World, caller: str | None) -> Non
                     code not in HIDDEN | REFUSED if allowed else (response.status_code, code in REFUSED) == (403, True)
                 )
             else:
-                # The tenant of a class is in the body: whoever does not teach there is refused.
+                # The tenant of a class is in the body: a user who does not teach there is refused.
                 in_body = {"not-a-member", "not-admin", *({"permission-missing"} if route.path == CLASS else ())}
                 right = response.status_code not in (401, 403) or code in in_body
             if not right:

@@ -177,7 +177,7 @@ def _named(path: str, name: str) -> str:
 
 
 async def visit(world: World, caller: str | None, name: str, tenant: str) -> Answer:
-    """The answer to somebody who is signed in, and sends the form as the page would."""
+    """The answer to a signed-in user who sends the form as the page would."""
     world.api.control.catalogue.put(world.images.values())  # an earlier caller may have removed one
     for cron_job in world.cron_jobs.values():
         world.api.control.live_state.put_cron_job(cron_job)
@@ -317,7 +317,7 @@ async def test_a_stream_of_events_never_carries_those_of_another_tenant(world: W
 async def test_sessions_are_opened_by_the_table_alone(
     world: World, caller: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hub is asked to let somebody in exactly where the table says so, and the owner is told before."""
+    """The hub is asked to admit a user exactly where the table permits it, and the owner is notified before."""
     api, identity = world.api, world.api.identity
     monkeypatch.setattr(api.control.settings, "session_origin", "http://*.here.example")
     name = f"s-{caller or 'nobody'}"

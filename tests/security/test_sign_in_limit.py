@@ -30,7 +30,7 @@ async def guess(browser: httpx2.AsyncClient, name: str, password: str) -> httpx2
 
 
 async def test_who_guesses_a_password_is_stopped_wherever_it_is_taken_and_others_are_not(here: Installation) -> None:
-    # An edge on this machine says for whom it asks.
+    # A proxy on this machine names the client.
     mallory = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
     async with here.browser() as form, here.browser() as api, here.browser() as other:
         form.headers |= mallory

@@ -1,4 +1,4 @@
-"""A site that joined, and speaks about others, or says what nobody can store: one test per message."""
+"""A joined site that reports about other sites, or sends data that cannot be stored: one test per message."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_a_published_port_takes_connections_from_the_control_plane_only(site: Sw
         wait_until(lambda: ask_from(manager, node.address, port).startswith("HTTP/1.0 200"))
         assert ask_from(outsider, node.address, port) == "closed"
         assert ask_from(site.swarm.machines[WORKERS[1]], node.address, port) == "closed"
-        # Docker publishes by IPv6, too: there it answers the node itself, and nobody else.
+        # Docker publishes by IPv6, too: there it answers only the node itself.
         wait_until(lambda: ask_from(node, "::1", port) == "HTTP/1.0 200")
         for address in _links(node):
             assert ask_from(outsider, f"{address}%eth0", port) == "closed"

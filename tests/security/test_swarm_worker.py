@@ -114,7 +114,7 @@ async def test_secrets_never_lie_in_the_shared_folder_and_go_with_their_attempt(
     def secrets() -> list[str]:
         return [one["Spec"]["Labels"]["commonage.attempt"] for one in swarm.manager.daemon.ask("GET", "/secrets")]
 
-    # Nothing ever has room for it: all the while it is pending, its secrets are there to be read.
+    # No node has room for it: while it is pending, its secrets exist and could be read.
     pending = rig.start_request(FOREVER, memory_mib=10_000_000, secrets=(("KEY", SECRET),))
     await engine.start(pending)
     running = await rig.started(rig.start_request(FOREVER, secrets=(("KEY", SECRET),)))
@@ -149,7 +149,7 @@ async def test_a_secret_that_a_crash_left_behind_is_removed(rig: SwarmRig, swarm
     async def is_gone() -> bool:
         return swarm.manager.daemon.ask("GET", "/secrets") == []
 
-    await rig.until(is_gone, "a secret of an attempt that nobody knows is removed")
+    await rig.until(is_gone, "a secret of an unknown attempt is removed")
 
 
 def just_before_it_is_made(monkeypatch: pytest.MonkeyPatch, order: StartRequest, attack: object) -> None:
@@ -174,7 +174,7 @@ async def test_a_workspace_that_becomes_a_link_leads_nowhere(
     moved = rig.data / f"{place}-moved"
 
     def attack(_: StartRequest) -> None:
-        (rig.data / place).rename(moved)  # what is mounted already must stay there
+        (rig.data / place).rename(moved)  # existing mounts must stay
         (rig.data / place).symlink_to(target)
 
     just_before_it_is_made(monkeypatch, order, attack)

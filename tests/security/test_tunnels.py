@@ -1,6 +1,6 @@
 """Attacks on the tunnels by which agents carry containers' connections: real TLS over the loopback.
 
-The attacker is root on a node, with that node's certificate, or a program beside a container.
+The attacker is root on a node, with that node's certificate, or a program next to a container.
 """
 
 from __future__ import annotations

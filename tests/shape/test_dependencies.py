@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OURS = {"benchmarks", "commonage", "tests", *(path.stem for path in (ROOT / "scripts").glob("*.py"))}
-# Why a dependency is needed that no code of ours imports.
+# Reasons for dependencies that no code of this repository imports.
 LOADED_BY_NAME = {
     "aiosqlite": "SQLAlchemy's driver for SQLite: the URL of the database names it",
     "asyncpg": "SQLAlchemy's driver for PostgreSQL: the URL of the database names it",
@@ -34,7 +34,7 @@ LOADED_BY_NAME = {
     "types-pyyaml": "types for mypy",
 }
 
-# What modules in files/injected import: they run in the Jupyter server of a session, which has it.
+# Imports of modules in files/injected: they run in the Jupyter server of a session, which has them.
 OF_SESSIONS = {"jupyter_server"}
 
 

@@ -102,7 +102,7 @@ def test_every_setting_is_described() -> None:
 
 
 def written_commands() -> Iterator[tuple[str, list[str]]]:
-    """Each command of ours in the code blocks of the pages, with the page; what is on its line after a pipe is not."""
+    """Each `commonage` command in the code blocks of the pages, with the page; without what follows a pipe."""
     for page in [*(ROOT / "docs").glob("[!ar]*/*.md"), ROOT / "README.md"]:
         for block in re.findall(r"```(?:sh|console|text)?\n(.*?)```", page.read_text(), re.DOTALL):
             for line in re.findall(r"^\s*(?:[$#] )?(?:sudo )?commonage (.*)$", block, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The examples are what the documents say they are. That they run is shown by the acceptance tests."""
+"""The examples match the documents. The acceptance tests run them."""
 
 import json
 import re

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-# Files, labels and keys that begin like a module of ours and are none.
+# Files, labels and keys that begin like a module of this repository, but are not one.
 NO_MODULES = {
     "commonage.attempt",
     "commonage.child.hub",
@@ -33,7 +33,7 @@ NO_MODULES = {
 }
 # What a guide tells its reader to make.
 EXAMPLES = {"NAME.py", "quiet.py"}
-# This test, and those of the script that renames: they name what never was.
+# This test, and the tests of the renaming script: they use names that never existed.
 NOT_READ = ("tests/shape/test_names_in_strings.py", "tests/unit/scripts/*", "scripts/rename*")
 DOTTED = re.compile(r"(commonage(?:\.[A-Za-z_]\w*)+)(?::(\w+))?")
 RUN_AS_MODULE = re.compile(r"-m (commonage(?:\.\w+)*)")

@@ -11,7 +11,7 @@ TABLE = SOURCE / "api" / "problems.py"
 # Rooms whose errors never reach the API: they show them themselves.
 APART = {"cli", "hub", "portal", "sdk", "testing"}
 # Met when the server starts or by its own commands, or told between it and its agents; `error` is the root of the tree,
-# raised by nobody.
+# raised nowhere.
 BEFORE_THERE_IS_AN_API = {
     "agents-port",
     "authority",

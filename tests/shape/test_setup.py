@@ -1,4 +1,4 @@
-"""scripts/setup on a node without a usable Python: a clear sentence, or Debian's where that was asked for."""
+"""scripts/setup on a node without a usable Python: a clear message, or Debian's Python if requested."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def program(path: Path, text: str) -> None:
 
 
 def run(folder: Path, variables: dict[str, str], *, user: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run it where python3 lacks ensurepip, and where what apt-get is told is written down."""
+    """Run it with a python3 that lacks ensurepip, and an apt-get whose arguments are recorded."""
     programs = folder / "bin"
     (folder / "scripts").mkdir()
     programs.mkdir()

@@ -1,4 +1,6 @@
-"""Objects are wired by constructor arguments, methods and signals: nobody assigns an attribute of another module's."""
+"""Objects are wired by constructor arguments, methods and signals: no module assigns attributes of another module's
+objects.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ RECORDS = {
     "engines/rundir/run.py": "engines",  # EngineRun
     "engines/kubernetes/run.py": "engines/kubernetes",
     "engines/process/run.py": "engines/process",
-    "testing/fakes/run.py": "testing",  # FakeRun: what the fake engine plays
+    "testing/fakes/run.py": "testing",  # FakeRun: the program that the fake engine plays
     "testing/fakes/kubernetes/containers.py": "testing/fakes/kubernetes",
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }
@@ -34,7 +36,7 @@ FOREIGN = {
     "site_agent/join.py": {"context.check_hostname", "context.verify_mode"},
     "server/processes/https.py": {"context.check_hostname", "context.verify_mode"},
     "server/web.py": {"self._server.should_exit"},  # how uvicorn is stopped
-    "server/workload_gateway.py": {"response.raw_headers"},  # repeated headers go no other way
+    "server/workload_gateway.py": {"response.raw_headers"},  # the only way to send repeated headers
     "store/database.py": {"connection.isolation_level"},  # of sqlite3
 }
 """Attributes of other people's objects that are set as their libraries have it."""

@@ -1,4 +1,4 @@
-"""Nodes by libcloud, with its own driver for trying things."""
+"""Nodes by libcloud, with its dummy driver."""
 
 from typing import Any, ClassVar
 
@@ -134,7 +134,7 @@ async def test_one_that_is_not_listed_yet_is_given_back_all_the_same() -> None:
     assert node.state is NodeState.UNKNOWN
     gone = await cloud.create("burst-0000f0", "")
     Trying.accounts["f"][-1].state = NodeState.TERMINATED
-    await cloud.destroy(gone)  # the driver says that there is none: so it is
+    await cloud.destroy(gone)  # the driver says that it does not exist, which counts as success
 
 
 async def test_an_image_is_looked_up_and_not_searched_among_all() -> None:

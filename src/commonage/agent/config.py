@@ -37,8 +37,8 @@ class AgentConfig:
     `share` the agent weighs containers by the cores that they requested. `fence_after_s`: time the daemon may be gone
     before the agent ends Commonage's containers itself; `fence_silent_after_s`: the same for a daemon that accepts
     connections and does not answer. `firewall`: keep containers that come through `firewall_interfaces` away from the
-    node, its site and the cloud's metadata address; `site_networks` are further networks of the site, besides those of
-    the node.
+    node, its site and the cloud's metadata address; `site_networks` are further networks of the site, in addition to
+    those of the node.
     """
 
     node: str

@@ -125,7 +125,7 @@ class AgentDevices:
         return _with_fault(self._withheld_reason, device)
 
     def _open(self) -> None:
-        """Open the GPUs. If there are none yet, retry from time to time: a driver may be installed later."""
+        """Open the GPUs. Without GPUs, retry from time to time: a driver may be installed later."""
         if self._opened or time.monotonic() < self._reopen_at:
             return
         self._reopen_at = time.monotonic() + _REOPEN_AFTER_S

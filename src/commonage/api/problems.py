@@ -51,7 +51,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-yours": ("Owned by another user", "Only the user who registered it and admins may replace or remove it."),
         "name-retired": (
             "Retired name",
-            "The user or tenant was renamed or removed, or is being so; an admin can release the name.",
+            "The user or tenant was renamed or removed, or this is in progress; an admin can release the name.",
         ),
         "consent-needed": (
             "Consent needed",
@@ -72,7 +72,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "device-not-found": ("No such GPU", "The node has no such GPU; `detail` lists its GPUs."),
         "tenant-not-found": ("No such tenant", "No tenant has this name, or you are not a member of it."),
         "cron-job-not-found": ("No such cron job", "No cron job has this id, or you may not see it."),
-        "class-not-found": ("No such class", "No class has this name that you teach, attend or may see."),
+        "class-not-found": ("No such class", "No class has this name, or you may not see it."),
         "student-not-found": ("Not on the roster", "The class has no student of this name."),
         "consent-not-asked": ("Not asked", "This user has not asked to open your session in the meeting."),
         "reservation-not-found": ("No such reservation", "No reservation has this id, or it is over."),
@@ -82,7 +82,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "image-not-found": ("No such image", "The catalogue has no image of this name that you may see."),
         "file-not-found": ("No such file", "The home or volume has no file or folder of this path."),
-        "volume-not-found": ("No such volume", "No volume has this name for you; `detail` lists those that do."),
+        "volume-not-found": ("No such volume", "No volume of this name is open to you; `detail` lists the volumes."),
         "user-not-found": ("No such user", "The hub has no user of this name."),
         "offboarding-not-found": ("No such renaming or removal", "No renaming or removal has this id."),
         "material-not-found": ("No such material", "No material has this name, or you may not see it."),
@@ -116,7 +116,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "storage-full": ("Storage full", "The disk, a quota or a limit is full; delete files that are not needed."),
         "upload-busy": ("Upload in progress", "Another request sends to the same upload."),
-        "upload-offset": ("Wrong offset", "The upload has another size; get its offset, and go on from there."),
+        "upload-offset": ("Wrong offset", "The upload has another size; get its offset, and continue from there."),
         "already-ended": ("Already ended", "The workload has ended and cannot be stopped."),
         "cron-job-exists": (
             "Cron job exists",
@@ -165,7 +165,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "Site would be open to all tenants",
             "The resource restricts a site that has joined; remove the site first, or set its tenants to [].",
         ),
-        "material-without-version": ("No version yet", "The repository of the material was not read so far."),
+        "material-without-version": ("No version yet", "The repository of the material has not been read yet."),
         "tenant-not-empty": (
             "Tenant not empty",
             "The tenant has work, folders or members; remove it by an offboarding (`POST /offboardings`).",
@@ -186,14 +186,14 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
     },
     422: {
-        "invalid-input": ("Invalid value", "A value is invalid, whatever the nodes have; `field` names it."),
+        "invalid-input": ("Invalid value", "A value is invalid in itself, independent of the nodes; `field` names it."),
         "unknown-field": ("Unknown field", "A field or parameter does not exist; check its spelling."),
         "invalid-parameter": ("Invalid parameter", "A query parameter or header is invalid; `field` names it."),
         "invalid-path": ("Invalid path", "The path has `..`, is too long, or leads to a link or a special file."),
         "which-tenant": ("Tenant missing", "Each tenant has its own files in the volume; `detail` lists the tenants."),
         "upload-mismatch": (
             "Upload does not match",
-            "Offset, length and content do not fit; send the file again from the start.",
+            "Offset, length and content do not match; send the file again from the start.",
         ),
         "invalid-cursor": ("Invalid cursor", "The cursor does not come from this list."),
         "invalid-by": ("Invalid grouping", "Usage is summed by owner, tenant, workload or environment."),
@@ -246,7 +246,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "invalid-schedule": (
             "Invalid schedule",
-            "This is no cron expression or time zone, or no workload that can repeat; `field` names which.",
+            "The cron expression or time zone is invalid, or the workload cannot repeat; `field` names which.",
         ),
         "unknown-priority": (
             "No such priority class",
@@ -258,7 +258,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "invalid-volume": (
             "Invalid volume",
-            "A volume is `NAME`, `NAME:ro` or `NAME:rw`, optionally with `@/path`; each once, none within another.",
+            "A volume is `NAME`, `NAME:ro` or `NAME:rw`, optionally with `@/path`; each volume once, and no mount "
+            "path within another.",
         ),
         "unknown-file": ("No such file", "The material has no file of this path."),
         "unknown-volume": ("No such volume", "No volume of this name is open to you; `detail` lists the volumes."),
@@ -311,7 +312,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
     },
     500: {
-        "internal": ("Internal error", "A fault of the server. Its log has the details under the id in `detail`."),
+        "internal": ("Internal error", "The server failed. Its log has the details under the id in `detail`."),
     },
     503: {
         "unavailable": ("Unavailable", "The hub, the database or a site does not answer now; try again."),

@@ -37,7 +37,9 @@ def recipe_names() -> list[str]:
 
 
 def shipped_recipe(name: str, variant: str) -> ShippedRecipe:
-    """A recipe by its name, one of `recipe_names`, in one of VARIANTS. One without a GPU part is the same in both."""
+    """A recipe by its name, one of `recipe_names`, in one of VARIANTS. A recipe without GPU packages is the same in
+    both.
+    """
     declared = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     kernels: dict[str, Any] = declared.pop("kernels")
     own = {kernel: [lists[variant]] if variant in lists else [] for kernel, lists in kernels.items()}

@@ -128,9 +128,16 @@ def _print_document(one: ClassOut) -> None:
 @click.option("--tenant", metavar="NAME", help="Tenant whose quota the seats use.")
 @click.option("--title", metavar="TEXT", help="Title to show.")
 @click.option("--roster", type=_FILE, metavar="FILE", help="CSV file with the user names of the students.")
-@click.option("--user", "users", multiple=True, metavar="USER", help="A student. Repeat it for several.")
-@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group or GitHub team of students.")
-@click.option("--seats", type=click.IntRange(1, 2000), metavar="N", help="Most students at once.")
+@click.option("--user", "users", multiple=True, metavar="USER", help="A student. Repeatable.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="A group or GitHub team of students. Repeatable."
+)
+@click.option(
+    "--seats",
+    type=click.IntRange(1, 2000),
+    metavar="N",
+    help="Maximum number of students at the same time.  [default: number of users]",
+)
 @click.option("--env", "environment", metavar="NAME", help="Environment of the sessions.")
 @click.option("--gpus", metavar="SHARE", help="GPU request of each seat: 4GiB, 0.25, 1 or A100:1.")
 @click.option("--cpus", metavar="N", help="CPU cores of each seat.")
@@ -142,9 +149,11 @@ def _print_document(one: ClassOut) -> None:
 @click.option("--last-day", metavar="DATE", help="Last day of the repetition: 2027-02-02.")
 @click.option("--calendar", type=_FILE, metavar="FILE", help=".ics file with the meetings.")
 @click.option("--time-zone", metavar="ZONE", help="Europe/Berlin, UTC or +01:00.  [default: yours]")
-@click.option("--ahead", metavar="TIME", help="How long before a meeting its sessions start: 10m.")
-@click.option("--grace", metavar="TIME", help="How long after a meeting its sessions stop: 10m.")
-@click.option("--at-end", type=click.Choice(["stop", "keep"]), help="Stop or keep the sessions after a meeting.")
+@click.option("--ahead", metavar="TIME", help="How long before a meeting its sessions start.  [default: 10m]")
+@click.option("--grace", metavar="TIME", help="How long after a meeting its sessions stop.  [default: 10m]")
+@click.option(
+    "--at-end", type=click.Choice(["stop", "keep"]), help="Stop or keep the sessions after a meeting.  [default: stop]"
+)
 @prints(_print_document)
 def set_class(client: Client, name: str, roster: Path | None, calendar: Path | None, **options: Any) -> ClassOut:
     """Create a class, or change the fields that are given. For teachers and managers of the tenant.
@@ -226,7 +235,7 @@ def _print_removed(removed: ClassOut) -> None:
 
 @classes.command("rm")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also while its sessions run; they are stopped.")
+@click.option("--force", is_flag=True, help="Remove it even while its sessions run. They are stopped.")
 @prints(_print_removed)
 def remove_class(client: Client, name: str, force: bool) -> ClassOut:
     """Remove a class with its reservations.

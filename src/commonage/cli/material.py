@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "edited": "edited by you, and never overwritten",
-    "offered": "new versions beside them",
+    "offered": "new versions in the same folder",
     "deleted": "deleted by you; a reset brings them back",
     "withdrawn": "no longer in the repository; they stay",
     "blocked": "not written, because a link or folder is in their place",
@@ -182,7 +182,7 @@ def access(client: Client, name: str) -> MaterialAccessOut:
 @click.option("--remove", is_flag=True, help="Remove the token.")
 @prints(_print_access)
 def token(client: Client, name: str, user: str, remove: bool) -> MaterialAccessOut:
-    """Set the token with which the repository is read over HTTPS; it is read from standard input.
+    """Set the token for reading the repository over HTTPS. It is read from standard input.
 
     \b
     Examples:

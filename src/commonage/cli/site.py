@@ -94,7 +94,8 @@ def _print_token(token: SiteTokenOut) -> None:
 def token(client: Client, name: str, how_long: str) -> SiteTokenOut:
     """Create a token with which one machine may join as the site NAME. For admins.
 
-    It replaces an earlier token of this site. A machine that has joined as this site stays until another one joins.
+    It replaces an earlier token of this site. A machine that has joined as this site stays connected until another one
+    joins.
 
     \b
     Example:

@@ -106,7 +106,7 @@ def _print_tenant(tenant: TenantOut) -> None:
 
 def _print_quotas(quotas: Sequence[QuotaOut]) -> None:
     if not quotas:
-        click.echo("No quota bounds you.", err=True)
+        click.echo("No quota applies to you.", err=True)
         return
     table = output.table(
         "TENANT", "SCOPE", "RESOURCE", "USED", "LIMIT", "LEFT", "RESETS", right=("USED", "LIMIT", "LEFT")
@@ -124,7 +124,7 @@ def _print_quotas(quotas: Sequence[QuotaOut]) -> None:
 @click.option("--user", metavar="NAME", help="Quotas of this user. For admins.")
 @prints(_print_quotas)
 def quota(client: Client, tenant: str | None, user: str | None) -> Sequence[QuotaOut]:
-    """Show what each quota leaves to you: used, limit, and when GPU-hours reset.
+    """Show your quotas: used, limit, remaining, and when GPU-hours reset.
 
     \b
     Examples:

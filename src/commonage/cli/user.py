@@ -88,7 +88,7 @@ def _print_user(user: UserOut) -> None:
 @click.argument("name")
 @prints(_print_user)
 def show_user(client: Client, name: str) -> UserOut:
-    """Show a user: groups, roles, live workloads, home, and a renaming or removal. For admins.
+    """Show a user: groups, roles, live workloads, home, and a renaming or removal in progress. For admins.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def _options(*, removal: bool) -> Callable[[F], F]:
     options = [
         click.option("--workloads", type=click.Choice(runs), default="stop", show_default=True, help=meaning),
         click.option("--keep-account", is_flag=True, help="Leave the user or group in JupyterHub as it is."),
-        click.option("--plan", "only_plan", is_flag=True, help="Show the plan only."),
+        click.option("--plan", "only_plan", is_flag=True, help="Only show the plan."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
         click.option("--no-wait", is_flag=True, help="Do not wait for the last step."),
     ]
@@ -120,7 +120,13 @@ def _options(*, removal: bool) -> Callable[[F], F]:
                 show_default=True,
                 help="Home and folders of volumes: give to the heir, pack into archives, keep, or delete.",
             ),
-            click.option("--to", "heir", default="", metavar="NAME", help="Heir: gets what is handed over."),
+            click.option(
+                "--to",
+                "heir",
+                default="",
+                metavar="NAME",
+                help="Heir: the user or tenant who gets the workloads and data that are handed over.",
+            ),
         ]
 
     def add(command: F) -> F:
@@ -138,7 +144,7 @@ def _options(*, removal: bool) -> Callable[[F], F]:
 @as_json
 @calls_server
 def rename_user(server: Server, name: str, new_name: str, **options: Any) -> None:
-    """Rename a user: home, volumes, roles, queue, usage and history follow. For admins.
+    """Rename a user. Home, volumes, roles, queued workloads, usage and history get the new name. For admins.
 
     Shows a plan, and asks for confirmation. If you interrupt the command, the server continues.
 
@@ -156,9 +162,9 @@ def rename_user(server: Server, name: str, new_name: str, **options: Any) -> Non
 @as_json
 @calls_server
 def remove_user(server: Server, name: str, **options: Any) -> None:
-    """Remove a user: work, tokens, roles and home go as planned; usage stays. For admins.
+    """Remove a user: workloads, tokens, roles and home are treated as planned. Usage records are kept. For admins.
 
-    Nobody can sign in under the name until it is released.
+    The name cannot be used to sign in until it is released.
 
     \b
     Examples:
@@ -175,7 +181,7 @@ def remove_user(server: Server, name: str, **options: Any) -> None:
 @as_json
 @calls_server
 def rename_tenant(server: Server, name: str, new_name: str, **options: Any) -> None:
-    """Rename a tenant: quota, roles, volumes, group, usage and history follow. For admins.
+    """Rename a tenant. Quota, roles, volumes, group, usage and history get the new name. For admins.
 
     \b
     Example:
@@ -190,7 +196,7 @@ def rename_tenant(server: Server, name: str, new_name: str, **options: Any) -> N
 @as_json
 @calls_server
 def remove_tenant(server: Server, name: str, **options: Any) -> None:
-    """Remove a tenant: its work, volumes, images and roles go as planned; usage stays. For admins.
+    """Remove a tenant: workloads, volumes, images and roles are treated as planned. Usage records are kept. For admins.
 
     \b
     Example:
@@ -262,7 +268,7 @@ def _offboard(
     elif done.ended_at is not None:
         click.echo("Done.")
     else:
-        click.echo(f"Begun: {done.id}. The server goes on by itself.")
+        click.echo(f"Started: {done.id}. The server continues by itself.")
 
 
 def _repeated(client: Client, ask: OffboardingPlanIn) -> OffboardingOut | None:

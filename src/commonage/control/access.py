@@ -117,7 +117,7 @@ class Access:
         return frozenset(node.key.label for node in nodes if not self.sees_site(node.site))
 
     def bindings(self, permission: Permission, tenant: str) -> Sequence[RoleBinding]:
-        """The bindings that give it to somebody in this tenant. Admins of the hub have it besides."""
+        """The bindings that grant it in this tenant. Admins of the hub also have it."""
         known = next((one for one in tenants(self.settings) if one.name == tenant), None)
         bound = (*(() if known is None else known.members), *self.settings.platform_roles)
         return [one for one in bound if one.role.permits(permission)]

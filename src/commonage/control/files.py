@@ -155,7 +155,7 @@ class UserFiles:
                 return await adapter.receive(found.place, upload, offset, room.counted(chunks))
         except TimeoutError:
             raise Unavailable(
-                "the part took longer than 15 minutes; what came is kept, so go on from its end"
+                "the part took longer than 15 minutes; the received bytes are kept, so continue from their end"
             ) from None
         finally:
             room.give_back()

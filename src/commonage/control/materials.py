@@ -148,7 +148,7 @@ class Materials:
         self._wake.set()
 
     async def round(self) -> None:
-        """Begin what is due. Slow repositories and copies go on in tasks of their own."""
+        """Start the work that is due. Slow repositories and copies continue in tasks of their own."""
         if self._storage is None:
             return
         declared = {one.name: one for one in self._volumes()}
@@ -273,7 +273,7 @@ class Materials:
             delivery.done.set()
 
     async def _remove_unused(self, storage: MaterialStorage, declared: Collection[str]) -> None:
-        """Remove versions that no workload can read any more, and what is left of materials that are not declared."""
+        """Remove versions that no workload can read any more, and leftovers of materials that are not declared."""
         try:
             for name in await storage.names():
                 status, oldest = self._statuses.get(name), self._oldest_reader(name)
@@ -297,7 +297,7 @@ class Materials:
                 await storage.remove_version(name, tree)
 
     def _oldest_reader(self, name: str) -> float | None:
-        """When the first of the live workloads that mount the material was submitted; None if there is none."""
+        """When the first of the live workloads that mount the material was submitted; None without such a workload."""
         live = self._live_state.in_state(State.STARTING, State.RUNNING)
         return min((one.submitted_at for one in live if self._mounts(one, {name})), default=None)
 
@@ -328,7 +328,7 @@ class Materials:
         try:
             await wait_at_most(BEFORE_START_S, ready, self._clock)
         finally:
-            work.cancel()  # deliveries that have begun go on
+            work.cancel()  # deliveries that have begun continue
 
     async def _prepare(self, storage: MaterialStorage, workload: Workload, attempt: Attempt) -> None:
         begun = []
@@ -403,7 +403,7 @@ class Materials:
         return await self._view(access, self._visible(access, name))
 
     async def sync_now(self, principal: Principal, name: str) -> MaterialView:
-        """Have the repository asked at once. For teachers and managers. Raises NotFound, Forbidden."""
+        """Check the repository for a new commit at once. For teachers and managers. Raises NotFound, Forbidden."""
         self._managed(principal, name)
         self._ask(name)
         return await self.one(principal, name)
@@ -417,7 +417,7 @@ class Materials:
         access = access_of(principal, self._settings)
         volume, storage = self._visible(access, name), self._need_storage()
         if not any(volume.is_for(one.name) for one in access.tenants(Permission.SUBMIT)):
-            access.need(Permission.SUBMIT, volume.tenants[0])  # whoever only follows a tenant has no copy
+            access.need(Permission.SUBMIT, volume.tenants[0])  # a user who may only view a tenant has no copy
         status = self._statuses.get(name)
         if status is None or status.version is None:
             raise Conflict(reasons.MaterialWithoutVersion(material=name), code="material-without-version")

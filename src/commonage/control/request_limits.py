@@ -43,7 +43,7 @@ class RateLimit:
             wait_s = (1.0 - there) / self._per_s
             raise TooMany(
                 f"{self._what} {key[:80]}: at most {self._per_s:g} a second and {self._burst:g} at once allowed. "
-                f"Wait {math.ceil(wait_s)} s, then ask less often.",
+                f"Wait {math.ceil(wait_s)} s, then send fewer requests.",
                 retry_after_s=wait_s,
             )
         self._put(key, there - 1.0, now)
@@ -95,7 +95,7 @@ class Connections:
         self._open: Counter[tuple[Connection, str | None]] = Counter()
         self._limits = {
             Connection.STREAM: (limits.streams_per_user, limits.streams, "event streams and followed logs"),
-            Connection.COMMAND: (limits.commands_per_user, limits.commands, "commands beside workloads"),
+            Connection.COMMAND: (limits.commands_per_user, limits.commands, "commands in workloads"),
         }
 
     def count(self, kind: Connection, user: str | None = None) -> int:

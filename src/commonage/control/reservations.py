@@ -344,7 +344,7 @@ def _check_window(starts_at: float, ends_at: float, now: float) -> None:
         raise InvalidInput(f"it would have begun already, {_at(starts_at)}; now it is {_at(now)}", field="starts_at")
     if ends_at - starts_at > LONGEST_S:
         asked, most = format_duration(ends_at - starts_at), format_duration(LONGEST_S)
-        raise InvalidInput(f"a window of {asked} was asked for; at most {most} are allowed", field="ends_at")
+        raise InvalidInput(f"a window of {asked} was requested; at most {most} are allowed", field="ends_at")
     if starts_at > now + FURTHEST_S:
         raise InvalidInput(f"{_at(starts_at)} is more than two years from now", field="starts_at")
 

@@ -34,7 +34,7 @@ async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
 
 
 async def wait_at_most(seconds: float, event: asyncio.Event, clock: Clock) -> None:
-    """Return when the event is set or after `seconds`, whichever comes first."""
+    """Return when the event is set, or after `seconds` at the latest."""
     if event.is_set():
         return
     waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]

@@ -37,7 +37,7 @@ def tenant_of(asked: str | None, owner: Access, caller: Access) -> Tenant:
     if not caller.may(Permission.SUBMIT, asked):
         there = ", ".join(tenant.name for tenant in caller.tenants(Permission.SUBMIT))
         raise Forbidden(
-            f"{caller.principal.name} may not submit to {asked[:60]!r}; there is to choose from: {there}",
+            f"{caller.principal.name} may not submit to {asked[:60]!r}; choose one of: {there}",
             code="not-a-member",
         )
     return tenant_named(asked, caller.settings)
@@ -69,9 +69,10 @@ RESOURCES = tuple(field.name for field in fields(Amounts))
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that quota; both
-    only of resources that have a nominal bound. `waiting` counts its queued workloads. `member`: the caller belongs to
-    it. `debt_s` is the recent, decaying usage of its members, in seconds of all nodes: lower debt is scheduled first.
+    """One tenant now. `borrowed` is its allocation beyond its nominal quota, `lent` the part of the quota that others
+    use; both only of resources that have a nominal bound. `waiting` counts its queued workloads. `member`: the caller
+    belongs to it. `debt_s` is the recent, decaying usage of its members, in seconds of all nodes: lower debt is
+    scheduled first.
     """
 
     tenant: Tenant
@@ -146,7 +147,9 @@ def borrowed_by(tenant: Tenant, allocated: Amounts) -> Amounts:
 
 
 def lent_by(known: Sequence[Tenant], allocated: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
+    """Resources of each tenant that others hold: all borrowed amounts, in proportion to the unused quota of each
+    tenant.
+    """
     parts: dict[str, dict[str, int]] = {tenant.name: {} for tenant in known}
     for name in RESOURCES:
         borrowed = sum(_beyond(tenant, allocated.get(tenant.name, Amounts()), name) for tenant in known)

@@ -9,12 +9,12 @@ from commonage.control.files import UserFiles, Where
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 
-_MOST_DIGITS = 16  # control.files says what is too much
+_MOST_DIGITS = 16  # control.files checks the limits
 
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """`headers`: those of the request; `Upload-Offset` is where `body` goes on, `Upload-Length` the size of the file.
+    """`headers`: those of the request; `Upload-Offset` is where `body` continues, `Upload-Length` the size of the file.
 
     `gone`: what `body` raises when the client is gone.
     """

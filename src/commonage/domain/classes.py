@@ -143,7 +143,7 @@ class SeatState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The newest session of a student in a meeting. `state` None: there is none, and `reason` is why, if known.
+    """The newest session of a student in a meeting. `state` None: no session, and `reason` is the cause, if known.
 
     `used_at` is when it last computed, on CPUs or GPUs; None before that.
     """

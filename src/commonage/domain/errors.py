@@ -155,10 +155,11 @@ def file_errors(what: str, where: object) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise Unavailable(
-                f"the disk of {where} is full: {what} cannot be kept there; free some space, then ask again"
+                f"the disk of {where} is full: {what} cannot be kept there; free some space, then try again"
             ) from error
         why = error.strerror or str(error)
         raise Unavailable(
-            f"{where} cannot be written ({why}): {what} cannot be kept there; have this user write it, then ask again",
+            f"{where} cannot be written ({why}): {what} cannot be kept there; give this user write access, then try "
+            "again",
             retryable=False,
         ) from error

@@ -95,9 +95,9 @@ class Explanation:
     `is_queued` is False for a request that is only considered. `pending_node` is a requested node that could run it.
     `fits_now` is a smaller request that would start now, as text, `fits_now_request` the same to submit;
     `fits_now_gpus` is its text for `--gpus` if nothing else differs. `expected_start_at` is unix seconds, None if
-    unknown; `basis` is its evidence, or why there is none. `earliest_start_at` and `latest_start_at` are set if past
-    durations give a range. `sites`: all sites, the candidates first, if there are several. `at` is when it was made.
-    `quotas`: of a dry run, what the quotas leave.
+    unknown; `basis` is its evidence, or why there is no estimate. `earliest_start_at` and `latest_start_at` are set if
+    past durations give a range. `sites`: all sites, the candidates first, if there are several. `at` is when it was
+    made. `quotas`: of a dry run, what the quotas leave.
     """
 
     workload_id: str | None

@@ -1,7 +1,7 @@
 """Idle sessions: when the owner is warned, and when the session is stopped or gives its GPU back. Pure.
 
-Activity is what people and their programs do: a kernel that computes, a program in a terminal, output. An open page is
-none, and CPU use alone is none. Where the activity of a session is not known, the session counts as active.
+Activity is what people and their programs do: a kernel that computes, a program in a terminal, output. An open page and
+CPU use alone do not count as use. Where the activity of a session is not known, the session counts as active.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class Decision(StrEnum):
 
 
 def ends_at(rule: IdleRule, active_at: float, kept_until: float | None, warned_at: float | None) -> float:
-    """When an idle session is stopped: not before it was kept for, nor before its owner had the time of a warning."""
+    """When an idle session is stopped: not before `kept_until`, and not before its owner has been warned for the
+    warning time.
+    """
     at = max(active_at + (rule.after_s or 0), kept_until or 0.0)
     return at if warned_at is None else max(at, warned_at + _warn_s(rule))
 

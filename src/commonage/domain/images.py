@@ -1,4 +1,4 @@
-"""Images in the catalogue: what was pushed, for whom, from which sources, and as which environments it is offered.
+"""Images in the catalogue: the pushed image, its tenant, its sources, and the environments that it offers.
 
 An image's name is `TENANT/NAME[:TAG]`, the same as its repository in the registry; `public/…` is open to all tenants.
 Engines never run the name but the `reference`, which a digest pins.
@@ -256,7 +256,7 @@ def repository_of(reference: str) -> str | None:
     match = _PINNED.fullmatch(reference)
     if match is None:
         raise InvalidInput(
-            f"{reference[:100]!r} does not say which image for ever; write HOST/REPOSITORY@sha256:…, as "
+            f"{reference[:100]!r} has no digest, so it can change; write HOST/REPOSITORY@sha256:…, as "
             "`commonage image push` and `skopeo inspect` show it",
             field="reference",
             code="invalid-image",
@@ -284,9 +284,9 @@ def check(image: Image, apps: Collection[str]) -> None:
         raise _wrong("kernels", f"two kernels have the same name: {', '.join(sorted(names))}")
     other = next((app for app in image.apps if app not in apps), None)
     if other is not None:
-        raise _wrong("apps", f"{other[:40]!r} is not the name of an app; there are {', '.join(apps)}")
+        raise _wrong("apps", f"{other[:40]!r} is not the name of an app; apps: {', '.join(apps)}")
     if not image.kinds:
-        raise _wrong("kinds", "it is for no kind of work; name at least one of session, job, service")
+        raise _wrong("kinds", "it is for no kind of workload; name at least one of session, job, service")
 
 
 def contents_of(image: Image) -> Contents:
@@ -376,7 +376,7 @@ def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:
     """`repository:lab/torch:pull,push`, several separated by spaces. Raises InvalidInput."""
     words = [word for scope in scopes for word in scope.split()]
     if len(words) > _MAX:
-        raise InvalidInput(f"{len(words)} scopes are asked for at once; at most {_MAX} are allowed", field="scope")
+        raise InvalidInput(f"{len(words)} scopes are requested at once; at most {_MAX} are allowed", field="scope")
     return tuple(_parsed(word) for word in words)
 
 

@@ -75,7 +75,7 @@ class SyncStep(StrEnum):
 class MaterialCopy:
     """The copy of a material in one home.
 
-    `edited` files were changed by the user; `offered` are new versions beside them. `deleted` ones were deleted by the
+    `edited` files were changed by the user; `offered` are new versions next to them. `deleted` ones were deleted by the
     user. `withdrawn` ones are no longer in the repository, and stay. `blocked` ones cannot be written, because a link
     or folder is in their place. `tree` "": a delivery has not ended.
     """
@@ -105,7 +105,7 @@ def check_material(name: str, material: Material) -> None:
     elif not _BRANCH.fullmatch(material.branch) or ".." in material.branch:
         wrong = f"branch {material.branch[:60]!r} is not the name of a branch"
     elif any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f]", material.folder):
-        wrong = f"folder {material.folder[:60]!r} is no folder of a repository; write it like course/week-1"
+        wrong = f"folder {material.folder[:60]!r} is not a folder of a repository; write it like course/week-1"
     elif material.poll_s < MIN_POLL_S:
         wrong = f"poll is {material.poll_s} seconds; use at least {MIN_POLL_S}s, and a webhook to be faster"
     if wrong:

@@ -53,7 +53,9 @@ class Rates:
 
 
 def rates_between(before: NodeCounters, now: NodeCounters) -> Rates:
-    """Rates of all that is in both readings. A counter that went back was reset, and is left out this time."""
+    """Rates of all counters that are in both readings. A counter that went back was reset, and is left out this
+    time.
+    """
     span = now.at - before.at
     if not MIN_SPAN_S <= span <= MAX_SPAN_S:
         return Rates()

@@ -289,8 +289,8 @@ class NodePoolPolicy:
         """Returns itself. Raises InvalidInput."""
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"{self.name[:60]!r} cannot be the name of a node pool: its nodes are called after it, so it takes "
-                "1 to 30 lower-case letters, digits and hyphens, a letter first",
+                f"{self.name[:60]!r} cannot be the name of a node pool: the names of its nodes begin with it, so it "
+                "must have 1 to 30 lower-case letters, digits and hyphens, a letter first",
                 field="name",
             )
         if not 0 <= self.least <= self.most or self.most == 0:

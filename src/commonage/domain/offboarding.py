@@ -23,9 +23,9 @@ class Change(StrEnum):
 class WorkChoice(StrEnum):
     """The end of the workloads. Sessions are stopped in any case.
 
-    `stop`: now. `finish`: what runs ends by itself. `hand-over`: it is requeued, for the new name or the heir. Of a
-    rename, what waits keeps its place in the queue under the new name. Cron jobs are handed over in the same cases as
-    what waits, and removed otherwise.
+    `stop`: now. `finish`: running workloads end by themselves. `hand-over`: it is requeued, for the new name or the
+    heir. In a rename, queued workloads keep their place in the queue under the new name. Cron jobs are handed over in
+    the same cases as queued workloads, and removed otherwise.
     """
 
     STOP = "stop"
@@ -58,8 +58,8 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`to` is the new name of a rename. `heir`, of a removal, gets what is handed over. `keep_account`: the hub keeps
-    the user, or the group of the tenant.
+    """`to` is the new name of a rename. `heir`, of a removal, gets the workloads and data that are handed over.
+    `keep_account`: the hub keeps the user, or the group of the tenant.
     """
 
     subject: Subject
@@ -73,7 +73,7 @@ class Wanted:
 
     @property
     def receiver(self) -> str:
-        """The name that gets what is handed over; empty if there is none."""
+        """The name that gets the workloads and data; empty without a handover."""
         return self.to if self.change is Change.RENAME else self.heir
 
     @property

@@ -61,7 +61,7 @@ def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
     milli = math.ceil(Decimal(match["number"]) * (1 if match["milli"] else 1000))
     if shown.startswith("-") or not 0 < milli <= MAX_CPUS_MILLI:
         raise InvalidInput(
-            f"{field} must be more than nothing and at most 10000 cores, not {quoted(text)}",
+            f"{field} must be above 0 and at most 10000 cores, not {quoted(text)}",
             field=field,
             code="invalid-cpus",
         )
@@ -189,7 +189,7 @@ def parse_gpus(text: str | float | None) -> GpuRequest | None:
     request = _amount(amount, text)
     if request is None:
         if model:
-            raise _invalid(text, f"asks for none of a model; leave it out, or ask for at least {model}:1")
+            raise _invalid(text, f"requests no GPU of a model; leave it out, or request at least {model}:1")
         return None
     return replace(request, model=model or None)
 
@@ -213,7 +213,7 @@ def _vram(amount: str, asked: object) -> GpuRequest:
     try:
         return GpuRequest(vram_mib=parse_memory(amount, field="gpus"))
     except InvalidInput:
-        raise _invalid(asked, "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothing") from None
+        raise _invalid(asked, "is not an amount of VRAM; write it like 6GiB or 512MiB, above 0") from None
 
 
 def _fraction(amount: str, asked: object) -> GpuRequest | None:
@@ -224,12 +224,12 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
     if fraction == 0:
         return None
     if fraction > 1:
-        raise _invalid(asked, "is more than one GPU; ask for whole GPUs (2) or a fraction of one (0.5)")
+        raise _invalid(asked, "is more than one GPU; request whole GPUs (2) or a fraction of one (0.5)")
     if fraction == 1:
         return GpuRequest(whole=1)
     milli = int(fraction * 1000)
     if milli < 1:
-        raise _invalid(asked, "is less than a thousandth of a GPU, the smallest share there is")
+        raise _invalid(asked, "is less than a thousandth of a GPU, which is the smallest share")
     return GpuRequest(fraction_milli=milli)
 
 
@@ -241,10 +241,10 @@ def parse_labels(pairs: Iterable[tuple[str, str]], *, field: str = "on") -> tupl
     for name, value in labels:
         if not _LABEL_NAME.fullmatch(name):
             raise _invalid_label(
-                field, f"{name[:70]!r} is no name of a label; it has at most 63 letters, digits and . _ / -"
+                field, f"{name[:70]!r} is not the name of a label; a name has at most 63 letters, digits and . _ / -"
             )
         if not _LABEL_VALUE.fullmatch(value):
-            raise _invalid_label(field, f"{name}={value[:40]!r} is no label; its value has 1 to 128 plain characters")
+            raise _invalid_label(field, f"{name}={value[:40]!r} is not a label; a value has 1 to 128 plain characters")
     return tuple(labels)
 
 

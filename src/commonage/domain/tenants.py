@@ -71,13 +71,12 @@ class Bounds:
 class Quota:
     """The bounds on what a tenant may hold at once.
 
-    `nominal` is its own: no one takes away what it holds within that, and what others borrowed of it comes back by
-    reclaim. Beyond it the tenant borrows what others leave unused, at most `borrowing`. Of its own unused nominal it
+    `nominal` is its own: allocations within it are never taken away, and borrowed parts are reclaimed from other
+    tenants. Beyond it the tenant borrows unused quota of others, at most `borrowing`. Of its own unused nominal it
     lends at most `lending`. A resource without nominal bound is not counted. `per_user` bounds each member.
 
     Only the resources of `Amounts` are borrowed and lent; the other nominal bounds are fixed. `per_environment` bounds
-    what all members together hold in an environment, `per_model` what they hold of the GPUs whose model contains the
-    name.
+    the sum of all members in an environment, `per_model` their sum on GPUs whose model contains the name.
     """
 
     nominal: Bounds = Bounds()
@@ -126,7 +125,7 @@ class QuotaNotice:
 
 
 def bounds_of(quota: Quota, tenant: str, owner: str, environment: str) -> Iterator[tuple[QuotaScope, str, Bounds]]:
-    """(scope, name, bounds) of all that hold for a workload wherever it runs."""
+    """(scope, name, bounds) of all bounds of a workload that do not depend on its node."""
     yield QuotaScope.TENANT, tenant, quota.nominal
     yield QuotaScope.USER, owner, quota.per_user
     yield from ((QuotaScope.ENVIRONMENT, name, found) for name, found in quota.per_environment if name == environment)

@@ -168,11 +168,13 @@ def parse_volume(text: str) -> VolumeRequest:
 def check_target(path: str, name: str) -> str:
     """Normalise a path in a container where the volume `name` may be mounted. Raises InvalidInput."""
     if not path.startswith("/") or ".." in _parts(path) or not _PATH.fullmatch(path):
-        raise _wrong(name, f"should go to {path[:80]!r}, which is no whole path; write it like {name}@/data")
+        raise _wrong(
+            name, f"cannot be mounted at {path[:80]!r}, which is not an absolute path; write it like {name}@/data"
+        )
     plain = _plain(path)
     taken = next((folder for folder in _TAKEN if _is_in(plain, folder)), None)
     if taken is not None or plain in ("/", "/var"):
-        raise _wrong(name, f"cannot go to {plain[:80]!r}: {taken or plain} is taken; choose a place like /data")
+        raise _wrong(name, f"cannot be mounted at {plain[:80]!r}: {taken or plain} is in use; choose a path like /data")
     return plain
 
 
@@ -184,7 +186,7 @@ def allowed(
     `manages`: the owner may write to volumes that only managers write to.
     """
     if len(requested) > MAX:
-        raise InvalidInput(f"{len(requested)} volumes were asked for; at most {MAX} are allowed", field="volumes")
+        raise InvalidInput(f"{len(requested)} volumes were requested; at most {MAX} are allowed", field="volumes")
     offered = {volume.name: volume for volume in volumes if volume.is_for(tenant)}
     granted = []
     for request in requested:
@@ -208,7 +210,7 @@ def _check_places_are_apart(places: Sequence[tuple[str, str]]) -> None:
     for number, (name, target) in enumerate(places):
         for other, taken in places[:number]:
             if name == other:
-                raise _wrong(name, "was asked for twice; once is enough")
+                raise _wrong(name, "was requested twice; request it once")
             if _is_in(target, taken) or _is_in(taken, target):
                 raise _wrong(name, f"would be at {target} and {other} at {taken}; keep them apart, with {name}@/path")
 
@@ -310,7 +312,9 @@ def check_volume(volume: Volume) -> Volume:
     if volume.source:
         _check_source(volume)
     if folder and volume.size_mib is not None:
-        raise _wrong(volume.name, "is a folder: its size cannot be bounded here, only by who keeps the folder")
+        raise _wrong(
+            volume.name, "is a folder: its size cannot be limited here, only by the server that stores the folder"
+        )
     if volume.memory and (not scratch or volume.size_mib is None):
         raise _wrong(volume.name, "can be in memory only as scratch, and with a size")
     if volume.per is not Extent.ALL and volume.kind is not VolumeKind.DOCKER:
@@ -337,15 +341,13 @@ def _check_material_volume(volume: Volume) -> None:
     if volume.writable:
         raise _wrong(volume.name, "is a material: only its git repository changes it, so remove the mode")
     if volume.sites != (LOCAL_SITE,):
-        raise _wrong(
-            volume.name, f"is a material, and those are at the site {LOCAL_SITE} alone for now; remove the sites"
-        )
+        raise _wrong(volume.name, f"is a material, and materials are only at the site {LOCAL_SITE}; remove the sites")
 
 
 def _check_source(volume: Volume) -> None:
     parts = _parts(volume.source)
     if not volume.source.startswith("/") or ".." in parts or not _PATH.fullmatch(volume.source):
-        raise _wrong(volume.name, f"has the source {volume.source!r}, which is no whole path")
+        raise _wrong(volume.name, f"has the source {volume.source!r}, which is not an absolute path")
     for part in parts:
         rest = part.replace("{user}", "").replace("{tenant}", "")
         if "{" in rest or "}" in rest or (rest != part and rest):
@@ -357,9 +359,9 @@ def _check_source(volume: Volume) -> None:
 def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
     """Check folders for containers (description, path, writable): none may lie in a writable one, for any user.
 
-    Otherwise a user could write to what others read. A user with write access could put a link in its place, and so
-    choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`. Raises
-    InvalidInput.
+    Otherwise a user could write to files that others read. A user with write access could put a link in its place, and
+    so choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`.
+    Raises InvalidInput.
     """
     for what, path, _ in places:
         for holder, other, written in places:

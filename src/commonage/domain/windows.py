@@ -68,14 +68,16 @@ def windows(begin: datetime, end: datetime, every: str | None = None, last: str 
     """The window and its repetitions `every` day or week, up to and including the day `last` (a date)."""
     if every is None:
         if last is not None:
-            raise InvalidInput("a last day is for what is repeated; say every week, or leave it out", field="last_day")
+            raise InvalidInput(
+                "a last day needs a repetition; set `every` to day or week, or leave the last day out", field="last_day"
+            )
         return [(begin.timestamp(), end.timestamp())]
     if last is None:
-        raise InvalidInput(f"what is repeated every {every} needs a last day, like 2027-02-12", field="last_day")
+        raise InvalidInput(f"a repetition every {every} needs a last day, like 2027-02-12", field="last_day")
     try:
         last_day = date.fromisoformat(last.strip())
     except ValueError:
-        raise InvalidInput(f"{last[:40]!r} is no day; write it like 2027-02-12", field="last_day") from None
+        raise InvalidInput(f"{last[:40]!r} is not a day; write it like 2027-02-12", field="last_day") from None
     found: list[Window] = []
     while begin.date() <= last_day:
         found.append((begin.timestamp(), end.timestamp()))

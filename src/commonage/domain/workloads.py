@@ -207,7 +207,7 @@ class StopCause(StrEnum):
     OVER_SHARE = "over-share"  # it used more VRAM than its share
     EVICTION = "eviction"  # its place is needed or goes away: it is requeued
     IDLE = "idle"  # nothing happened in the session for long
-    GPU_RELEASE = "gpu-release"  # a session goes on without its GPU, as another workload
+    GPU_RELEASE = "gpu-release"  # a session continues without its GPU, as another workload
 
 
 @dataclass(frozen=True, slots=True)

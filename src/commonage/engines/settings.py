@@ -124,8 +124,8 @@ class DockerSettings(ContainerSettings, LocalNodeSettings):
 class RemoteSettings:
     """Settings of the engines of all sites elsewhere.
 
-    `folder`: keeps the last known state of each, and what waits for its link. `gateway_port`: loopback port of the
-    workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
+    `folder`: keeps the last known state of each, and the commands that wait for its link. `gateway_port`: loopback port
+    of the workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
     workloads address these. `registry`: the image registry of the control plane; empty without one.
     """
 
@@ -142,8 +142,8 @@ class KubernetesStorageSettings:
     `homes_claim`: the claim with all homes, for `shared-claim`. `home_mib`: size of a home without a quota of its own.
     `storage_class`, `volume_class`: of homes, and of volumes; empty: the cluster's default. `access`: access mode of
     homes. `volume_mib`: size of a volume that names none. `files_image`: of the Pods through which the control plane
-    reads and writes claims, with this program in it; empty: it does not. `folders`: (path, claim); the path of a folder
-    volume, and what is below, is in this claim of the tenant's namespace.
+    reads and writes claims, with this program in it; empty: it does not. `folders`: (path, claim); this path of folder
+    volumes, and all below it, is in this claim of the tenant's namespace.
     """
 
     homes_claim: str = "commonage-homes"
@@ -173,19 +173,19 @@ class KubernetesSettings(EngineSettings):
 
     `kubeconfig` None: the Pod's service account, or KUBECONFIG, or ~/.kube/config; `context`: of the kubeconfig.
     `namespaces`: one for all Pods (`namespace`), or one for each tenant (`namespace`-TENANT), which an admin makes
-    (`tenant`) or Commonage makes and keeps (`kept`, with `policies`). `homes`: `empty` (gone
-    with the Pod), `host-path`, folders in `homes_path`, which every node sees, `claim`, a claim for each user in the
-    namespace, or `shared-claim`, folders in one claim of the namespace. `agents`: NAMESPACE/NAME of the ServiceAccount
-    and the ConfigMap of the node agents; empty: there are none. `user`: the number of the user that
-    programs run as; 0 is root, which the Pod Security level `restricted` refuses. `address`: by which Pods reach the
-    ports of `reaches` (None: they do not). `priority_class`: of all Pods; one whose preemption policy is `Never`.
-    `lost_after_s`: how long a node may not answer before it is given up.
-    `room_timeout_s`: how long an attempt that the cluster does not start waits before it returns to the scheduler.
-    `prepare_timeout_s`: how long a node may prepare volumes, device claims and network of a Pod, images excluded.
-    `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod. `tolerations`: of all Pods, as in
-    their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue that Pods go to; empty: that of
-    the namespace's label, if any. `placeholder_class`: the priority class of the placeholders of node pools. `reach`:
-    the control plane connects to ports of Pods at the Pods' addresses, or through the API server.
+    (`tenant`) or Commonage makes and keeps (`kept`, with `policies`). `homes`: `empty` (gone with the Pod),
+    `host-path`, folders in `homes_path`, which every node sees, `claim`, a claim for each user in the namespace, or
+    `shared-claim`, folders in one claim of the namespace. `agents`: NAMESPACE/NAME of the ServiceAccount and the
+    ConfigMap of the node agents; empty: no agents. `user`: the number of the user that programs run as; 0 is root,
+    which the Pod Security level `restricted` refuses. `address`: by which Pods reach the ports of `reaches` (None: they
+    do not). `priority_class`: of all Pods; one whose preemption policy is `Never`. `lost_after_s`: how long a node may
+    not answer before it is given up. `room_timeout_s`: how long an attempt that the cluster does not start waits before
+    it returns to the scheduler. `prepare_timeout_s`: how long a node may prepare volumes, device claims and network of
+    a Pod, images excluded. `grace_s`: seconds between SIGTERM and SIGKILL when the cluster itself ends a Pod.
+    `tolerations`: of all Pods, as in their spec; nodes with other taints take no work. `queue`: the LocalQueue of Kueue
+    that Pods go to; empty: that of the namespace's label, if any. `placeholder_class`: the priority class of the
+    placeholders of node pools. `reach`: the control plane connects to ports of Pods at the Pods' addresses, or through
+    the API server.
     """
 
     kubeconfig: Path | None = None

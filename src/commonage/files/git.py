@@ -168,7 +168,7 @@ class Branch:
         self._make(guard)
         refspec = f"+{self._reference}:{self._reference}"
         limit_s = _TIMEOUT_S if guard is None else _FETCH_TIMEOUT_S
-        # "+": the newest commit counts, also after a force-push. With --progress, git ends when nobody reads its
+        # "+": the newest commit counts, also after a force-push. With --progress, git ends when no process reads its
         # progress, so it does not outlive a killed server.
         command = ("fetch", "--progress", "--depth=1", "--no-tags", "--", self.url, refspec)
         with self._alone(guard) as lock:

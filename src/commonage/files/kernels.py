@@ -13,7 +13,7 @@ from collections.abc import Sequence
 VARIABLE = "COMMONAGE_PACKAGES"
 """The folder, below the home, of the packages that the user adds. Each kernel has a folder in it."""
 KERNEL_PACKAGES = ("ipykernel", "pip")
-"""Packages that each kernel needs besides its own."""
+"""Packages that each kernel needs in addition to its own."""
 BUILD_CONSTRAINTS = "setuptools<81\n"
 """For packages without a wheel: some, like visdom, still build with `pkg_resources`, which newer setuptools lack."""
 DEFAULT_KERNEL = "python3"

@@ -45,7 +45,7 @@ class SafePath:
 
     @property
     def path(self) -> Path:
-        """The path as text. For messages, and for callers that open it just as carefully."""
+        """The path as text. For messages, and for callers that open it with the same checks."""
         return self.root.joinpath(*self.names)
 
     @property
@@ -189,7 +189,7 @@ class SafePath:
     def remove(self, within_s: float = _REMOVE_WITHIN_S) -> None:
         """Remove a file, a link, or a folder with its contents. A missing one is no error.
 
-        Raises OSError with ETIMEDOUT if the contents take longer; what was removed by then is gone.
+        Raises OSError with ETIMEDOUT if the contents take longer; files removed by then stay removed.
         """
         try:
             with self._open_parent() as parent:
@@ -197,7 +197,7 @@ class SafePath:
                     os.unlink(self.name, dir_fd=parent)
                 except IsADirectoryError:
                     until = time.monotonic() + within_s
-                    while not _is_removed(self.name, parent):  # also again, if somebody has written to it since
+                    while not _is_removed(self.name, parent):  # again if a program has written to it since
                         _check_time(until)
                         with self.folder() as folder:
                             _empty(folder, until)
@@ -279,4 +279,6 @@ def _is_removed(name: str, folder: int) -> bool:
 
 def _check_time(until: float) -> None:
     if time.monotonic() >= until:
-        raise OSError(errno.ETIMEDOUT, "it has too many files to be removed at once, or somebody goes on writing to it")
+        raise OSError(
+            errno.ETIMEDOUT, "it has too many files to be removed at once, or a program continues to write to it"
+        )

@@ -25,7 +25,7 @@ AMD_DRIVER = Path("/dev/kfd")  # the compute device of AMD's driver
 
 
 class Opened(NamedTuple):
-    """The GPUs, and a sentence for log and people that says which were found and which are only simulated."""
+    """The GPUs, and a sentence, for the log and for users, about which were found and which are simulated."""
 
     devices: Devices
     said: str
@@ -54,7 +54,7 @@ def share_devices(wanted: str, sharing: Sharing, *, node_name: str, clock: Clock
 def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | None = None) -> Opened:
     """Open the requested GPUs; the caller closes them. `faults`: the file that remembers faults.
 
-    `auto`: the real GPUs, NVIDIA's or else AMD's, and a simulated one if there are none. `nvml`, `amd`: those or
+    `auto`: the real GPUs, NVIDIA's or else AMD's, and a simulated one if the node has no GPU. `nvml`, `amd`: those or
     DevicesUnavailable. `none`: no GPU. `simulated:2x24GiB`: these, also on a node that has real ones. Raises
     InvalidInput for others.
     """

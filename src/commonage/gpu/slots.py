@@ -24,7 +24,7 @@ class Slots:
     otherwise: int = 0
 
     def of(self, device: Device) -> int:
-        """The number of slots of this GPU; 0 if it is shared in any parts. The longest matching word applies."""
+        """The number of slots of this GPU; 0 for shares of any size. The longest matching model name applies."""
         if device.parent_uuid is not None:
             return 0
         model = device.model.lower()

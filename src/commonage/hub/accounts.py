@@ -1,9 +1,9 @@
 """Rules for JupyterHub's users and API tokens, and the hub that applies them. Used by `hub.config`.
 
 - When a user becomes an admin, earlier sign-ins and tokens of the name end. Another person may have signed in under it
-  before: with the shared passwords anybody can.
+  before: with the shared passwords any user can.
 - Every token expires, and none makes another one. JupyterHub lets a token with the scope `tokens` make one that lasts
-  longer and may do more. The control plane's API does not, so that API is the only way from one token to another.
+longer and may do more. The control plane's API does not, so that API is the only way from one token to another.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from commonage.hub.proxy_rules import ProxyRules, ProxyRulesReady
 from commonage.wire.hub import API_PATH, HUB_READY_PATH, HUB_RULES_PATH
 
 _REFUSAL = (
-    f"A token cannot make another one here. Send POST {API_PATH}/tokens, whose tokens last no longer and may do no "
-    "more than yours; or sign in and use the page Token."
+    f"A token cannot create another token here. Send POST {API_PATH}/tokens, which creates tokens that expire no "
+    "later and have no more scopes than yours; or sign in and use the page Token."
 )
 
 
@@ -43,7 +43,7 @@ def keep_admins(db: Session, names: Collection[str]) -> None:
     """Take the admin role from all users except these."""
     for user in db.query(orm.User).filter(orm.User.admin.is_(True), orm.User.name.not_in(names)).all():
         app_log.warning(
-            "%s is no admin any more: only those of `admin_users` are, with the shared passwords.", user.name
+            "%s is not an admin any more: with the shared passwords, only `admin_users` are admins.", user.name
         )
         user.admin = False
         roles.assign_default_roles(db, user)
@@ -76,7 +76,7 @@ def _are_for_admins(granted: Iterable[orm.Role]) -> bool:
 def _end_earlier_sign_ins(user: orm.User) -> None:
     app_log.warning(
         "%s becomes an admin: all earlier sign-ins of that name and %d tokens end. "
-        "Stop sessions of that name that still run: somebody else may have started them.",
+        "Stop sessions of that name that still run: another person may have started them.",
         user.name,
         len(user.api_tokens),
     )

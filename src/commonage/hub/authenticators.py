@@ -38,7 +38,7 @@ _GITHUB = (
 
 
 def authenticator_of(name: str, contact: str | None) -> type[Authenticator]:
-    """The authenticator with this entry point or class name, extended. Raises ImportError if there is none."""
+    """The authenticator with this entry point or class name, extended. Raises ImportError if it does not exist."""
     found = {one.name.lower(): one for one in entry_points(group=_ENTRY_POINTS)}
     base = found[name.lower()].load() if name.lower() in found else import_item(name)
     # Its options are those of the base, because traitlets reads the sections of all base classes.

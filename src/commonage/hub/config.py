@@ -211,7 +211,7 @@ def _configure_permissions(c: Config, settings: HubSettings, secrets: Path) -> N
 def _adapt_admin_role() -> None:
     """Give Commonage's admin scope to every admin, however they became one, and no way past it into sessions.
 
-    Commonage's roles decide who opens the session of somebody else (see `scopes.VISITS_ROLE`).
+    Commonage's roles decide who may open the session of another user (see `scopes.VISITS_ROLE`).
 
     JupyterHub refuses another definition of the role `admin`, and a role of Commonage would have to list its
     members, who are known only to the authenticator. So the default that it compares with is extended.

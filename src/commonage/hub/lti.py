@@ -112,9 +112,9 @@ class LtiAuthenticator(Authenticator):
         return f"<p>{html.escape(say.from_course(self.login_service))}</p>"
 
     async def authenticate(self, handler: Any, data: Any = None) -> dict[str, Any] | None:
-        """Admit the user whose message `Launch` has checked, and nobody else.
+        """Admit the user whose message `Launch` has checked, and no other user.
 
-        The hub also calls this for posts to its sign-in form or its API (`data`), which anybody can send.
+        The hub also calls this for posts to its sign-in form or its API (`data`), which any client can send.
         """
         if not isinstance(handler, Launch) or handler.claims is None:
             return None
@@ -174,7 +174,7 @@ class _Page(BaseHandler):
 
     @property
     def _prefix(self) -> str:
-        # Without the prefix, a session at a subdomain could set this cookie, and sign a user in as somebody else.
+        # Without the prefix, a session at a subdomain could set this cookie, and sign a user in under another name.
         return "__Host-" if self.authenticator.tool_url.startswith("https:") else ""
 
     def remember(self, state: str, nonce: str) -> None:

@@ -21,11 +21,11 @@ SCOPES: dict[str, dict[str, Any]] = {
     READ: {"description": "See your own workloads, what is free, and your usage."},
     SUBMIT: {"description": "Start, change and stop your own workloads.", "subscopes": [READ]},
     MANAGE: {
-        "description": "Use your roles on what belongs to others: stop and enter their workloads, drain nodes.",
+        "description": "Use your roles: stop and enter workloads of others, drain nodes.",
         "subscopes": [SUBMIT],
     },
     ADMIN: {"description": "See and stop everybody's workloads, and manage the nodes.", "subscopes": [MANAGE]},
-    TOKENS: {"description": "Make tokens of your own that may do no more and last no longer than this one."},
+    TOKENS: {"description": "Create tokens of your own that have no more scopes and expire no later than this one."},
 }
 
 _REACH_PORTAL = f"access:services!service={SERVICE_NAME}"

@@ -115,7 +115,7 @@ class CommonageSpawner(Spawner):
             self._keep_state()
             if self.key.startswith("again-"):
                 self._steps.add(await why_again(self._client, self.key), 1)
-            self._steps.add("Asking for a place", 2)
+            self._steps.add("Requesting resources", 2)
             self.workload_id = (await self._client.submit(ask)).workload.id
             self._keep_state()
             return await self._follow()

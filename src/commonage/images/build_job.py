@@ -1,8 +1,8 @@
 """Builds a tenant's environment: the program of a build, which runs as a job of the tenant, and in nothing else.
 
-It reads its order from a variable, says in its log what it does, and ends with a result that the control plane
-checks. Python packages become a list of versions that exist as wheels: each site then installs them without running
-any code of theirs. Other sources become an image in the registry.
+It reads its build order from a variable, logs its steps, and ends with a result that the control plane checks. Python
+packages become a list of versions that exist as wheels: each site then installs them without running any code of
+theirs. Other sources become an image in the registry.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 class ImageContents:
     """`server_prefix` is None if no session can run in the image; empty: the server is on the image's own path.
 
-    `apps` are names of `domain.apps.App`; without a server there are none.
+    `apps` are names of `domain.apps.App`; empty without a server.
     """
 
     kernels: tuple[Kernel, ...]

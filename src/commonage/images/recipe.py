@@ -174,6 +174,6 @@ def _mounts(recipe: Recipe) -> str:
 
 
 def uv_settings(variables: dict[str, str]) -> str:
-    """The secret that tells uv the sources of packages: lines for a shell."""
+    """The secret with the sources of packages for uv: lines for a shell."""
     fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables | fixed).items())

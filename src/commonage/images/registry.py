@@ -111,7 +111,7 @@ def note_needed(
 ) -> None:
     """Store the times of `before` and `now` for the images that are still stored, atomically.
 
-    A write error is only logged: on a full disk images must be deleted all the same.
+    A write error is only logged: images must be deleted even if the disk is full.
     """
     kept = {name: at for name, at in {**before, **now}.items() if name in stored_names}
     new = file.with_suffix(".new")

@@ -97,7 +97,7 @@ def _check_python(spec: str, version: str, python: tuple[int, int]) -> None:
     own = f"{python[0]}.{python[1]}"
     if exact is not None and not (exact["version"].rstrip(".*") + ".").startswith(own + "."):
         raise SourceError(
-            f"environment.yml asks for `{spec}`, and Python environments of this site have Python {own}. Change the "
+            f"environment.yml requires `{spec}`, and Python environments of this site have Python {own}. Change the "
             "line, or build from a Containerfile."
         )
 

@@ -169,7 +169,7 @@ class LinkedExec:
 
     def _on_end(self, end: asyncio.Task[ExecEnd]) -> None:
         if not end.cancelled():
-            end.exception()  # retrieve it, in case nobody reads the output any more
+            end.exception()  # marked as retrieved: the output may have no reader any more
         self.sender.close()
         self._started.set()
         self._output.put_nowait(None)

@@ -61,7 +61,7 @@ class _Activity:
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, activity: _Activity) -> None:
-    with suppress(OSError):  # one side is gone, or does not take what is sent to it (TimeoutError)
+    with suppress(OSError):  # one side is gone, or does not read its data (TimeoutError)
         while not activity.is_idle:
             try:
                 async with asyncio.timeout(activity.idle_s):

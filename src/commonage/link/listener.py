@@ -1,7 +1,7 @@
 """The listener that agents dial: mutual TLS, admission, and tunnels. `agent_connections` serves the admitted links.
 
 A tunnel is a connection of a container that its node's agent carries to the control plane over TLS. Every tunnel leads
-to the workload gateway, whichever node asks.
+to the workload gateway, for every node.
 """
 
 from __future__ import annotations

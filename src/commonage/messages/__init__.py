@@ -1,8 +1,8 @@
 """Texts of reasons: turns a reason code and its parameters into sentences. Called where text is shown.
 
-One module for each family of `commonage.domain.reasons`. Texts are whole sentences that stand alone. Not here yet:
-errors without a reason, whose raisers write the text; titles of problems (`api.problems`); labels and hints of the
-portal, which are in its templates.
+One module for each family of `commonage.domain.reasons`. Texts are whole sentences that stand alone. Not in this
+package: errors without a reason (written where they are raised), titles of problems (`api.problems`), and labels and
+hints of the portal (in its templates).
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def _pulling(reason: r.PullingImage, _say: Say) -> str:
 def _namespace(reason: r.WaitingForNamespace, _say: Say) -> str:
     if reason.missing:
         return (
-            f"Waiting for the namespace {reason.namespace}, which Kubernetes does not let Commonage keep: it lacks the "
-            f"right `{reason.missing}`. An admin must grant it (docs: operate/kubernetes-policies)."
+            f"Waiting for the namespace {reason.namespace}, which Commonage may not manage: it lacks the right "
+            f"`{reason.missing}`. An admin must grant it (docs: operate/kubernetes-policies)."
         )
     if reason.error:
         return f"Waiting for the namespace {reason.namespace}: {_stopped(reason.error)}"
@@ -46,7 +46,7 @@ def _over_share(reason: r.OverGpuShare, _say: Say) -> str:
         said = f"{said}, and a queued workload needs {format_memory(reason.needed_by.needed_mib)} of that GPU"
     elif reason.needed_by is not None:
         needed, free = format_memory(reason.needed_by.needed_mib), format_memory(reason.needed_by.free_mib)
-        said = f"{said}, and workloads beside it still need {needed} of that GPU, of which {free} are free"
+        said = f"{said}, and other workloads there still need {needed} of that GPU, of which {free} are free"
     return f"{said}. Request {format_memory(reason.request_mib)} of GPU memory."
 
 
@@ -149,7 +149,7 @@ TEXTS: Texts = {
         "than that of the node. Use an image with a newer Debian, Ubuntu or Fedora, or request a whole GPU."
     ),
     r.StoppedBeforeStart: "Stopped before it started.",
-    r.NeverStarted: "It was started several times, and never appeared.",
+    r.NeverStarted: "It was started several times, and the engine never reported it.",
     r.ContainerStartFailed: lambda reason, _: (
         f"Its container could not be started{f' on {reason.node}' if reason.node else ''}: {_stopped(reason.error)}"
     ),
@@ -157,7 +157,7 @@ TEXTS: Texts = {
     r.ClusterWithdrew: lambda reason, _: f"{reason.node} did not run its Pod: {_stopped(reason.error)}",
     r.SharedFolderNotMounted: (
         "Node {node} does not see the folder {path}. The folder of the site must be mounted on every node under the "
-        "same path (`commonage doctor` tells which it is)."
+        "same path (`commonage doctor` shows which folder)."
     ),
     r.PortTaken: "The port that was chosen for it is in use on {node}.",
     r.NodeLost: lambda reason, say: (
@@ -226,5 +226,5 @@ TEXTS: Texts = {
     ),
     r.ClusterAdmissionDenied: lambda reason, _: f"The cluster does not allow its pod: {_stopped(reason.error)}",
     r.WaitingForKueue: "Waiting for Kueue to admit it from the queue {queue}.",
-    r.KueueStopped: lambda reason, _: f"Kueue took its pod away: {_stopped(reason.error or 'it gave no reason')}",
+    r.KueueStopped: lambda reason, _: f"Kueue stopped its pod: {_stopped(reason.error or 'it gave no reason')}",
 }

@@ -42,8 +42,8 @@ TEXTS: Texts = {
     ),
     r.ClassBeyondMaxAge: (
         "Sessions of class {class_name} would run for {lasts_s}, from `ahead` before a meeting to `grace` after it, "
-        "and end before, at their maximum age of {max_age_s}. Make the meeting shorter, or ask an admin for a longer "
-        "`max_age` of the tenant or environment."
+        "and would end earlier, at their maximum age of {max_age_s}. Make the meeting shorter, or ask an admin for a "
+        "longer `max_age` of the tenant or environment."
     ),
     r.StudentNotMember: (
         "{user} is not a member of tenant {tenant}, and sessions of a class start only for its members. Ask an admin "
@@ -54,9 +54,9 @@ TEXTS: Texts = {
     r.ConsentGiven: "{student} lets {teacher} open the session in class {class_name} until the meeting ends.",
     r.ConsentWithdrawn: "{student} does not let {teacher} open the session in class {class_name}.",
     r.ConsentNeeded: (
-        "The session of {student} belongs to class {class_name}, and nobody enters it without the student's consent. "
-        "Ask for it on the page of the class or with `commonage class ask {class_name} {student}`. "
-        "The student answers in the portal."
+        "The session of {student} belongs to class {class_name}, and can be opened only with the consent of the "
+        "student. Ask for consent on the page of the class or with `commonage class ask {class_name} {student}`. The "
+        "student answers in the portal."
     ),
     r.ClassOverQuota: _over_quota,
     r.ClassNotReserved: "No room is reserved for class {class_name}. {cause}",

@@ -31,8 +31,8 @@ TEXTS: Texts = {
     r.PreviousRunActive: "The previous run, {workload_id}, has not ended.",
     r.ReplacedByNextRun: "Replaced: the next run of cron job {name} was due at {due_at}.",
     r.SiteFiresCronJob: (
-        "Site {site} is unreachable since {since}. It fires this cron job itself, and reports the runs when its link "
-        "is back."
+        "Site {site} is unreachable since {since}. It fires this cron job itself, and reports the runs when it is "
+        "connected again."
     ),
     r.StartedBySite: (
         "Site {site} started this run of cron job {name}, due at {due_at}, by itself while its link was down."

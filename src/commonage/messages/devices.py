@@ -1,4 +1,4 @@
-"""Texts of `commonage.domain.reasons.devices`. `XIDS` says in few words what NVIDIA's driver reports by its numbers.
+"""Texts of `commonage.domain.reasons.devices`. `XIDS` has a short description of each error number of NVIDIA's driver.
 
 Source of the Xids: NVIDIA, "Analyzing Xid Errors with the Xid Catalog".
 """
@@ -49,7 +49,7 @@ XIDS: Mapping[int, str] = {
     120: "its system processor (GSP) failed",
     121: "error on the link to the CPU",
     136: "NVLink training failed",
-    137: "NVLink access that was not allowed",
+    137: "forbidden NVLink access",
     140: "unrecovered memory error",
     141: "CUDA fast path error",
     143: "initialisation failed",
@@ -188,7 +188,7 @@ TEXTS: Texts = {
     r.GpuSimulated: "The GPU is simulated.",
     r.NvidiaOnly: "Only NVIDIA's driver for Linux has it.",
     r.NotSplit: "The GPU is not split into MIG instances. Those that can be are split with `commonage node mig`.",
-    r.MigInstanceIsIsolated: "The hardware isolates a MIG instance already.",
+    r.MigInstanceIsIsolated: "The hardware already isolates a MIG instance.",
     r.MigInstanceHasNoLimits: "The driver has no memory limits for MIG instances.",
     r.ProgramMissing: "{program} is not on PATH. It comes with the driver ({package}).",
     r.ComputeCapabilityTooLow: _too_old,
@@ -226,7 +226,7 @@ TEXTS: Texts = {
     r.GpuTainted: "The cluster's GPU driver has tainted the GPU: {key} ({effect}). See the driver's log on the node.",
     r.GpuReportedUnhealthy: "The cluster's device plugin reports the GPU as unhealthy. See its log on the node.",
     r.ClusterObjectMissing: lambda reason, _: (
-        f"The cluster has no {reason.kind}{f' {reason.name}' if reason.name else ''}, or may not be asked for it."
+        f"The cluster has no {reason.kind}{f' {reason.name}' if reason.name else ''}, or Commonage may not read it."
     ),
     r.FractioningNotReady: lambda reason, _: (
         "The cluster's GPU fractioning is not ready"

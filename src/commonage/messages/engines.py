@@ -59,7 +59,7 @@ TEXTS: Texts = {
         + ("meet" if reason.is_restricted else "do not meet")
         + " the Pod Security level `restricted`."
     ),
-    r.HomesEndWithPods: ("Homes are gone when their Pod ends: set kubernetes_homes to keep the files of users."),
+    r.HomesEndWithPods: ("Homes are deleted when their Pod ends. Set kubernetes_homes to keep the files of users."),
     r.SwarmInUse: "Docker {version} with Swarm. All nodes must see {folder} under this path.",
     r.NodeLossNoticed: _node_loss,
     r.NodesWithoutAgent: (

@@ -8,7 +8,7 @@ from commonage.messages.template import Say, Texts, count, moment, sentence
 
 _JOIN = "Run `commonage node join` for it again"
 _UNDECIDED = (
-    "Its workloads start elsewhere once it is back, or once it was switched off and an admin runs "
+    "Its workloads start elsewhere once it reports again, or once it is switched off and an admin runs "
     "`commonage node rm --force {node}`."
 )
 
@@ -50,7 +50,7 @@ TEXTS: Texts = {
     ),
     r.SiteUnreachable: lambda reason, _: (
         f"Site {reason.site} has been unreachable since {moment(reason.since)}. This is its last known state: its "
-        "workloads go on there, and new ones start once it is back."
+        "workloads continue there, and new ones start once it is connected again."
     ),
     r.UnreachableJoinService: lambda reason, _: (
         f"Site {reason.site} has been unreachable since {moment(reason.since)}, and its own site agent admits its "
@@ -101,7 +101,7 @@ TEXTS: Texts = {
         f"Containers cannot reach the control plane: {sentence(reason.error)} End the program that has the port "
         "(ss -tlnp), or set another hub_port and control_port."
     ),
-    r.ClusterNodeNotReady: lambda reason, _: f"Kubernetes does not call it ready: {sentence(reason.error)}",
+    r.ClusterNodeNotReady: lambda reason, _: f"Kubernetes reports it as not ready: {sentence(reason.error)}",
     r.ClusterNodeCordoned: "It is cordoned in Kubernetes (`kubectl uncordon`).",
     r.ClusterNodeTainted: "A taint in Kubernetes keeps Pods away: {taint}.",
     r.ClusterNodeSilent: (
@@ -124,11 +124,11 @@ TEXTS: Texts = {
         "run `commonage node join` for it, or remove it with `commonage node rm {node}`."
     ),
     r.EndingWorkloads: "Its workloads are ended there before they start elsewhere.",
-    r.WaitingForPause: "Its agent gets the time to pause its workloads before they start elsewhere.",
+    r.WaitingForPause: "Its workloads start elsewhere once its agent has had time to pause them.",
     r.MayBeCutOff: (
         f"Most nodes are silent, or still see it, so the control plane may be the one that is cut off. {_UNDECIDED}"
     ),
-    r.MayRunWithoutAgent: f"It may only be cut off, and has no agent that pauses its workloads then. {_UNDECIDED}",
+    r.MayRunWithoutAgent: f"It may be partitioned, and has no agent that would pause its workloads. {_UNDECIDED}",
     r.MayStillRun: "It may still run on node {node}. {cause}",
     r.FencedByAgent: "Its Docker daemon did not answer, and its agent ended its workloads.",
     r.NotInSwarm: lambda reason, _: (

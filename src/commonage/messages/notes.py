@@ -69,8 +69,8 @@ def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
     )
     follows = {
         r.OverGpuShareFollows.STOP: f"It is stopped in {format_duration(reason.left_s)} unless it frees that memory.",
-        r.OverGpuShareFollows.STOP_WHEN_NEEDED: "It is stopped as soon as somebody else needs the memory.",
-        r.OverGpuShareFollows.NOTHING: "Nothing is done about it here, but workloads beside it may run out of memory.",
+        r.OverGpuShareFollows.STOP_WHEN_NEEDED: "It is stopped as soon as another workload needs the memory.",
+        r.OverGpuShareFollows.NOTHING: "It is not stopped, but other workloads on the GPU may run out of memory.",
     }[reason.follows]
     return f"It has held {used}, {share}, for {format_duration(reason.lasted_s)}. {follows}"
 
@@ -116,12 +116,14 @@ def _serves(reason: r.PoolServesQueue, _say: Say) -> str:
 
 
 def _coming(reason: r.PoolNodesPending, _say: Say) -> str:
-    return f"{count(reason.nodes, 'node')} for queued workloads {'is' if reason.nodes == 1 else 'are'} on the way."
+    return f"{count(reason.nodes, 'node')} for queued workloads {'is' if reason.nodes == 1 else 'are'} being added."
 
 
 def _at_maximum(reason: r.PoolAtMaximum, _say: Say) -> str:
     still = (
-        f", and {reason.leaving} of them {'is' if reason.leaving == 1 else 'are'} still to go" if reason.leaving else ""
+        f", and {reason.leaving} of them {'is' if reason.leaving == 1 else 'are'} being removed"
+        if reason.leaving
+        else ""
     )
     return f"Workloads wait, but the pool has its maximum of {count(reason.maximum, 'node')}{still}."
 
@@ -150,7 +152,7 @@ def _reservation(one: r.ReservationInfo) -> str:
 TEXTS: Texts = {
     r.Submitted: _submitted,
     r.CommandStarted: lambda reason, _: (
-        f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} beside {reason.workload}."
+        f"{reason.by} runs {repr(reason.program) if reason.program else 'a shell'} in {reason.workload}."
     ),
     r.SessionOpened: lambda reason, _: f"{reason.by} opened this session in the browser.",
     r.ServiceOpened: lambda reason, _: f"{reason.by} opened this service in the browser.",
@@ -160,7 +162,7 @@ TEXTS: Texts = {
     ),
     r.OverGpuShareWarning: _over_share,
     r.GpuUnused: _gpu_unused,
-    r.ActivityUnknown: "Whether it is used cannot be measured, so it counts as used.",
+    r.ActivityUnknown: "Its activity cannot be measured, so it counts as active.",
     r.HomeUsed: _home,
     r.StorageNotEnforced: _not_enforced,
     r.QuotaUse: _quota,
@@ -170,15 +172,14 @@ TEXTS: Texts = {
     r.GpuWarning: lambda reason, _: f"{reason.detail[:1].upper()}{reason.detail[1:].rstrip('.')}.",
     r.RestartedAs: "Started again as {workload_id}.",
     r.RestartOf: (
-        "Started again in the place of {workload_id}. {cause} What was saved is there; kernels and their variables "
-        "are not."
+        "Started again to replace {workload_id}. {cause} Saved files are kept; kernels and their variables are lost."
     ),
     r.RestartFailed: "It could not be started again. {cause}",
     r.RestartedTooOften: "It is not started again: it ended with its node {times} times in a row.",
     r.SessionNodeFaulty: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
     r.SessionWarned: lambda reason, say: f"{_session(reason.name)}: {say(reason.cause)}",
     r.SessionRestarted: lambda reason, say: (
-        f"{_session(reason.name)} was started again. {say(reason.cause)} What was not saved is gone."
+        f"{_session(reason.name)} was started again. {say(reason.cause)} Unsaved work is lost."
     ),
     r.SessionEnded: lambda reason, say: (
         f"{_session(reason.name)} ended. {say(reason.cause)}"
@@ -212,7 +213,7 @@ TEXTS: Texts = {
     ),
     r.PoolWaits: "Workloads wait, but not for {wait_s} yet.",
     r.PoolNodesIdle: "Idle for {idle_s}.",
-    r.PoolIdle: "Nothing waits for the pool.",
+    r.PoolIdle: "No workload waits for the pool.",
     r.PoolNodeFailed: "It failed at the cloud.",
     r.PoolNodeDidNotJoin: "It did not join within {join_s}.",
     r.PoolNodeLost: lambda reason, say: " ".join(["It was lost.", *map(say, reason.causes)]),
@@ -228,7 +229,7 @@ TEXTS: Texts = {
     ),
     r.GpuMissing: lambda reason, _: f"{_gpu(reason)} is missing.{f' {_SAVE}' if reason.is_held else ''}",
     r.UnattributedGpuMemory: lambda reason, _: f"GPU {reason.gpu} ({reason.model}): {unattributed(reason)}.",
-    r.UnattributedGpuMemoryFreed: "GPU {gpu} ({model}): no process of others holds VRAM any more.",
+    r.UnattributedGpuMemoryFreed: "GPU {gpu} ({model}): no unattributed process holds VRAM any more.",
     r.ReservationMade: lambda reason, _: (
         f"{reason.by} reserved {_reservation(reason.reservation)}"
         f"{f', and {reason.more} more like it' if reason.more else ''}."
@@ -245,7 +246,7 @@ TEXTS: Texts = {
     r.EnvironmentBuilt: lambda reason, _: f"Environment {reason.environment} was built for {reason.by}.",
     r.EnvironmentNotRegistered: lambda reason, _: (
         f"Environment {reason.environment} was built, but cannot be registered: {reason.error.rstrip('.')}. "
-        "Build it again when this is solved."
+        "Fix the cause, and build it again."
     ),
     r.ImageRegistered: lambda reason, _: (
         f"{reason.by} {'replaced' if reason.is_replacement else 'registered'} image {reason.image}: {reason.digest}."

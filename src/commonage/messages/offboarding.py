@@ -76,7 +76,7 @@ def _not_empty(reason: r.TenantNotEmpty, _say: Say) -> str:
         else ""
     )
     return (
-        f"Tenant {reason.tenant} cannot be deleted yet, because it has {', '.join(left)}. Plan first what becomes of "
+        f"Tenant {reason.tenant} cannot be deleted yet, because it has {', '.join(left)}. First make a plan for "
         f"them: open Platform, Users and tenants, or run `commonage tenant remove {reason.tenant} --plan`." + managed
     )
 
@@ -98,7 +98,7 @@ TEXTS: Texts = {
     r.WorkloadsMove: lambda reason, _: f"Hand over to {reason.receiver}, in the queue: {_workloads(reason.workloads)}.",
     r.FolderMoves: "Move {folder} to {to}.",
     r.FolderArchived: "Pack {folder} into an archive in {archive}, then delete the folder.",
-    r.FolderKept: "Keep {folder}. Nobody can use it while the name is retired.",
+    r.FolderKept: "Keep {folder}. It cannot be used while the name is retired.",
     r.FolderDeleted: "Delete {folder}.",
     r.FolderElsewhere: _elsewhere,
     r.DockerVolumeStays: _docker_volume,
@@ -120,7 +120,7 @@ TEXTS: Texts = {
     r.ClassesChange: lambda reason, _: f"Change the classes {_some(reason.classes)}.",
     r.ClassesDeleted: lambda reason, _: f"Delete the classes {_some(reason.classes)}, with their reservations.",
     r.VolumesDeleted: lambda reason, _: (
-        f"Delete the volumes {_some(reason.volumes)}, which nobody else may use. Their folders stay."
+        f"Delete the volumes {_some(reason.volumes)}, which no other tenant may use. Their folders stay."
     ),
     r.EnvironmentsFollow: lambda reason, _: f"Give the environments {_some(reason.environments)} to {reason.receiver}.",
     r.EnvironmentsDeleted: lambda reason, _: f"Delete the environments {_some(reason.environments)}.",
@@ -154,7 +154,7 @@ TEXTS: Texts = {
     ),
     r.UsageStays: "Usage and history stay under the name {name}.",
     r.HistoryRenamed: "Usage, ended workloads and events of {name} get the name {to}. Texts of events stay as written.",
-    r.NameRetires: "Retire the name: nobody can be {subject} {name} until an admin releases it.",
+    r.NameRetires: "Retire the name: no {subject} can be called {name} until an admin releases it.",
     r.ManagedByGit: "{kind} {name} is managed by {managed_by} and read-only here. Change it there first.",
     r.NameTaken: "There is a {subject} {name} already, or there was one. Choose another name.",
     r.FolderTaken: "There is something at {folder} already. Move it away, or choose another name.",

@@ -42,7 +42,7 @@ ROLES = {
     Role.TEACHER: "Leads a course: helps its members in their workloads.",
     Role.MANAGER: "Is responsible for a tenant.",
     Role.OPERATOR: "Keeps the platform running.",
-    Role.ADMIN: "Decides about the platform. All admins of JupyterHub have it.",
+    Role.ADMIN: "Manages the platform. All admins of JupyterHub have it.",
 }
 
 
@@ -84,7 +84,8 @@ def reference() -> str:
         "",
         "## Without a role",
         "",
-        "With what is your own you may do the following in every tenant, also after you have left it:",
+        "You may do the following with your own workloads, images and tokens in every tenant, also after you have "
+        "left it:",
         "",
         "| permission | scope |",
         "|---|---|",
@@ -93,7 +94,7 @@ def reference() -> str:
         "## What others see of you",
         "",
         "Users without `see-tenant` in your tenant see none of its names: neither users nor workloads, reservations,",
-        "images or volumes. Where both use the same nodes, they see the total that other tenants hold there and when",
+        "images or volumes. Where both use the same nodes, they see the total that other tenants use there and when",
         "the last of it ends, and of the queue the number of requests ahead. A request for something that a user may",
         "not see is answered exactly as if it did not exist.",
         "",

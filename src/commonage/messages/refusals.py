@@ -83,10 +83,10 @@ def _environment(reason: r.EnvironmentNotOffered, say: Say) -> str:
 
 def _files(reason: r.FilesNotHere, _say: Say) -> str:
     why = {
-        r.FilesGap.SCRATCH: "it is scratch, which belongs to one attempt and ends with it",
+        r.FilesGap.SCRATCH: "it is scratch space, which is deleted when its attempt ends",
         r.FilesGap.DOCKER: "each node's Docker keeps its own content of it",
         r.FilesGap.ELSEWHERE: f"it is only at {', '.join(reason.sites) or 'sites elsewhere'}",
-        r.FilesGap.POD: "it is space of each session and job, and ends with them",
+        r.FilesGap.POD: "it is part of each session and job, and is deleted when they end",
         r.FilesGap.NOT_MADE: "the cluster makes the storage when a session or job first needs it",
         r.FilesGap.NO_IMAGE: "the admin has not set kubernetes_files_image",
     }[reason.gap]
@@ -152,18 +152,18 @@ TEXTS: Texts = {
     r.ReservationBlocked: _blocked,
     r.ReservationCollides: "No room would be left for reservations that were made before. Choose another time.",
     r.TimeLimitBeyondMaxAge: (
-        "A time limit of {requested_s} was asked for, and sessions here may run for {max_age_s}. Ask for less time."
+        "Time limit too long: {requested_s} requested, and sessions here may run for {max_age_s}. Request less time."
     ),
     r.MaxAgeReached: "A session here may run for {max_age_s}. Save your work and start a new one afterwards.",
     r.RoomReserved: "Its room is reserved for others from {starts_at} on.",
     r.GpuHoursLimit: lambda reason, _: (
         f"The quota of GPU-hours leaves {format_duration(reason.left_s)} for it this month."
         if reason.left_s
-        else "The quota of GPU-hours of this month is used up. Release its GPU to go on without one."
+        else "The quota of GPU-hours of this month is used up. Release its GPU to continue without one."
     ),
     r.NothingToExtend: "It has no time limit, so there is nothing to extend.",
     r.NoGpuToRelease: lambda reason, _: (
-        "It has no GPU." if reason.is_session else "Only sessions go on without their GPU. Stop it instead."
+        "It has no GPU." if reason.is_session else "Only sessions can continue without their GPU. Stop it instead."
     ),
     r.EnvironmentNeedsGpu: "Environment {environment} needs a GPU. Stop the session instead.",
     r.ReservationRefused: "From {starts_at} until {ends_at}: {cause}",

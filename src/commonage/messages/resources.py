@@ -31,7 +31,9 @@ TEXTS: Texts = {
     r.ResourcesImported: lambda reason, _: (
         f"The database took over {count(reason.count, 'resource')} of kind {reason.kind} from the settings file."
     ),
-    r.TenantGone: ("Tenant {tenant} is deleted. Its workloads continue without a quota, and nobody can submit to it."),
+    r.TenantGone: (
+        "Tenant {tenant} is deleted. Its workloads continue without a quota, and no workload can be submitted to it."
+    ),
     r.RolesDiffer: "Roles in tenant {tenant} change.",
     r.PlatformRoleDiffers: "Other users have the role {role} on the platform.",
     r.SiteNotAllowed: "Tenant {tenant} may no longer use site {site}. Workloads that run there continue.",

@@ -11,7 +11,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.requests import format_cpus, format_duration, format_memory
 
 Say = Callable[[Reason], str]
-"""`messages.text`: what is said of a cause."""
+"""`messages.text`: the sentences for a cause."""
 Text = str | Callable[[Any, Say], str]
 """A sentence with parameters in braces, or a function of the reason where it depends on them."""
 Texts = Mapping[type[Reason], Text]

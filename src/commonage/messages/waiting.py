@@ -82,7 +82,7 @@ def _lent(reason: r.QuotaLent, _say: Say) -> str:
     used, own = number(reason.resource, reason.used), amount(reason.resource, reason.quota)
     return (
         f"Tenant {reason.tenant} uses {used} of its {own}, and other tenants borrowed the rest: "
-        f"{number(reason.resource, reason.left)} left. It gets the next that come back."
+        f"{number(reason.resource, reason.left)} left. It gets what they return next."
     )
 
 
@@ -251,7 +251,7 @@ def _reserved(reason: r.ReservedForOthers, _say: Say) -> str:
 
 def _kept(reason: r.KeptForQueue, _say: Say) -> str:
     within = "" if reason.for_s is None else f" within {format_duration(reason.for_s)}"
-    return f"{_free(reason)} free, but kept for workloads ahead, except for what ends{within or ' in time'}."
+    return f"{_free(reason)} free, but kept for workloads ahead, except for workloads that end{within or ' in time'}."
 
 
 # --- when it starts -----------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ TEXTS: Texts = {
     ),
     r.KeptForQueue: _kept,
     r.StartsNow: _starts_now,
-    r.EstimateFromTimeLimits: "Based on the time limits of what runs and of what is ahead.",
+    r.EstimateFromTimeLimits: "Based on the time limits of running workloads and of those ahead.",
     r.EstimateFromHistory: "Based on how long similar workloads usually take.",
     r.EstimateFromFewRuns: "Based on the few similar workloads that ended before.",
     r.EstimateFromQuotaReset: "The GPU-hours of the quota are available again then; others may be ahead.",
@@ -340,6 +340,6 @@ TEXTS: Texts = {
     r.NoTimeLimitAhead: _no_limit,
     r.NoNodeLargeEnough: "Start unknown: no schedulable node is large enough.",
     r.TooManyAhead: "Start unknown: more than {ahead} workloads are ahead.",
-    r.NoRoomFromNextEnds: "Start unknown: what ends next does not make enough room.",
+    r.NoRoomFromNextEnds: "Start unknown: the workloads that end next do not make enough room.",
     r.PlacementRetryScheduled: "Queues again in {pause_s}. {cause}",
 }

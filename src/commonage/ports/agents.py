@@ -44,7 +44,7 @@ class AgentReport:
 
     `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does not. `fenced` are
     attempts whose processes the agent ended because the daemon no longer could. `paused` are those that it paused while
-    it was cut off; they stay paused until the agent is told to continue or to end them.
+    it was cut off; they stay paused until the agent is requested to continue or to end them.
 
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `neighbors` are
     names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are
@@ -131,7 +131,7 @@ class Agents(Protocol):
         """
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
+        """Undo `mount` for this attempt. Running containers keep their mounts."""
 
     async def pull(self, node_id: str, image: str, on_progress: OnProgress, token: PullToken | None = None) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""

@@ -122,11 +122,11 @@ class Devices(Protocol):
         return {}
 
     def release(self, attempt_id: str) -> None:
-        """Undo what was applied for an attempt that has no process any more. Idempotent; unknown ids are no error."""
+        """Undo `apply` for an attempt that has no process any more. Idempotent; unknown ids are no error."""
         return
 
     def settle(self, live: Collection[str]) -> None:
-        """Called after a start with all live attempts. Releases what is applied for any other."""
+        """Called after a start with all live attempts. Releases the shares of all others."""
         return
 
     def enforced(self) -> Collection[str]:

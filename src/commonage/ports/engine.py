@@ -95,7 +95,7 @@ class Engine(Protocol):
         """
 
     async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
-        """Keep what the site has for each tenant, such as a namespace. `tenants` are all that may use the site.
+        """Keep what the site has for each tenant, such as a namespace. `tenants` are all tenants that may use the site.
 
         Returns the tenants whose work cannot start there yet, and why. Most sites have nothing to keep.
         """

@@ -20,8 +20,8 @@ class Place:
     """A home (`home`: its user), or the folder `source` of a volume, on a cluster also the name of one that it keeps.
 
     `is_made`: it belongs to one user or tenant, and is created when it is first written to. `link`: the name of a link
-    in the folder, trusted, that leads to the content; without it there is none yet. `tenant` counts where each tenant
-    has homes and volumes of its own. `writable`: workloads may write to it.
+    in the folder, trusted, that leads to the content; without it the content does not exist yet. `tenant` counts where
+    each tenant has homes and volumes of its own. `writable`: workloads may write to it.
     """
 
     home: str = ""
@@ -88,7 +88,7 @@ class Files(Protocol):
     async def receive(self, place: Place, upload: Upload, offset: int, chunks: AsyncIterator[bytes]) -> int:
         """Append to an upload, at offset 0 to an empty one; return its bytes so far. At its length it becomes the file.
 
-        When `chunks` raises, what came before is kept. Only one call at a time for an upload, otherwise Conflict.
+        When `chunks` raises, the bytes before are kept. Only one call at a time for an upload, otherwise Conflict.
         """
 
     async def make_folder(self, place: Place, path: Parts) -> None:

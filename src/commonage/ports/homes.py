@@ -18,8 +18,8 @@ from commonage.domain.volumes import Volume
 class FolderSize:
     """A folder of a volume: what stands for `{tenant}` and `{user}` in its source (None: not in it), and its size.
 
-    Or a claim of a cluster, of a home (`volume` empty) or a volume: `size_mib` is what was requested, which its
-    tenant's quota counts, and the cluster enforces. `is_known`: whether its use is.
+    Or a claim of a cluster, of a home (`volume` empty) or a volume: `size_mib` is the requested size, which counts in
+    its tenant's quota and which the cluster enforces. `is_known`: whether its use is.
     """
 
     volume: str
@@ -106,7 +106,8 @@ class Homes(Storage, Protocol):
         """The path of the folder with all archives."""
 
     async def archive(self, folder: OwnedFolder, name: str) -> None:
-        """Pack it into a new archive `NAME.tar`, then delete it. Repeating it goes on. Raises Unavailable.
+        """Pack it into a new archive `NAME.tar`, then delete it. Repeating it continues an interrupted call. Raises
+        Unavailable.
 
         An archive that is complete is not written again: a name must be used for one folder and one removal.
         """

@@ -174,12 +174,12 @@ class _Rule:
 
 
 def _rule(event: _Event, line: _Line, start: datetime) -> _Rule:
-    """Raises InvalidInput for what is not understood, or has no end."""
+    """Raises InvalidInput for a rule that is not supported, or has no end."""
     rule = dict(part.upper().split("=", 1) for part in line.value.split(";") if "=" in part)
     unknown = sorted(set(rule) - {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST"})
     days = [day for day in rule.get("BYDAY", "").split(",") if day]
     if rule.get("FREQ") not in ("DAILY", "WEEKLY") or unknown or any(day not in _DAYS for day in days):
-        raise _refused(f"{event.title!r} repeats by {line.value[:80]}; only days and weeks are understood")
+        raise _refused(f"{event.title!r} repeats by {line.value[:80]}; only daily and weekly repetitions are supported")
     try:
         interval, most = int(rule.get("INTERVAL", "1")), int(rule.get("COUNT", "0"))
     except ValueError:
@@ -187,7 +187,7 @@ def _rule(event: _Event, line: _Line, start: datetime) -> _Rule:
     if interval < 1 or not (most > 0 or "UNTIL" in rule):
         raise _refused(f"{event.title!r} repeats without an end; give the series a last day")
     if interval > MAX_INTERVAL:
-        raise _refused(f"{event.title!r} has an interval above {MAX_INTERVAL}, which is not understood")
+        raise _refused(f"{event.title!r} has an interval above {MAX_INTERVAL}, which is not supported")
     weekly = rule["FREQ"] == "WEEKLY"
     until = _until(rule["UNTIL"], start) if "UNTIL" in rule else None
     return _Rule(weekly, days or ([_DAYS[start.weekday()]] if weekly else _DAYS), interval, most, until)

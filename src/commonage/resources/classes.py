@@ -69,7 +69,8 @@ class ClassEntry(Form):
         (), max_length=100, description="Groups of JupyterHub, such as GitHub teams, whose members are students."
     )
     seats: Annotated[int, Field(ge=1, le=MAX_SEATS)] | None = Field(
-        None, description="Most students at once. Default: the number of `users`. Required with `groups`."
+        None,
+        description="Maximum number of students at once. Default: the number of `users`. Required with `groups`.",
     )
     environment: Annotated[str, Field(max_length=128)] | None = Field(
         None, description="Environment of the sessions. Default: that of sessions in general."

@@ -9,17 +9,20 @@ from pydantic import Field, model_validator
 from commonage.domain.idle import IdleAction, IdleRule
 from commonage.resources.fields import Entry, SecondsOrZero
 
-MAX_AGE = "Longest time that its sessions may run: their time limit, if they ask for none. 0: no limit."
+MAX_AGE = "Longest time that its sessions may run. It is the time limit of sessions that request none. 0: no limit."
 
 
 class IdleEntry(Entry):
     """Limits and the action for idle sessions. A missing field is taken from a more general level."""
 
-    after: SecondsOrZero | None = Field(None, description="Idle for this long, a session is idle. 0: never.")
-    warn: SecondsOrZero | None = Field(None, description="How long before that its owner is warned.")
+    after: SecondsOrZero | None = Field(
+        None, description="Time without activity after which a session is idle. 0: never."
+    )
+    warn: SecondsOrZero | None = Field(None, description="How long before the end of `after` its owner is warned.")
     action: IdleAction | None = Field(
         None,
-        description="`stop` ends the session. `release-gpu` starts it again without its GPU; one without GPU goes on.",
+        description="`stop` ends the session. `release-gpu` starts it again without its GPU; a session without a GPU "
+        "continues.",
     )
 
     @model_validator(mode="after")

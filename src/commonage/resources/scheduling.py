@@ -77,17 +77,21 @@ class TenantEntry(Form):
     )
     title: Annotated[str, Field(max_length=128)] = Field("", description="Name as it is shown.")
     weight: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = Field(
-        1.0, description="Part of crowded nodes, relative to the weights of other tenants."
+        1.0, description="Fair share of busy nodes, relative to the weights of other tenants."
     )
     nominal: BoundsEntry = Field(BoundsEntry(), description="The tenant's own quota.")
-    borrowing: BoundsEntry = Field(BoundsEntry(), description="Most that it may use beyond its quota.")
-    lending: BoundsEntry = Field(BoundsEntry(), description="Most of its unused quota that others may use.")
-    per_user: BoundsEntry = Field(BoundsEntry(), description="Most that one member may use.")
+    borrowing: BoundsEntry = Field(BoundsEntry(), description="Maximum that it may borrow beyond its quota.")
+    lending: BoundsEntry = Field(
+        BoundsEntry(), description="Maximum of its unused quota that other tenants may borrow."
+    )
+    per_user: BoundsEntry = Field(BoundsEntry(), description="Maximum that one member may use.")
     per_environment: BoundsByName = Field(
-        default_factory=dict, max_length=1000, description="Most that all members may use in an environment, by name."
+        default_factory=dict,
+        max_length=1000,
+        description="Maximum that all members may use in an environment, by name.",
     )
     per_model: BoundsByName = Field(
-        default_factory=dict, max_length=1000, description="Most that all members may use of a GPU model, by name."
+        default_factory=dict, max_length=1000, description="Maximum that all members may use of a GPU model, by name."
     )
     sites: tuple[str, ...] = Field(
         (), description="Sites that its members may use. Empty: all, except those of other tenants."
@@ -97,7 +101,7 @@ class TenantEntry(Form):
     )
     environments: tuple[str, ...] = Field((), description="Environments that its members may use. Empty: all.")
     max_workloads: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Most live jobs and services. Missing: the general limit."
+        None, description="Maximum number of live jobs and services. Default: the setting `max_workloads_per_tenant`."
     )
     own_packages: bool = Field(
         True, description="Whether packages that members install in a session are kept in their homes, and come back."

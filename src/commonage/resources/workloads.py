@@ -77,12 +77,12 @@ class MaterialEntry(Entry):
     repository: str = Field(description="Address of the repository: `https://HOST/PATH` or `git@HOST:PATH`.")
     branch: str = Field("main", description="Branch whose newest commit counts.")
     folder: str = Field("", description="Folder in the repository. Default: all of it.")
-    poll: Seconds = Field(30, description="How often the repository is asked for a new commit. A webhook is faster.")
+    poll: Seconds = Field(30, description="How often the repository is checked for a new commit. A webhook is faster.")
     size: Mib = Field(2048, description="Largest size of a version.")
     reset_at_start: bool = Field(
         False,
         description="Whether each session starts with the originals. Edited files are kept under another name. A "
-        "session that replaces another or runs beside one leaves the files as they are.",
+        "session that replaces another, or runs at the same time as one, leaves the files as they are.",
     )
 
     def material(self) -> Material:
@@ -104,11 +104,11 @@ class VolumeEntry(Form):
     )
     source: str = Field("", description="Path of a folder. `{user}` and `{tenant}` are replaced.")
     mode: Literal["ro", "rw"] | None = Field(
-        None, description="Most that may be requested. Default: `ro` for folders, otherwise `rw`."
+        None, description="Widest mode that may be requested. Default: `ro` for folders, otherwise `rw`."
     )
     writers: Writers = Field(
         Writers.EVERYBODY,
-        description="Users who may write to it with mode rw: everybody who may use it, or managers of a tenant.",
+        description="Users who may write to it with mode rw: all who may use it, or managers of a tenant.",
     )
     tenants: tuple[str, ...] = Field((), description="Tenants whose members may use it. Empty: all.")
     per: Extent = Field(Extent.ALL, description="Users who share the content of a Docker volume.")
@@ -118,7 +118,7 @@ class VolumeEntry(Form):
     path: str = Field("", description="Where it is mounted in containers. Default: /volumes/NAME.")
     sites: tuple[str, ...] = Field((), description="Sites where it is: workloads that use it run there. Empty: all.")
     material: MaterialEntry | None = Field(
-        None, description="The git repository that it is kept in sync with: then it has no source and no mode."
+        None, description="The git repository with which it is kept in sync. It then has no source and no mode."
     )
 
     @model_validator(mode="after")
@@ -206,7 +206,7 @@ class NodePoolEntry(Form):
     arguments: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the driver.")
     options: dict[str, Any] = Field(default_factory=dict, description="Further arguments for a new machine.")
     min: int = Field(0, description="Fewest nodes.")
-    max: int = Field(1, description="Most nodes.")
+    max: int = Field(1, description="Maximum number of nodes.")
     idle: Seconds = Field(900, description="How long a node is idle before it is removed.")
     wait: Seconds = Field(60, description="How long a workload waits before a node is added.")
     join_within: Seconds = Field(900, description="How long a new node may take to join.")

@@ -68,7 +68,7 @@ class Plan:
 
 
 EndsAfter = Callable[[int], bool]
-"""Whether a pass ends after this number of starts; the next pass goes on. Asked after each start."""
+"""Whether a pass ends after this number of starts; the next pass continues. Asked after each start."""
 
 
 def all_starts(_started: int) -> bool:

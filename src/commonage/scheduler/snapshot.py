@@ -1,7 +1,7 @@
 """The scheduler's input: nodes, allocations, queue, usage and rules.
 
 The live state owns it and reports every change, so it is updated in place and never rebuilt. The pass and the
-explanations read it, and undo what they try (`trial`). It gives the same plan as a new one.
+explanations read it, and undo their trials (`trial`). It gives the same plan as a new one.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class AsyncClient:
         return await self._call(call)
 
     async def open_session(self, workload_id: str) -> OpenedOut:
-        """Be let into a running session of somebody else, who is told; its address."""
+        """Get access to a running session of another user, who is notified. Returns its address."""
         return await self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
 
     async def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
@@ -408,7 +408,7 @@ class AsyncClient:
         replace: bool = False,
         on_progress: Callable[[int, int], object] = lambda _sent, _size: None,
     ) -> None:
-        """Upload a file to `path` in the home or a volume, in pieces. Goes on where an earlier run broke off.
+        """Upload a file to `path` in the home or a volume, in pieces. Continues where an earlier run was interrupted.
 
         `on_progress` gets the bytes sent and the size.
         """
@@ -451,7 +451,9 @@ class AsyncClient:
         tenant: str | None = None,
         on_progress: Callable[[int, int], object] = lambda _received, _size: None,
     ) -> None:
-        """Download a file of the home or a volume. Goes on where an earlier run broke off, if it has not changed."""
+        """Download a file of the home or a volume. Continues where an earlier run was interrupted, if it has not
+        changed.
+        """
         target, backoff = transfers.Target(file), Backoff(self._reconnect_timeout_s)
         query = given(path=path, volume=volume, tenant=tenant)
         while True:
@@ -474,7 +476,7 @@ class AsyncClient:
                 if target.is_complete:
                     target.finish()
                     return
-                problem: ApiError = Unreachable("the download broke off")
+                problem: ApiError = Unreachable("the download was interrupted")
             except httpx2.TransportError as error:
                 problem, _ = transport.failure(error, self._http.base_url)
             except ApiError as error:
@@ -587,7 +589,7 @@ class AsyncClient:
         return await self._call(Call("POST", "/plan", PlanOut, body=ask))
 
     async def apply(self, ask: ApplyIn) -> PlanOut:
-        """Put documents in force: all of them, or none. For admins."""
+        """Apply documents: all of them, or none. For admins."""
         return await self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
 
     async def git_sources(self) -> Sequence[GitSourceOut]:
@@ -632,7 +634,9 @@ class AsyncClient:
         return await self._call(Call("POST", path, OffboardingOut))
 
     async def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
-        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        """Each quota and limit that applies to the user, with the used and the remaining amount. `user` is for
+        admins.
+        """
         return (await self._get("/quotas", QuotaList, tenant=tenant, user=user)).items
 
     async def node_pools(self) -> Sequence[NodePoolOut]:
@@ -736,7 +740,7 @@ class AsyncClient:
         return await self._get("/health", HealthOut)
 
     async def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """The launch options, and what is free now. Admins and the hub may ask for `user`, a member of `groups`."""
+        """The launch options, and the free resources. Admins and the hub may ask for `user`, a member of `groups`."""
         return await self._get("/launch-options", LaunchOptions, user=user, group=tuple(groups))
 
     async def bundle(self, files: bundles.Files) -> BundleOut:

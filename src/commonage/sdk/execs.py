@@ -25,7 +25,7 @@ _BROKEN = "the connection broke, and the command was ended with it"
 
 
 class Exec:
-    """A running command. Reading and writing may go on at the same time. Every method may raise ApiError."""
+    """A running command. Reading and writing may continue at the same time. Every method may raise ApiError."""
 
     def __init__(self, link: aiohttp.ClientWebSocketResponse) -> None:
         self._link = link

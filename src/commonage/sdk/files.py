@@ -25,7 +25,7 @@ class Source:
         self.size_bytes = status.st_size
         words = (path, str(self._file.absolute()), str(status.st_size), str(status.st_mtime_ns))
         self.key = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        """The same for the same file and target, so that another run goes on with the upload."""
+        """The same for the same file and target, so that another run continues with the upload."""
 
     def piece(self, offset: int) -> bytes:
         with self._file.open("rb") as file:
@@ -40,7 +40,8 @@ class Source:
 
 
 class Target:
-    """The file to download to. Until it is complete it is `.NAME.ETAG.part` beside it, with which another run goes on.
+    """The file to download to. Until it is complete, its data is in `.NAME.ETAG.part` in the same folder, from which
+    another run continues.
 
     Raises OSError.
     """
@@ -81,7 +82,7 @@ class Target:
         self.received += len(chunk)
 
     def discard(self) -> None:
-        """Forget what was received."""
+        """Delete the received bytes."""
         if self._etag:
             with suppress(FileNotFoundError):
                 self._part.unlink()

@@ -3,7 +3,7 @@
 Its text is sent as `python3 -c TEXT SOURCE VARIABLE [PATH]`; the variable has the path of the home or volume. So it
 uses the standard library only and needs no package in the image. Access keys are secrets of the job; without them the
 bucket must be public. Objects that are there with the same size are not copied again, so a job that was interrupted
-goes on when it is repeated.
+continues when it is repeated.
 """
 
 import errno
@@ -74,7 +74,7 @@ class Bucket:
             query["continuation-token"] = token
 
     def copy(self, name: str, size: int, target: str) -> None:
-        """Copy to a file beside the target, which goes on after a failure, then rename it."""
+        """Copy to a temporary file next to the target, continuing after a failure, then rename it."""
         part = f"{target}.part"
         for attempt in range(1, TRIES + 1):
             at = os.path.getsize(part) if os.path.exists(part) else 0
@@ -94,7 +94,7 @@ class Bucket:
                 if os.path.getsize(part) == size:
                     os.replace(part, target)
                     return
-                problem = f"{os.path.getsize(part)} of {size} bytes came"
+                problem = f"{os.path.getsize(part)} of {size} bytes were received"
             except urllib.error.HTTPError as error:
                 if error.code < 500:
                     raise
@@ -105,7 +105,7 @@ class Bucket:
                 problem = str(error)
             print(f"{name}: {problem}; try {attempt} of {TRIES}", flush=True)
             time.sleep(attempt)
-        sys.exit(f"{name} could not be copied; submit the import again, and it goes on")
+        sys.exit(f"{name} could not be copied; submit the import again to continue it")
 
 
 def quote(text: str, safe: str = "/") -> str:
@@ -117,7 +117,7 @@ def file_of(name: str, prefix: str, folder: str) -> str:
     below = name[len(prefix) :].lstrip("/") if name != prefix else name.rpartition("/")[2]
     parts = below.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        sys.exit(f"the object {name!r} has no name that a file can have; import another prefix")
+        sys.exit(f"the object {name!r} has a name that a file cannot have; import another prefix")
     return os.path.join(folder, *parts)
 
 
@@ -141,7 +141,7 @@ def main() -> None:
             done += size
             share = done / total if total else 1
             print(f"{number}/{len(objects)} {share:.0%} {key}", flush=True)
-        print(f"Done: {len(objects) - skipped} copied, {skipped} were there.", flush=True)
+        print(f"Done: {len(objects) - skipped} copied, {skipped} skipped because they exist.", flush=True)
     except urllib.error.HTTPError as error:
         why = {403: "the keys are missing or may not read it", 404: "it does not exist"}.get(error.code, error.reason)
         sys.exit(f"{source} cannot be read: HTTP {error.code}, {why}")

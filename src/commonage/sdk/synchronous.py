@@ -208,7 +208,7 @@ class Client:
         return self._call(call)
 
     def open_session(self, workload_id: str) -> OpenedOut:
-        """Be let into a running session of somebody else, who is told; its address."""
+        """Get access to a running session of another user, who is notified. Returns its address."""
         return self._call(Call("POST", workload_path(workload_id, "open"), OpenedOut, repeatable=False))
 
     def check_visitors(self, workload_id: str, visitors: Sequence[VisitorIn]) -> VisitorsOut:
@@ -388,7 +388,7 @@ class Client:
         replace: bool = False,
         on_progress: Callable[[int, int], object] = lambda _sent, _size: None,
     ) -> None:
-        """Upload a file to `path` in the home or a volume, in pieces. Goes on where an earlier run broke off.
+        """Upload a file to `path` in the home or a volume, in pieces. Continues where an earlier run was interrupted.
 
         `on_progress` gets the bytes sent and the size.
         """
@@ -431,7 +431,9 @@ class Client:
         tenant: str | None = None,
         on_progress: Callable[[int, int], object] = lambda _received, _size: None,
     ) -> None:
-        """Download a file of the home or a volume. Goes on where an earlier run broke off, if it has not changed."""
+        """Download a file of the home or a volume. Continues where an earlier run was interrupted, if it has not
+        changed.
+        """
         target, backoff = transfers.Target(file), Backoff(self._reconnect_timeout_s)
         query = given(path=path, volume=volume, tenant=tenant)
         while True:
@@ -450,7 +452,7 @@ class Client:
                 if target.is_complete:
                     target.finish()
                     return
-                problem: ApiError = Unreachable("the download broke off")
+                problem: ApiError = Unreachable("the download was interrupted")
             except httpx2.TransportError as error:
                 problem, _ = transport.failure(error, self._http.base_url)
             except ApiError as error:
@@ -559,7 +561,7 @@ class Client:
         return self._call(Call("POST", "/plan", PlanOut, body=ask))
 
     def apply(self, ask: ApplyIn) -> PlanOut:
-        """Put documents in force: all of them, or none. For admins."""
+        """Apply documents: all of them, or none. For admins."""
         return self._call(Call("POST", "/apply", PlanOut, body=ask, repeatable=False))
 
     def git_sources(self) -> Sequence[GitSourceOut]:
@@ -604,7 +606,9 @@ class Client:
         return self._call(Call("POST", path, OffboardingOut))
 
     def quotas(self, *, tenant: str | None = None, user: str | None = None) -> Sequence[QuotaOut]:
-        """Each bound on the user in their tenants, with what is used of it and left. `user` is for admins."""
+        """Each quota and limit that applies to the user, with the used and the remaining amount. `user` is for
+        admins.
+        """
         return self._get("/quotas", QuotaList, tenant=tenant, user=user).items
 
     def node_pools(self) -> Sequence[NodePoolOut]:
@@ -706,7 +710,7 @@ class Client:
         return self._get("/health", HealthOut)
 
     def launch_options(self, user: str | None = None, groups: Sequence[str] = ()) -> LaunchOptions:
-        """The launch options, and what is free now. Admins and the hub may ask for `user`, a member of `groups`."""
+        """The launch options, and the free resources. Admins and the hub may ask for `user`, a member of `groups`."""
         return self._get("/launch-options", LaunchOptions, user=user, group=tuple(groups))
 
     def bundle(self, files: bundles.Files) -> BundleOut:

@@ -59,7 +59,7 @@ class RulesFile:
 class ServedRules:
     """Serves the control plane's rules to proxies that know `token`. Before the first rules it answers 503.
 
-    Whoever asks with the token is a proxy, so their addresses need no setting.
+    A request with the token comes from a proxy, so no setting lists the addresses of proxies.
     """
 
     def __init__(self, token: str, monotonic: Callable[[], float] = time.monotonic) -> None:

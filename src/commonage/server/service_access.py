@@ -1,7 +1,7 @@
 """The proxy's rules for services, and their health checks. Called by the loop of services.
 
 traefik asks the portal (`forwardAuth`) about each request before it passes it on; so a service is reachable only for
-those who are signed in and may use it, and what it answers does not go through the control plane.
+those who are signed in and may use it, and its answers do not go through the control plane.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells Caddy whether a name below the wildcard of sessions belongs to a user or a service, before it requests a
+"""Answers Caddy whether a name below the wildcard of sessions belongs to a user or a service, before it requests a
 certificate.
 
-Without this check, anybody could make Caddy request certificates for names that they invent. The route is on the
+Without this check, any client could make Caddy request certificates for names that they invent. The route is on the
 control plane's loopback port only; the proxy does not lead to it.
 """
 
@@ -29,7 +29,7 @@ class _Named(Protocol):
 
 
 class SessionNames:
-    """`accounts` returns the users of the hub; `is_service` tells whether a live service has this id, from memory."""
+    """`accounts` returns the users of the hub; `is_service` returns whether a live service has this id, from memory."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().schedule_ping()
 
     def send_keepalive_ping(self) -> None:
-        """Ping a client that reads; drop one that has been silent for too long, with all that it has not taken."""
+        """Ping a client that reads; drop one that has been silent for too long, with its unsent data."""
         if self.loop.time() - self._active_at >= self.silence_s:
             self.transport.abort()
         elif self.close_sent or self.transport.is_closing() or not self.writable.is_set():

@@ -16,6 +16,6 @@
 | what the control plane says of itself, for the next start | `network.py` |
 | joining as a site | `join.py` |
 
-While the link is down the agent goes on: it starts what it accepted, and its engine keeps what runs and what ended
-until the control plane has stored that.
+While the link is down the agent continues: it starts the accepted attempts, and its engine keeps running and ended ones
+until the control plane has stored their ends.
 """

@@ -137,7 +137,9 @@ class SiteAgent:
         self._tenants = KeptTenants(engine, folder, clock)
 
     async def open(self) -> None:
-        """Open the engine, and start what was accepted and not started yet. Raises EngineFailure, Unavailable."""
+        """Open the engine, and start attempts that were accepted and not started yet. Raises EngineFailure,
+        Unavailable.
+        """
         await self._file.open()
         await asyncio.to_thread(self._bundles.open)
         await self._engine.open()

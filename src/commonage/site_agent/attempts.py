@@ -96,7 +96,7 @@ class Attempts:
         ]
 
     async def start(self, wanted: Start) -> None:
-        """Goes on if the caller is cancelled.
+        """Continues if the caller is cancelled.
 
         Raises EngineFailure if the engine refuses it, and Unavailable on a full disk; then it is not kept.
         """
@@ -183,7 +183,9 @@ class Attempts:
         self._bundles.stored(wanted.bundle)
 
     async def retry(self) -> None:
-        """Start what was accepted and not started: the agent was killed in between, or the engine did not answer."""
+        """Start attempts that were accepted and not started: the agent was killed in between, or the engine did not
+        answer.
+        """
         for attempt_id, start in await self._file.read("SELECT id, start FROM attempts WHERE start IS NOT NULL"):
             if attempt_id in self._starting:
                 continue

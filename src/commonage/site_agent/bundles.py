@@ -36,7 +36,9 @@ class SiteBundles:
         return self._folder / f"{digest}.tar.gz"
 
     async def receive(self, upload: BundleUpload, stream: Stream) -> None:
-        """Serve an upload. Raises EngineFailure if what arrives is not what was announced; then nothing remains."""
+        """Serve an upload. Raises EngineFailure if the content does not match its announcement; then nothing
+        remains.
+        """
         path, packets = self.path(upload.digest), Packets(stream)
         self._arriving[upload.digest] = 1
         if await asyncio.to_thread(path.exists):

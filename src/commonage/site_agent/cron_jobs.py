@@ -43,9 +43,11 @@ from commonage.site_agent.room import Room
 _log = logging.getLogger(__name__)
 EVERY_S = 1.0
 GRACE_S = 10.0
-"""A link that is down for less is not an outage: the control plane fires what was due meanwhile."""
+"""A link that is down for less is not an outage: the control plane fires the times that were due meanwhile."""
 MAX_UNREPORTED = 1000
-"""With so many decisions to report, the site makes no more until the link is back: their times are missed."""
+"""Maximum number of unreported decisions. At this limit the site makes no more until the link is back: due times are
+missed.
+"""
 _AT_ONCE = 50
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS cron_jobs "
@@ -101,7 +103,7 @@ class CronJobs:
     # --- the link -------------------------------------------------------------------------------------------------
 
     async def report(self, connection: SiteConnection) -> None:
-        """Fire nothing from now on, and report what was decided without a link. Raises EngineFailure."""
+        """Fire nothing from now on, and report the decisions made without a link. Raises EngineFailure."""
         self._linked = True
         async with self._changing:
             while batch := sorted(self._runs.values(), key=lambda one: (one.run.due_at, one.run.cron_job))[:_AT_ONCE]:
@@ -190,7 +192,7 @@ class CronJobs:
                 _log.warning("cron jobs are not fired yet: %s", error)
 
     async def tick(self) -> None:
-        """Without a link: decide what is due, and start what has room."""
+        """Without a link: decide the due times, and start the runs that fit."""
         async with self._changing:
             for kept in self._jobs.values():
                 if not self._linked and kept.next_at <= self._clock.now() and self._is_outage(kept.job):

@@ -1,4 +1,4 @@
-"""Where a run can start on the appliance without the control plane: next to all that was dispatched to it."""
+"""Where a run can start on the appliance without the control plane: next to all attempts that were dispatched to it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tenants of the site and what each has there, such as a namespace, as the control plane asks for it.
 
-Without the link, the agent goes on with the tenants of the last request.
+Without the link, the agent continues with the tenants of the last request.
 """
 
 from __future__ import annotations

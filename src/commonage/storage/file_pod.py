@@ -185,4 +185,4 @@ async def serve(folder: Path) -> None:
 
 if __name__ == "__main__":
     asyncio.run(serve(Path(sys.argv[1])))
-    os._exit(0)  # threads that still work have nobody to answer to
+    os._exit(0)  # do not wait for threads that still work: their client is gone

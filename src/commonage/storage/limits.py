@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def gap_at(folder: SafePath) -> StorageGap | None:
-    """Why the file system of a folder enforces no limits of ours; None if it does. Blocks briefly."""
+    """Why the file system of a folder cannot enforce limits; None if it can. Blocks briefly."""
     try:
         with folder.open_path() as descriptor:
             return gap_of(descriptor)

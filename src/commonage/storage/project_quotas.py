@@ -1,7 +1,7 @@
 """Project quotas of ext4 and XFS: limits on the disk space of folders that the kernel enforces. Called by `homes`.
 
-A folder gets a project, which all that is made in it inherits; the project has a limit. Every call blocks briefly, and
-needs Linux 5.14 and root.
+A folder gets a project, which new files in it inherit; the project has a limit. Every call blocks briefly, and needs
+Linux 5.14 and root.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def gap_of(folder: int) -> StorageGap | None:
-    """Why the file system of an open folder enforces no limits of ours; None if it does."""
+    """Why the file system of an open folder cannot enforce limits; None if it can."""
     state = bytearray(_STATE_BYTES)
     state[0] = _STATE_VERSION
     try:
@@ -77,7 +77,7 @@ def project_of(descriptor: int) -> int:
 
 
 def put_in_project(folder: SafePath, project: int) -> None:
-    """Put a folder in a project with all that is in it, except what is gone or replaced by a link meanwhile.
+    """Put a folder and its content in a project, except files that are gone or replaced by a link meanwhile.
 
     New files inherit it from the first moment. Files of other file systems below it stay as they are. Raises OSError if
     the folder itself cannot be put in.

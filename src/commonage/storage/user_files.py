@@ -117,7 +117,7 @@ class FolderFiles(Files):
                 waiting += chunk
                 if len(waiting) >= _BATCH_BYTES:
                     await flush()
-        finally:  # also what came before the connection broke
+        finally:  # also the bytes before the connection broke
             if waiting:
                 await asyncio.shield(flush())
         return at
@@ -210,7 +210,9 @@ class _Opened(OpenFile):
 
 
 def _led_by(top: SafePath, link: str) -> SafePath:
-    """Where the link leads in its folder; the link itself, where nothing is found, if it is missing."""
+    """The target of the link, in its folder. If the link is missing, the path of the link itself, at which nothing is
+    found.
+    """
     try:
         with top.open_path() as folder:
             return _below(top, tuple(os.readlink(link, dir_fd=folder).split("/")))
@@ -250,7 +252,7 @@ def _kind(mode: int) -> EntryKind:
 
 
 def _partial(target: SafePath, key: str) -> SafePath:
-    """Beside the file, so that it counts in the same quota, and becomes it by a rename."""
+    """In the same folder as the file, so that it counts in the same quota, and a rename completes it."""
     return target.parent / f".upload-{key}.part"
 
 
@@ -275,7 +277,7 @@ def _begin(target: SafePath, upload: Upload, offset: int, above: SafePath) -> in
             _give_as_above(partial)
         elif offset != status.st_size:
             raise Conflict(
-                f"the upload has {status.st_size} bytes here, not {offset}; ask for its offset, and go on from there",
+                f"the upload has {status.st_size} bytes here, not {offset}; get its offset, and continue from there",
                 code="upload-offset",
             )
         if upload.length - offset > room_in(descriptor, above):
@@ -331,7 +333,7 @@ def _give_as_above(new: SafePath) -> None:
 
 @contextmanager
 def _errors(path: Parts) -> Iterator[None]:
-    """Raise errors of ours for those of the kernel."""
+    """Raise a domain error for an error of the kernel."""
     try:
         yield
     except CommonageError:
@@ -352,7 +354,7 @@ def _error(error: OSError, path: str) -> CommonageError:
             )
         case errno.ENOSPC | errno.EDQUOT:
             return Conflict(
-                f"{path} does not fit: the disk or a quota is full; delete files that are not needed, then go on",
+                f"{path} does not fit: the disk or a quota is full; delete files that are not needed, then continue",
                 code="storage-full",
             )
         case errno.ENOTDIR | errno.ELOOP | errno.EINVAL | errno.EISDIR | errno.ENAMETOOLONG:
@@ -364,7 +366,9 @@ def _error(error: OSError, path: str) -> CommonageError:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return Unavailable(f"the server may not use {path} ({why}); use it in a session, or tell the admin")
         case errno.ETIMEDOUT:
-            return Unavailable(f"not all of {path} is deleted: {why}; end what writes to it, and delete it again")
+            return Unavailable(
+                f"{path} is only partly deleted: {why}; stop the program that writes to it, and delete it again"
+            )
         case errno.EXDEV:
             return Conflict(f"{path} lies on another disk or in another quota; copy it in a session", code="conflict")
         case _:

@@ -76,7 +76,7 @@ def _unavailable(error: BaseException, where: str, otherwise: str) -> Unavailabl
 
     if contains(_DISK_FULL) or _cannot_grow(error):
         return Unavailable(
-            f"the disk under the database {where} is full: nothing new can be kept until there is room again"
+            f"the disk under the database {where} is full: nothing new can be stored until there is room again"
         )
     if contains(_LOCKED):
         return Unavailable(f"the database {where} is locked by another program: {native}")

@@ -1,7 +1,7 @@
 """Gives history a new name, in bounded transactions. Called by `sql_store`.
 
 Workloads are found by an index; their attempts, usage reports and events follow in the same transaction. Repeating it
-after a crash goes on with what is left.
+after a crash continues with the rest.
 """
 
 from __future__ import annotations

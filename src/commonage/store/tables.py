@@ -244,7 +244,7 @@ class_meetings = Table(
     sqlite_with_rowid=False,
 )
 
-# Platform resources. A deleted one stays without a body, so that its versions go on growing.
+# Platform resources. A deleted one stays without a body, so that its versions continue to grow.
 resources = Table(
     "resources",
     metadata,

@@ -405,7 +405,7 @@ class EngineContract:
         engine = await rig.engine()
         await engine.nodes()
         for node in await engine.nodes():
-            used = node.usage or NodeUsage()  # an engine may lack somebody who measures there
+            used = node.usage or NodeUsage()  # an engine may have no meter there
             figures = [value for value in asdict(used).values() if value is not None]
             assert all(math.isfinite(value) and value >= 0 for value in figures)
             assert (used.disk_used_mib or 0) <= (used.disk_total_mib or 0)

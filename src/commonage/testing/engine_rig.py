@@ -66,7 +66,7 @@ class EngineRig(ABC):
     """Whether its processes are those of the control plane's node, whose owners the engine is asked for."""
 
     tells_pids: ClassVar[bool] = True
-    """Whether it tells the processes of what it measures."""
+    """Whether its samples name the processes."""
 
     @abstractmethod
     async def engine(self) -> Engine:

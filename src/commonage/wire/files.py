@@ -27,8 +27,8 @@ class UploadQuery(WhereQuery):
     """Names the file to write, and the upload that becomes it."""
 
     key: Key = Field(
-        description="Chosen by the client, 32 hexadecimal digits. The same key goes on with the same upload; derive it "
-        "from name, size and time of the file."
+        description="Chosen by the client, 32 hexadecimal digits. The same key continues with the same upload; "
+        "derive it from name, size and time of the file."
     )
     replace: bool = Field(False, description="Replace an existing file. Otherwise it is a conflict.")
 

@@ -19,7 +19,7 @@ UPLOAD_PATH = f"{PORTAL_PATH}data/content"
 REFUSED_PATH = f"{PORTAL_PATH}refused"
 # The path to which the hub redirects after sign-in, and the portal's OAuth client.
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
-# Signs in to the portal again, even if somebody is signed in. `next` is the page that follows.
+# Signs in to the portal again, even if a user is signed in. `next` is the page that follows.
 SIGN_IN_PATH = f"{PORTAL_PATH}sign-in"
 SERVICE_ACCESS_PATH = f"{PORTAL_PATH}service-access/"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"

@@ -17,7 +17,7 @@ class MaterialCopyOut(BaseModel):
     is_current: bool = Field(description="It has the version in force.")
     at: float = Field(description="When it got this version, in unix seconds.")
     edited: list[str] = Field(description="Files that you edited. They are never overwritten.")
-    offered: list[str] = Field(description="New versions of files that you edited, beside them.")
+    offered: list[str] = Field(description="New versions of files that you edited, next to them.")
     deleted: list[str] = Field(description="Files that you deleted. A reset brings them back.")
     withdrawn: list[str] = Field(description="Files that are no longer in the repository. They stay.")
     blocked: list[str] = Field(description="Files that cannot be written: a link or folder is in their place.")

@@ -1,4 +1,4 @@
-"""Visitors of sessions: users who open the session of somebody else."""
+"""Visitors of sessions: users who open the session of another user."""
 
 from __future__ import annotations
 

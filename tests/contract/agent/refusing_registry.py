@@ -1,4 +1,4 @@
-"""A registry of the tests' own that lets nobody have anything, in one of the ways in which registries refuse."""
+"""A test registry that refuses every request, in one of the ways in which registries refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 ACCOUNT = "account"
-"""Whoever gives out tokens does not know the account, and says so in our own words."""
+"""The token server does not know the account, and answers with Commonage's message."""
 DENIED = "denied"
 """A token is given out, which does not allow this repository."""
 BASIC = "basic"

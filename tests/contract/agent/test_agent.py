@@ -1,4 +1,4 @@
-"""The agent beside a real Docker daemon, run from its bundle by a Python without any library, over a real link."""
+"""The agent with a real Docker daemon, run from its bundle by a Python without libraries, over a real link."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Sit
     states = {one["Labels"].get(LABEL): one["State"] for one in dockerd.containers()}
     assert states["b-1"] == states["b-2"] == states["b-3"] == "exited"
     assert states[None] == "running"
-    assert site.agents.agent_reports()[0].fenced == ("b-1", "b-2", "b-3")  # remembered while somebody may ask
+    assert site.agents.agent_reports()[0].fenced == ("b-1", "b-2", "b-3")  # remembered for later requests
     for one in dockerd.containers():
         dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
 

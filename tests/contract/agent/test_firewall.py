@@ -154,7 +154,7 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
     firewall.build(plan_of(net))
     assert chains(net) == built
     assert firewall.exists()
-    # Somebody put a rule before ours, which lets all through: we are the first again.
+    # An admin put a rule before the agent's, which lets all through: the agent's rule is first again.
     net.run(net.node, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
     assert firewall.exists()
     assert not firewall.is_active()
@@ -162,7 +162,7 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
     assert firewall.is_active()
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
     net.run(net.node, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
-    # The daemon made its chain anew.
+    # The daemon created its chain again.
     net.run(net.node, "iptables", "-F", "DOCKER-USER")
     net.run(net.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
     assert not firewall.exists()
@@ -181,7 +181,7 @@ def test_published_ports_take_connections_from_their_sources_only(net: Net) -> N
     # The container's port, and what Docker listens at for IPv6.
     published = [("10.96.8.2", OTHER), ("fd96::1", OTHER)]
     plan = replace(plan_of(net), published=(OTHER, OTHER))
-    firewall.build(plan)  # nobody has said yet where the control plane is
+    firewall.build(plan)  # the address of the control plane is not known yet
     assert all(net.gets_through(net.neighbor, *one) for one in published)
     firewall.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
     assert [net.reaches(net.neighbor, *one) for one in published] == [False, False]

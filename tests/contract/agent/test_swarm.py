@@ -211,7 +211,7 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     [container] = daemon.containers(label=[f"commonage.attempt={many.attempt_id}"])
     shares = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]["CpuShares"]
     assert shares == many.allocation.cpus_milli * 1024 // 1000
-    # Nor can a Swarm say that there is no swap beside the memory: version 1 holds both together, version 2 swap alone.
+    # A Swarm cannot forbid swap in addition to memory either: version 1 limits the sum of both, version 2 only swap.
     both, swap = (_held(container["Id"], name) for name in ("memory.memsw.limit_in_bytes", "memory.swap.max"))
     assert both == many.allocation.memory_mib * MIB or swap == 0
     # This Swarm's daemons were not told to forbid it.
@@ -290,7 +290,7 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
 
 
 async def test_ports_of_nodes_are_not_reached_by_other_tenants(site: tuple[SwarmRig, Agents], swarm: Swarm) -> None:
-    """Sessions have ports of their nodes, for the hub: from a container none is reached, on whichever node."""
+    """Sessions have ports of their nodes, for the hub: a container reaches none of them, on any node."""
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
     served = await rig.started(at(rig.start_request(FOREVER, command=command, wants_port=True), "worker1"))
@@ -312,11 +312,11 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
     rig, agents = site
     await rig.engine()
     rules = [getattr(ExecContract(), name) for name in vars(ExecContract) if name.startswith("test_")]
-    await asyncio.gather(*(rule(rig) for rule in rules))  # each beside a job of its own
+    await asyncio.gather(*(rule(rig) for rule in rules))  # each with a job of its own
     request = await rig.started(rig.start_request(FOREVER))
     stream = await (await rig.engine()).exec(request.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
     assert await stream.read() == (OUT, b"here\n")
-    agents.programs["worker1"].kill()  # and nobody is left who could end it, until it comes again
+    agents.programs["worker1"].kill()  # no program can end it until the agent returns
     with pytest.raises(EngineFailure):
         await stream.read()
     await stream.close()

@@ -31,7 +31,7 @@ DATA, SHARED, AGENT = "/var/lib/commonage", "/srv/commonage", "/var/lib/commonag
 CREATE = "POST /v1.41/containers/create?name=commonage-0a1b2c3d4e5f6-1"
 SERVICE = "POST /v1.41/services/create"
 OURS, ANOTHERS = "a" * 64, "b" * 64
-"""The ids of an object of Commonage and of one of somebody else, of any kind."""
+"""The ids of an object of Commonage and of one of another owner, of any kind."""
 CONFIG, SECRET = "commonage-configs", "commonage-secrets"
 """The names of the config and the secret with the id OURS."""
 
@@ -85,7 +85,7 @@ def service(*, port: int | None = 31000, devices: Mapping[str, str] = MappingPro
 
 
 def but(made: Json, place: str, value: object) -> Json:
-    """The same with another value at `a.b.0.c`; with `...` there without it."""
+    """A copy with another value at `a.b.0.c`; the value `...` deletes the key."""
     made = copy.deepcopy(made)
     *way, last = [int(one) if one.isdecimal() else one for one in place.split(".")]
     inner: Any = reduce(lambda found, key: found[key], way, made)
@@ -161,7 +161,7 @@ INJECTED = [
         request(kind=Kind.SESSION, allocation=Allocation("w-1", "local", "here", 1500, 64, DEVICES, 0.0))
     )
 ]
-"""All our files that a session with a share of a GPU reads."""
+"""All files of Commonage that a session with a share of a GPU reads."""
 PASSWORDS: Json = {
     "File": {"Name": "passwords.json", "UID": "1000", "GID": "1000", "Mode": 0o400},
     "SecretID": OURS,
@@ -170,7 +170,7 @@ PASSWORDS: Json = {
 
 
 def service_with_files() -> Json:
-    """A service that is given a config and a secret, and folders that the agent of its node has mounted."""
+    """A service with a config, a secret, and folders that the agent of its node has mounted."""
     made = but(but(service(), f"{C}.Configs", [ENTRY, *INJECTED]), f"{C}.Secrets", [PASSWORDS])
     mounts = [
         bound(f"/run/commonage/attempts/{ATTEMPT}/{name}") for name in ("workspace", "control", "log", "volume-0")
@@ -227,7 +227,7 @@ SOURCES = [
     f"{DATA}/workspaces/..",
     f"{DATA}/workspaces/../secrets",
     f"{DATA}/workspaces/ada/../../secrets",
-    # What is below a folder that somebody writes to may be a link of theirs.
+    # Files below a folder that users can write to may be links.
     f"{DATA}/workspaces/ada/link",
     f"{DATA}/workspaces/ada/link/etc",
     f"{DATA}/workspaces//ada",

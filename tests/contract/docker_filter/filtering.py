@@ -24,7 +24,7 @@ from commonage.engines.containers.docker_api import STREAMS
 FILTER = Path(__file__).parents[3] / "deploy" / "docker-filter"
 _UP_WITHIN_S = 20.0
 NAMED = "commonage-0a1b2c3d4e5f6-1"
-"""The name of a container of ours, whose id is OURS."""
+"""The name of a container of Commonage, whose id is OURS."""
 EXEC, ANOTHERS_EXEC = "c" * 64, "d" * 64
 _FILTERS_OWN = "docker-filter"
 _VERSION = re.compile(r"^/v1\.[0-9]+(?=/)")
@@ -67,9 +67,9 @@ def _started(daemon: Path, folder: Path, environment: Mapping[str, str], **how: 
 
 
 class Listener(ThreadingMixIn, UnixStreamServer):
-    """In the daemon's place: answers everything with nothing, and writes down what it heard, and what the filter asked.
+    """Replaces the daemon: gives empty answers, and records the requests that it receives.
 
-    A question of the filter's own says so; what the filter passes on never does.
+    Requests of the filter itself are marked as such; requests that it passes on never are.
     """
 
     daemon_threads = True
@@ -128,7 +128,9 @@ def listener(path: Path) -> Iterator[Listener]:
 
 @contextmanager
 def daemon_with_objects(path: Path) -> Iterator[Listener]:
-    """A listener that knows an object of ours and another's of each kind, by the ids OURS and ANOTHERS."""
+    """A listener that knows one object of Commonage and one of another owner of each kind, by the ids OURS and
+    ANOTHERS.
+    """
     with listener(path) as made:
         of_ours = {"commonage.installation": INSTALLATION}
         for name, object_id, labels in (
@@ -169,7 +171,7 @@ def send(daemon: Listener, guard: Path, what: bytes, within_s: float = 60.0) -> 
 
 
 def say(to: Path, what: bytes, within_s: float = 60.0) -> bytes:
-    """All that is answered to these very bytes; nothing where the connection is cut."""
+    """The whole answer to exactly these bytes; empty if the connection is cut."""
     found = b""
     with closing(socket.socket(socket.AF_UNIX)) as plug:
         plug.settimeout(within_s)

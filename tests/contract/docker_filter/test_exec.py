@@ -1,4 +1,4 @@
-"""Commands beside what runs in a container, through the filter before the Docker socket: those alone get through."""
+"""Commands in running containers, through the filter before the Docker socket, which lets only these through."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def rig(tmp_path: Path, dockerd: Dockerd, filtered: Path) -> AsyncIterator
 
 
 def _ask(socket_: Path, head: str, body: str = "") -> str:
-    """The first line of the answer; empty where there is none."""
+    """The first line of the answer; empty without an answer."""
     with closing(socket.socket(socket.AF_UNIX)) as plug:
         plug.settimeout(20)
         plug.connect(str(socket_))

@@ -1,6 +1,6 @@
-"""The filter before the Docker socket, attacked: what the engines send gets through, and nothing that is any different.
+"""Attacks on the filter before the Docker socket: requests of the engines get through, and all others are refused.
 
-A daemon that only listens is behind it: what it hears is what got through.
+The daemon behind it only records the requests that got through.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_what_follows_a_request_is_judged_as_any(daemon: Listener, guard: Path) 
     for more in (SECOND, EVIL, _raw("POST /v1.41/swarm/leave HTTP/1.1", "Content-Length: 0", "Connection: close")):
         status, heard = send(daemon, guard, kept + more)
         assert (status, heard) == (200, [CREATE])
-    # Nothing is left of a refused one to be taken for the next.
+    # No bytes of a refused request are read as the next one.
     hidden = _raw("GET /v1.41/secrets HTTP/1.1", f"Content-Length: {len(EVIL)}", body=EVIL)
     assert send(daemon, guard, hidden) == (403, [])
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_whole_is_refused(daemon: Listener, guard: Path) -> 
     assert send(daemon, guard, unfinished, within_s=10)[1] == []
 
 
-# Of others nothing is told, and nothing is ended.
+# Objects of others are neither shown nor ended.
 OF_OTHERS = r"""
 GET /v1.41/containers/{other}/json
 POST /v1.41/containers/{other}/start

@@ -14,7 +14,7 @@ SESAME = (("SESAME", "open-up"),)
 
 
 def shared_mounts(folder: Path) -> tuple[Mount, Mount]:
-    """`/system` with a file of ours, read-only, and `/shared` with a folder for each tenant."""
+    """`/system` with a file of the platform, read-only, and `/shared` with a folder for each tenant."""
     shared, system = folder / "shared", folder / "system"
     for tenant in ("lab", "other"):
         (shared / tenant).mkdir(parents=True)
@@ -181,5 +181,5 @@ for what, attempt in tries.items():
 
 
 def tries_of(*places: str) -> str:
-    """A script for bash that tries all, and to write to these `places`. Each line that it prints is an open way."""
+    """A bash script that tries all addresses, and writes to these `places`. Each printed line is a hole."""
     return f"python3 - {' '.join(places)} <<'EOF'\n{_PROGRAM}EOF"

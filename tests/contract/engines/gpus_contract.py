@@ -30,7 +30,7 @@ from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import EngineRig
 
 GREEDY = "commonage-greedy:1"
-"""An image that asks for every GPU, and for more, as NVIDIA's own do."""
+"""An image that requests all GPUs and more, as NVIDIA's own images do."""
 GREEDY_ENV = (
     "CUDA_VERSION=12.8",
     "NVIDIA_VISIBLE_DEVICES=all",

@@ -1,6 +1,6 @@
 """A session in a container: a real JupyterLab answers, a kernel computes, and it reports whether it is used.
 
-The hub and the control plane beside it are slivers of them.
+Hub and control plane are minimal stand-ins.
 
 Inherited for each engine; `rig` and `visitor` are the fixtures to give.
 """
@@ -90,7 +90,7 @@ class JupyterContract:
     ]
 
     async def test_a_session_is_a_jupyterlab_whose_kernel_computes(self, rig: EngineRig, visitor: list[str]) -> None:
-        """`visitor`: the words before a program that have it run where the session is reached."""
+        """`visitor`: the command prefix that runs a program where the session can be reached."""
         request = rig.start_request(
             Behaviour(),
             memory_mib=1024,
@@ -111,8 +111,8 @@ class JupyterContract:
         said = json.loads(visit.stdout)
         assert (said["page"], said["is_lab"], said["kernels"]) == (200, True, ["python3"])
         assert said["button"] == 200, "our extension of JupyterLab is there"
-        assert said["strangers"] == 403, "without a token nobody enters"
-        # It reports with its own token. Whether a program beside its server is used, such as this hub, it cannot know.
+        assert said["strangers"] == 403, "no access without a token"
+        # It reports with its own token. It cannot know whether a program next to its server, such as this hub, is used.
         assert said["notices"] == ["True False False"]
         assert said["outputs"] == ["/opt/commonage/kernels/python3 /home/ada True\n", "332833500"]
         await (await rig.engine()).stop(request.attempt_id, 10)

@@ -1,4 +1,4 @@
-"""Commands in attempts whose engine was killed: nothing is left of them once it has started again."""
+"""Commands in attempts whose engine was killed: none of their processes is left after its next start."""
 
 from __future__ import annotations
 

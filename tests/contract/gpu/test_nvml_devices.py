@@ -320,7 +320,7 @@ def test_a_device_without_messages_is_no_worse(nvml: NvmlProcess, driver: FakeDr
 
 
 def test_a_device_that_waits_for_a_reset_is_let_go(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    """`nvidia-smi` refuses to reset a GPU that somebody has open: here, to shut down is a call that then fails."""
+    """`nvidia-smi` refuses to reset a GPU that is open. Here, the shutdown call then fails."""
     heard(nvml, driver, "xid 2 95")
     driver.says("fail nvmlInitWithFlags 9", *NODE, *H100)
     assert list(nvml.measure()) == []

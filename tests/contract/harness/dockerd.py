@@ -27,8 +27,8 @@ from tests.contract.harness.leftovers import FOLDER, clear_leftovers, tag, unmou
 
 IMAGE = "commonage-test:1"
 NO_RULES = "--iptables=false"
-"""For a daemon in this machine's own network: one that makes rules of packets there first removes those of all others,
-and with them the firewall between tenants that the tests of another worker try.
+"""For a daemon in this machine's own network: a daemon that creates packet rules first removes those of all other
+daemons, including the firewall between tenants that tests of another worker check.
 """
 _PROGRAMS = (
     *("sh", "bash", "sleep", "cat", "ls", "mkdir", "touch", "id", "setsid", "stty", "env", "rm", "mount", "chmod"),
@@ -69,12 +69,13 @@ class Dockerd:
         return True
 
     def kill(self) -> None:
-        """As kill -9 does: its containers go on."""
+        """As kill -9 does: its containers continue."""
         assert self._process is not None
         containerd = Path("/proc", (self.folder / "exec/containerd/containerd.pid").read_text())
         self._process.kill()
         self._process.wait()
-        # Its containerd dies with it. A new daemon that came too soon would take it for a living one, and wait in vain.
+        # Its containerd dies with it. A new daemon that starts too soon would consider it alive, and wait for it
+        # forever.
         deadline = time.monotonic() + _UP_WITHIN_S
         while containerd.exists() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,7 +1,7 @@
 """An image with JupyterLab, a kernel and TensorBoard, built as `commonage image build` does, on the tests' small base.
 
 The recipe, buildah and all packages are real; they are those that the catalogue pins. It is kept in /tmp under a name
-that says what is in it, and made ahead of the tests that need it.
+that identifies its content, and is built before the tests that need it.
 """
 
 from __future__ import annotations

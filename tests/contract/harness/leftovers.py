@@ -71,7 +71,7 @@ def clear_leftovers() -> None:
 
 @contextmanager
 def trusted_by_docker(registry: str, certificate: str) -> Iterator[None]:
-    """Have Docker daemons trust the registry at this address; as long as this run lives."""
+    """Let Docker daemons trust the registry at this address, until this test run ends."""
     folder = _TRUSTED / registry
     shutil.rmtree(folder, ignore_errors=True)  # a run that was killed may have had the same port
     folder.mkdir(parents=True)
@@ -89,7 +89,7 @@ def _processes(folders: list[Path], spaces: list[str]) -> list[int]:
     for space in spaces:
         listed = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False).stdout
         found += [int(word) for word in listed.split()]
-    # One folder more where the daemon maps users.
+    # One more folder if the daemon maps users.
     kept = [one for folder in folders for place in ("data", "data/*") for one in folder.glob(f"{place}/containers/*")]
     containers = {one.name for one in kept}
     for entry in (one for one in Path("/proc").iterdir() if one.name.isdigit()):

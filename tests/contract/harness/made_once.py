@@ -16,7 +16,7 @@ _in_use: list[IO[str]] = []
 
 
 def made_once(name: str, make: Callable[[Path, IO[bytes]], None]) -> Path:
-    """The folder with what `make` puts there, made when it is not there; what it says goes to a log beside it.
+    """The folder that `make` fills, created if it is missing. Its output goes to a log in the same parent folder.
 
     While this process lives `forget_others` of another run does not remove it.
     """

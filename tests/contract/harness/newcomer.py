@@ -133,7 +133,7 @@ class Newcomer(ABC):
         return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
 
     def vanish(self) -> None:
-        """As a node that is switched off: nothing of it answers, or says good-bye."""
+        """Like a node that is switched off: it does not answer, and closes no connection."""
         if self._program is not None:
             self.hang_up()
             with suppress(ProcessLookupError):

@@ -50,7 +50,7 @@ def base() -> Path:
 def _make(place: Path, log: IO[bytes]) -> None:
     tree = place / "tree"
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
-    # What is lost in a power cut is made anew.
+    # What a power cut deletes is created again.
     quick = {**os.environ, "DPKG_FORCE": "unsafe-io"}
     subprocess.run(command, stdout=log, stderr=log, check=True, env=quick)
     for folder in ("proc", "sys"):
@@ -174,7 +174,7 @@ class Node(Newcomer):
         ]  # fmt: skip
 
     def reboot(self) -> None:
-        """Have it start anew, as an admin does, and wait until its sshd answers again."""
+        """Reboot it as an admin does, and wait until its sshd answers again."""
         before = self.await_up()
         self.ssh("systemctl reboot")
         self.hang_up()

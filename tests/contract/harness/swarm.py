@@ -52,7 +52,7 @@ class Node:
         """The words before a command that have it run on this machine."""
         words: tuple[str, ...] = ("nsenter", f"--net=/run/netns/{self.space}")
         if host_name is not None:
-            # Images are local here; without this each start first asks a registry that nobody reaches.
+            # Images are local here; without this each start first asks an unreachable registry.
             named = f'hostname {host_name}; DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1 exec "$@"'
             words += ("unshare", "--uts", "sh", "-c", named, "sh")
         return words
@@ -73,7 +73,7 @@ class Node:
         _ip("-n", self.space, "link", "set", "lo", "up")
 
     def unplug(self) -> None:
-        """Draw the cable from the switch: it runs on, nobody reaches it, and nothing answers it."""
+        """Pull the network cable: the node continues to run, but cannot be reached and reaches no other node."""
         _ip("-n", self._switch, "link", "set", self._port, "nomaster")
 
     def plug(self) -> None:
@@ -84,7 +84,7 @@ class Node:
         with suppress(OSError, HTTPException, RuntimeError):
             self.daemon.ask("POST", "/swarm/leave?force=1")
         self.daemon.remove()
-        # A connection that nobody answers keeps the namespace, and with it the cable, for minutes.
+        # An unanswered connection keeps the namespace, and with it the virtual cable, for minutes.
         for words in (("-n", self._switch, "link", "delete", self._port), ("netns", "delete", self.space)):
             with suppress(subprocess.CalledProcessError):
                 _ip(*words)
@@ -130,8 +130,8 @@ class Swarm:
         body: dict[str, Any] = {
             "ListenAddr": f"{first.address}:{_SWARM_PORT}",
             "AdvertiseAddr": first.address,
-            # Without a range of its own it takes 10.0.0.0/8, which may be this machine's network. Without a size of
-            # its parts nothing gets an address, and tasks stay new for ever.
+            # Without an address range it takes 10.0.0.0/8, which may be this machine's network. Without a subnet size
+            # no task gets an address, and all stay in the state `new`.
             "DefaultAddrPool": ["10.97.0.0/16"],
             "SubnetSize": 24,
             # A node that is gone is noticed after three of these.
@@ -239,7 +239,7 @@ def doorway(space: str, port: int) -> Iterator[None]:
     async def come_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             answers, asks = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:  # nobody listens there yet, or any more
+        except OSError:  # nothing listens there yet, or any more
             writer.close()
             return
         await asyncio.gather(carry(reader, asks), carry(answers, writer))

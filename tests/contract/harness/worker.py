@@ -1,7 +1,8 @@
-"""A node of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
+"""A test node that becomes a worker: its own Debian with sshd, in its own namespaces.
 
-Its root file system is made as that of images is, and kept in /tmp under a name that says what is in it; each node
-lies over it, so that nothing of one is left for the next. It reaches the other nodes of its Swarm and nothing else.
+Its root file system is built like that of images, and kept in /tmp under a name that identifies its content. Each node
+is an overlay on it, so no data of one node is left for the next. It reaches the other nodes of its Swarm and nothing
+else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _make(place: Path, log: IO[bytes]) -> None:
 def _build(root: Path, log: IO[bytes]) -> None:
     """A Debian as `commonage image build` makes it, by the real debootstrap; without what only the image needs."""
     with TemporaryDirectory(prefix=f"{FOLDER}{tag()}-") as folder:
-        # What is lost in a power cut is made anew.
+        # What a power cut deletes is created again.
         environment = {**os.environ, **buildah_store(Path(folder)), "DPKG_FORCE": "unsafe-io"}
 
         def said(*words: str) -> str:
@@ -125,7 +126,7 @@ class Worker(Newcomer):
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def forget_docker(self) -> None:
-        """Have it as a node is on which nobody ever installed Docker."""
+        """Make it a node on which Docker was never installed."""
         ran = self.ssh(f"dpkg --purge {' '.join(DOCKER)} && ! command -v dockerd")
         assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -171,7 +171,7 @@ async def test_disk_that_is_full(store: SqlStore, path: Path) -> None:
         connection.execute(text(f"PRAGMA max_page_count = {pages}"))
         connection.execute(text("INSERT INTO specs VALUES ('x', :body)"), {"body": "x" * 1_000_000})
 
-    with pytest.raises(Unavailable, match="is full: nothing new can be kept until there is room"):
+    with pytest.raises(Unavailable, match="is full: nothing new can be stored until there is room"):
         await database.write(fill)
     await database.close()
     await store.commit(Batch([make.workload()]))

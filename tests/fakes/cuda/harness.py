@@ -1,4 +1,4 @@
-"""Builds the fake libcuda.so.1 for one node, beside the fake NVML library, and a folder in which both are found."""
+"""Builds the fake libcuda.so.1 for one node, and a folder with it and the fake NVML library."""
 
 import os
 import shutil

@@ -108,7 +108,7 @@ def _gpu(uuid: str, index: int) -> tuple[str, ...]:
 
 
 GPUS = (_gpu(A, 0), _gpu(B, 1))
-"""Both, as the fake NVML is told of them."""
+"""Both, in the configuration of the fake NVML."""
 
 
 def put_toolkit(folder: Path, place: Path, python: str) -> Sequence[str]:

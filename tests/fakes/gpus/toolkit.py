@@ -5,7 +5,7 @@
 
 What it reads of a container are its variables, as NVIDIA's does, and it does to the container what NVIDIA's does: the
 GPUs that are asked for are mounted as devices and allowed to its control group, with the libraries of the driver.
-Which GPUs there are stands in `gpus.json` beside it. A program of its own that needs nothing but Python.
+`gpus.json` in the same folder lists the GPUs. A separate program that needs only Python.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def run_as_runtime(words: list[str]) -> None:
-    """Have a container that is created run the hook; the rest is runc's."""
+    """Add the hook to a container that is created, then run runc."""
     if "create" in words:
         place = next((words[at + 1] for at, word in enumerate(words) if word in ("--bundle", "-b")), ".")
         file = Path(place) / "config.json"

@@ -1,4 +1,4 @@
-"""Makes the records in tests/data/nvml that come from the fake library; or writes the devices of all records anew."""
+"""Makes the records in tests/data/nvml that come from the fake library; or rewrites the devices of all records."""
 
 import json
 import os

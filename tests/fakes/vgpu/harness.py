@@ -26,7 +26,7 @@ def build_one_that_cannot_be_loaded(folder: Path) -> Path:
 
 
 def build_one_of_another_processor(folder: Path) -> Path:
-    """One that the loader passes over, as it does in an image for another processor, or with another C library."""
+    """A library that the loader skips, as it does in an image for another processor or with another C library."""
     library = build_idle_one(folder).rename(folder / "libother.so")
     content = bytearray(library.read_bytes())
     content[_MACHINE] ^= 0xFF

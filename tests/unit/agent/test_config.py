@@ -1,4 +1,4 @@
-"""The agent's settings: what is written is read, and what is wrong is named."""
+"""The agent's settings: written values are read back, and errors name the wrong value."""
 
 from pathlib import Path
 

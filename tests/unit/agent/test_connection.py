@@ -24,7 +24,7 @@ class FakePeer(Exchange):
         self.over = asyncio.Event()
 
     def _transmit(self, frame: bytes) -> None:
-        """Nobody reads it."""
+        """It is never read."""
 
     def _disconnect(self) -> None:
         self.over.set()
@@ -35,7 +35,7 @@ class FakePeer(Exchange):
 
 
 async def test_failing_reports_end_the_agent() -> None:
-    """Or it would be linked and silent, over and over, and nobody would read why."""
+    """Otherwise it would connect and fall silent again and again, without a visible reason."""
 
     async def reports(_connection: Connection, _welcome: Welcome) -> None:
         raise KeyError("MemTotal")

@@ -102,7 +102,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_node_without_gpus_has_no_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "auto"))
     look = await devices.snapshot(nobody)
-    assert (look.devices, look.fault) == ((), None)  # nothing is simulated unless somebody says so
+    assert (look.devices, look.fault) == ((), None)  # nothing is simulated unless the settings request it
     await devices.close()
 
 

@@ -65,7 +65,7 @@ def test_attempts_that_cannot_be_paused_are_ended(tmp_path: Path, monkeypatch: p
 
 
 def test_attempts_are_ended_when_the_pause_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would stand still for ever once nobody knows of it."""
+    """It would stay paused forever once it is forgotten."""
     kernel = Kernel(tmp_path, monkeypatch, one=True, two=True)
     fences = kernel.agent()
     (kernel.folder / "paused.new").mkdir()
@@ -88,7 +88,7 @@ def test_gone_daemon_is_a_fault_at_once_and_fenced_after_a_while() -> None:
     assert not daemon_health.must_fence(100)
     daemon_health.note(Ping.ANSWERS, 101)
     assert (daemon_health.fault(101), daemon_health.must_fence(101)) == (None, False)
-    daemon_health.note(Ping.GONE, 102)  # anew, it counts anew
+    daemon_health.note(Ping.GONE, 102)  # a new outage is counted from its start
     assert not daemon_health.must_fence(105)
     assert daemon_health.must_fence(110)
 
@@ -103,7 +103,7 @@ def test_silent_daemon_gets_more_time() -> None:
 
 
 def test_restarted_slow_daemon_gets_more_time() -> None:
-    """It listens again: what it left running goes on, and it is about to take it up."""
+    """It listens again: its containers still run, and it is about to adopt them."""
     daemon_health = DaemonHealth(fence_after_s=8, silent_after_s=60)
     for at in range(0, 4):
         daemon_health.note(Ping.GONE, at)

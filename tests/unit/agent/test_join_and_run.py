@@ -19,7 +19,7 @@ from commonage.join.config import MARK_FILE, JoinConfig
 
 
 class FakeJoinClient:
-    """Says of the Swarm that it has these nodes: state by id."""
+    """A Swarm with these nodes: state by id."""
 
     def __init__(self, **swarm: str) -> None:
         self.swarm = swarm

@@ -1,4 +1,4 @@
-"""Leaving, on a node of files: in what order, and when not at all."""
+"""Leaving, on a fake node of files: the order of the steps, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node is in contact with its site, and when it is cut off and pauses what runs on it."""
+"""When a node is in contact with its site, and when it is partitioned and pauses its workloads."""
 
 from __future__ import annotations
 

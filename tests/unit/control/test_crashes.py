@@ -168,7 +168,7 @@ class Lives:
             self.engine.lose(attempt)
 
     async def meanwhile(self, seconds: float, iterations: int) -> None:
-        """Let time pass, and come back after so many turns of the event loop, in the midst of it."""
+        """Let time pass, and return after this number of turns of the event loop, in the middle of the work."""
         self.asking.append(asyncio.create_task(self.site.clock.advance(seconds)))
         await settle(iterations)
 
@@ -232,7 +232,7 @@ def judge(lives: Lives) -> None:
     ended = Counter(
         event.workload_id for event in shelf.events if event.state in [str(s) for s in State if s.is_terminal]
     )
-    assert set(ended.values()) <= {1}, "an end is told once"
+    assert set(ended.values()) <= {1}, "an end is reported once"
 
 
 ACTIONS = st.one_of(

@@ -51,7 +51,7 @@ class SlowFiles:
 
 
 class Homes:
-    """The size of a home is limited, and measured."""
+    """Homes with a size limit and measured sizes."""
 
     measured_at = 0.0
     left = 8

@@ -1,4 +1,4 @@
-"""Work that may be preempted makes room for what is more urgent, is told why, and goes on later."""
+"""Preemptible workloads make room for more urgent ones, get the reason, and are requeued."""
 
 import pytest
 from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, Site, job
@@ -80,7 +80,7 @@ async def test_what_was_borrowed_comes_back() -> None:
 
 
 async def test_a_preempted_session_ends_and_says_why() -> None:
-    """Its kernels are gone, and JupyterHub would look for it where it was: whoever wants it again starts it again."""
+    """Its kernels are lost, and JupyterHub would look for it at its old address: its user has to start it again."""
     site = site_of()
     async with site.open() as control:
         ask = Submission(Kind.SESSION, owner="ann", gpu=DEVICE, priority="scavenger")

@@ -60,7 +60,7 @@ async def test_one_ends_when_its_identity_lost_a_right_or_cannot_be_checked(what
 
     async def other() -> Principal:
         if what == "broken":
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("a bug")
         return Principal("ann", frozenset({Scope.READ}))
 
     async def wait() -> None:

@@ -49,7 +49,7 @@ def test_the_tenant_of_who_names_none(groups: tuple[str, ...], tenant: str) -> N
 def test_one_may_choose_among_ones_own() -> None:
     assert [one.name for one in access("optics", "staff").own_tenants()] == ["commons", "optics"]
     assert chosen("commons", access("optics")) == "commons"
-    with pytest.raises(Forbidden, match="ann may not submit to 'course'; there is to choose from: commons, optics"):
+    with pytest.raises(Forbidden, match="ann may not submit to 'course'; choose one of: commons, optics"):
         chosen("course", access("optics"))
     with pytest.raises(Forbidden, match="may not submit to 'staff'"):
         chosen("staff", access("staff"))

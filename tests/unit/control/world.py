@@ -75,7 +75,7 @@ class NoDevices(Devices):
 
 
 class FakeHub(HubUsers):
-    """The hub: what it is asked to start, the spawner of the test submits."""
+    """The hub: the test's spawner submits the requested starts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Site:
             store=self.store,
             metrics=self.metrics,
             clock=self.clock,
-            identity=self.hub,  # type: ignore[arg-type]  # nobody signs in here
+            identity=self.hub,  # type: ignore[arg-type]  # no user signs in here
             bundles=self.bundles,
             devices=self.devices,
             engines=Engines([engine or self.engine]),

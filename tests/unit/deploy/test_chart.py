@@ -1,4 +1,4 @@
-"""The Helm chart and what is made from it: it renders, Kubernetes would accept it, and it names what exists."""
+"""The Helm chart and its generated files: it renders, is valid for Kubernetes, and refers only to existing objects."""
 
 import base64
 import importlib.util

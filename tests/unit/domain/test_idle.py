@@ -1,4 +1,4 @@
-"""Idle sessions: what is busy is never stopped, and nobody's session is stopped without a warning."""
+"""Idle sessions: a busy session is never stopped, and no session is stopped without a warning."""
 
 from dataclasses import dataclass, replace
 
@@ -86,7 +86,7 @@ def test_a_session_reports_several_times_within_its_warning() -> None:
 
 @dataclass
 class Life:
-    """A session, judged every so often; the store keeps `warned_at` and `kept_until`."""
+    """A session that is checked from time to time; the store keeps `warned_at` and `kept_until`."""
 
     rule: IdleRule
     now: float = 0.0

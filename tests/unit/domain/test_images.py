@@ -125,7 +125,7 @@ def test_image_for_sessions_offers_no_environment_to_jobs() -> None:
         ({"server_prefix": "/opt/../etc"}, "not a folder"),
         ({"server_prefix": "/opt:/tmp"}, "not a folder"),
         ({"kinds": ()}, "at least one"),
-        ({"apps": ("tensorboard", "solitaire")}, "name of an app; there are tensorboard, desktop"),
+        ({"apps": ("tensorboard", "solitaire")}, "name of an app; apps: tensorboard, desktop"),
     ],
 )
 def test_refuses_contradictory_images(fields: dict[str, object], words: str) -> None:

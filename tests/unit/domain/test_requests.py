@@ -98,7 +98,7 @@ def test_refuses_text_that_is_no_quantity(parse: Parser, text: str, message: str
     [
         *((parse_memory, text, "must be above zero and at most 1024 PiB, not")
           for text in ("0", "0GiB", 0, -5, "-6GiB", "999999999999PiB", 2**63)),
-        *((parse_cpus, text, f"cpus must be more than nothing and at most 10000 cores, not '{text}'")
+        *((parse_cpus, text, f"cpus must be above 0 and at most 10000 cores, not '{text}'")
           for text in ("0", "-1", 0, -0.5, "0m", "-500m", "10000.1", "999999999")),
         *((parse_duration, text, f"time must be above zero and at most 366 days, not '{text}'.")
           for text in ("0s", "-5m", "-01:30:00", "367d", "00:00")),
@@ -219,12 +219,12 @@ REFUSED_GPUS = {
     "is not a share of a GPU; write 2 (GPUs), 0.25 or 1/3 (of a GPU), 6GiB (VRAM) or A100:1": (
         "-1", -1, -0.5, float("nan"), float("inf"), "1e3", "2 GPUs?", "٣"
     ),
-    "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothing": ("6XiB", "0GiB", "999999999999PiB"),
+    "is not an amount of VRAM; write it like 6GiB or 512MiB, above 0": ("6XiB", "0GiB", "999999999999PiB"),
     "divides by nothing": ("1/0",),
-    "is more than one GPU; ask for whole GPUs (2) or a fraction of one (0.5)": ("1.5", "4/3"),
-    "is less than a thousandth of a GPU, the smallest share there is": ("0.0001", "1/2000"),
+    "is more than one GPU; request whole GPUs (2) or a fraction of one (0.5)": ("1.5", "4/3"),
+    "is less than a thousandth of a GPU, which is the smallest share": ("0.0001", "1/2000"),
     f"is more than {MAX_WHOLE_GPUS} GPUs; for VRAM add a unit, like 6144MiB": ("6144",),
-    "asks for none of a model; leave it out, or ask for at least A100:1": ("A100:0", "A100:"),
+    "requests no GPU of a model; leave it out, or request at least A100:1": ("A100:0", "A100:"),
     "names no model; write it like A100:2 or A100:6GiB": (":2", "A\x00B:2", "A100|:2", "é:2"),
 }  # fmt: skip
 
@@ -312,10 +312,10 @@ def test_sorts_and_trims_labels() -> None:
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
-        ([("a b", "c")], "'a b' is no name of a label"),
-        ([("", "c")], "'' is no name of a label"),
-        ([("a", "")], "a='' is no label; its value has 1 to 128"),
-        ([("a", "x\ny")], "is no label"),
+        ([("a b", "c")], "'a b' is not the name of a label"),
+        ([("", "c")], "'' is not the name of a label"),
+        ([("a", "")], "a='' is not a label; a value has 1 to 128"),
+        ([("a", "x\ny")], "is not a label"),
         ([(f"a{n}", "x") for n in range(MAX_LABELS + 1)], "has 17 labels; at most 16 are allowed"),
     ],
 )

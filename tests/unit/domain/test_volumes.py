@@ -49,15 +49,16 @@ def test_parses_volume_requests(text: str, request_: VolumeRequest) -> None:
         ("datasets:w", "neither ro nor rw"),
         (
             "datasets@data",
-            "volume 'datasets' should go to 'data', which is no whole path; write it like datasets@/data",
+            "volume 'datasets' cannot be mounted at 'data', which is not an absolute path; write it like "
+            "datasets@/data",
         ),
-        ("datasets@/data/../etc", "no whole path"),
-        ("datasets@/", "is taken"),
-        ("datasets@/home/ada", "volume 'datasets' cannot go to '/home/ada': /home is taken"),
-        ("datasets@/usr/bin", "/usr is taken"),
-        ("datasets@/run/commonage/control", "/run is taken"),
-        ("datasets@//etc", "/etc is taken"),
-        ("datasets@/a,b", "no whole path"),
+        ("datasets@/data/../etc", "not an absolute path"),
+        ("datasets@/", "is in use"),
+        ("datasets@/home/ada", "volume 'datasets' cannot be mounted at '/home/ada': /home is in use"),
+        ("datasets@/usr/bin", "/usr is in use"),
+        ("datasets@/run/commonage/control", "/run is in use"),
+        ("datasets@//etc", "/etc is in use"),
+        ("datasets@/a,b", "not an absolute path"),
     ],
 )
 def test_refuses_invalid_volume_requests(text: str, why: str) -> None:
@@ -98,7 +99,7 @@ def test_volumes_are_read_only_by_default_except_scratch() -> None:
         (["datsets"], InvalidInput, "no volume 'datsets' for members of lab; there are: datasets, results"),
         (["exam"], InvalidInput, "there is no volume 'exam' for members of lab; there are: datasets, results"),
         (["datasets:rw"], Forbidden, "read-only; ask for datasets:ro"),
-        (["datasets", "datasets:ro"], InvalidInput, "asked for twice"),
+        (["datasets", "datasets:ro"], InvalidInput, "requested twice"),
         (["datasets@/data", "results@/data/results"], InvalidInput, "keep them apart"),
         (["datasets"] * 33, InvalidInput, "33 volumes"),
     ],
@@ -143,19 +144,19 @@ def test_docker_volumes_are_shared_to_their_extent(a: str, x: str, b: str, y: st
     [
         (Volume("x"), "needs a source"),
         (Volume("Big Data", source="/srv"), "needs a name"),
-        (Volume("x", source="srv"), "no whole path"),
-        (Volume("x", source="/srv/../etc"), "no whole path"),
+        (Volume("x", source="srv"), "not an absolute path"),
+        (Volume("x", source="/srv/../etc"), "not an absolute path"),
         (Volume("x", source="/srv/of-{user}"), "stands alone"),
         (Volume("x", source="/srv/{group}"), "stands alone"),
         (Volume("x", source="/var/run"), "leads to the Docker daemon"),
         (Volume("x", source="/var/lib/docker/volumes"), "leads to the Docker daemon"),
         (Volume("x", source="/run/containerd"), "leads to the Docker daemon"),
         (Volume("x", source="/"), "leads to the Docker daemon"),
-        (Volume("x", source="/srv", size_mib=5), "cannot be bounded here"),
+        (Volume("x", source="/srv", size_mib=5), "cannot be limited here"),
         (Volume("x", source="/srv", per=Extent.USER), "for Docker volumes"),
         (Volume("x", kind=VolumeKind.DOCKER, source="/srv"), "has no source"),
         (Volume("x", kind=VolumeKind.SCRATCH, memory=True), "with a size"),
-        (Volume("x", source="/srv", target="/etc/x"), "/etc is taken"),
+        (Volume("x", source="/srv", target="/etc/x"), "/etc is in use"),
     ],
 )
 def test_refuses_invalid_volumes(volume: Volume, why: str) -> None:
@@ -170,7 +171,7 @@ def test_refuses_invalid_volumes(volume: Volume, why: str) -> None:
         ("/srv//lab/./data/{user}", False, r"is in /srv/lab \(shared\)"),
         ("/srv/{tenant}/data", True, r"is in /srv/lab \(shared\)"),  # of the tenant `lab`
         ("/srv/{tenant}", False, r"may be /srv/lab \(shared\)"),
-        ("/home/ada", False, r"may be /home/\{user\} \(homes\)"),  # if somebody is called that
+        ("/home/ada", False, r"may be /home/\{user\} \(homes\)"),  # if a user has this name
         ("/home/ada/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/home/{user}/data", False, r"is in /home/\{user\} \(homes\)"),
         ("/data", False, "has a part in /data/commonage"),

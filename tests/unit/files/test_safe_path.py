@@ -1,4 +1,4 @@
-"""Files below a folder that somebody else writes to: nothing there leads anywhere else."""
+"""Files below a folder that another user writes to: no path leads out of the folder."""
 
 import errno
 import os
@@ -122,7 +122,7 @@ def test_a_folder_to_which_somebody_goes_on_writing_is_given_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", unlink_and_write)
-        with pytest.raises(OSError, match="goes on writing") as raised:
+        with pytest.raises(OSError, match="continues to write") as raised:
             tree.remove(within_s=0.1)
     assert raised.value.errno == errno.ETIMEDOUT and tree.exists()
     tree.remove()

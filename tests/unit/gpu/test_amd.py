@@ -1,4 +1,4 @@
-"""AMD GPUs, by a fake of AMD's module: what is told is shown, what is not stays unknown, and faults are named."""
+"""AMD GPUs, by a fake of AMD's module: reported values are shown, missing ones stay unknown, and faults are named."""
 
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ MARKERS = ResetMarkers("boot-1", "615.10", energy_mj=5000, recovery=0)
 
 
 class Faults(DeviceFaults):
-    """With a clock that stands until it is set."""
+    """With a clock that stops until it is set."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.at = 1000.0
@@ -53,14 +53,14 @@ def test_a_new_life_ends_a_fault(later: ResetMarkers, over: bool) -> None:
 
 def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
     faults = Faults()
-    faults.note_xid("GPU-1", 79, ResetMarkers("", ""))  # as a GPU says that is gone by then
+    faults.note_xid("GPU-1", 79, ResetMarkers("", ""))  # as of a GPU that has disappeared since
     assert stopped(faults)
 
 
 def test_a_driver_that_asked_says_when_it_was_done() -> None:
     faults = Faults()
     faults.note_xid("GPU-1", 119, MARKERS)
-    assert stopped(faults)  # it has not asked yet: that it asks for nothing means nothing
+    assert stopped(faults)  # the driver was not asked yet, so the missing request means nothing
     assert stopped(faults, replace(MARKERS, recovery=1))
     assert not stopped(faults)
 

@@ -89,7 +89,7 @@ def test_what_is_written_is_what_is_simulated(gpus: list[SimulatedSpec]) -> None
 
 
 class Node:
-    """Two simulated GPUs of 24 GiB and the time that they measure by."""
+    """Two simulated GPUs of 24 GiB, and their clock."""
 
     def __init__(self, node_name: str = "here") -> None:
         self.now = 1_000_000.0

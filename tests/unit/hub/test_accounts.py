@@ -49,7 +49,7 @@ def give_role(db: Session, user: orm.User) -> None:
 
 
 def set_members_of_role(db: Session, user: orm.User) -> None:
-    db.commit()  # which forgets what was read of the user
+    db.commit()  # which forgets the cached user
     orm.Role.find(db, "admin").users = [user]  # as JupyterHub applies `load_roles`
 
 

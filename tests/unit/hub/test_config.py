@@ -64,7 +64,7 @@ def test_other_authenticators_admit_nobody_by_default(settings: HubSettings) -> 
         "admin_users": ["admin", "dora"],
     }
     c = configured(settings.model_copy(update=changes))
-    assert c.Authenticator.admin_users == {"dora"}  # `admin` is anybody there
+    assert c.Authenticator.admin_users == {"dora"}  # `admin` is an ordinary user there
     assert "allow_all" not in c.Authenticator
     assert "SharedPasswordAuthenticator" not in c
     assert c.OAuthenticator.oauth_callback_url == "https://hub.example.org/hub/oauth_callback"

@@ -23,7 +23,7 @@ def test_pip_s_settings_reach_uv_and_pip(tmp_path: Path) -> None:
     assert found.variables["SSL_CERT_FILE"] == CERTIFICATES
     assert not {"SECRET", "HOME", "PATH", "UV_PUBLISH_TOKEN"} & set(found.variables)
     assert found.certificates == "the certificates"
-    # An index that is a folder of this machine is brought along, with the packages beside it.
+    # An index in a folder of this machine is copied, with the packages in it.
     assert str(tmp_path) in found.places
     parser = configparser.ConfigParser()
     parser.read_string(found.pip_conf)

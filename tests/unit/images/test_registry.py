@@ -1,4 +1,4 @@
-"""Images in the registry's folder, and those that nobody needs."""
+"""Images in the registry's folder, and unused ones."""
 
 import errno
 import json

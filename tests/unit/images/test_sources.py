@@ -45,7 +45,7 @@ dependencies:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("dependencies: [python=3.9]", "asks for `python=3.9`"),
+        ("dependencies: [python=3.9]", "requires `python=3.9`"),
         ("dependencies: [numpy, r-base, cudatoolkit=11.8]", "names r-base, cudatoolkit=11.8"),
         ("dependencies: [{conda: [x]}]", "PyPI has no such packages"),
         ("name: x", "no list `dependencies`"),

@@ -1,4 +1,4 @@
-"""The authority: what it signs is what a TLS of today accepts, and what it took back is known."""
+"""The authority: current TLS accepts its certificates, and revoked ones are known."""
 
 from __future__ import annotations
 

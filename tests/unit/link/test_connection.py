@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Transport:
-    """A TLS transport as Python 3.11.2 has it: closed a second time, it forgets whom it would have to tell."""
+    """A TLS transport as in Python 3.11.2: a second close makes it forget its waiters."""
 
     def __init__(self) -> None:
         self.protocol: list[str] | None = []

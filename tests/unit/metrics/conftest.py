@@ -66,7 +66,7 @@ async def control(anyio_backend: str, node: Any) -> Control:
         store=store,
         metrics=NoMetrics(),
         clock=clock,
-        identity=FewPeople(),  # type: ignore[arg-type]  # nothing here signs anybody in
+        identity=FewPeople(),  # type: ignore[arg-type]  # no user signs in here
         bundles=MemoryBundles(),
         devices=NoDevices(),
         engines=Engines([FakeEngine(factories.SITE, [node.report], clock)]),

@@ -23,7 +23,7 @@ from tests.fakes.portal import ADMIN, USER  # isort: skip
 
 
 class Person:
-    """Somebody's browser: keeps cookies, follows no redirect by itself."""
+    """A user's browser: keeps cookies, follows no redirect by itself."""
 
     def __init__(self, portal: Portal, address: str = "127.0.0.1") -> None:
         transport = httpx2.ASGITransport(portal.app, client=(address, 50_000))

@@ -1,4 +1,4 @@
-"""Signing in by the hub, staying signed in by a cookie, and what is refused."""
+"""Sign-in at the hub, the session cookie, and refusals."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def stranger(portal: Portal) -> AsyncIterator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def reader(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """Of a site with one page and one style, beside a file that is not part of it."""
+    """The files of a docs site with one page and one style, next to a file that is not part of it."""
     site = tmp_path / "site"
     (site / "_static").mkdir(parents=True)
     (site / "index.html").write_text("<h1>Docs</h1>")

@@ -20,7 +20,7 @@ GPU = "A100:12GiB"
 
 
 async def used(portal: Portal, clock: FakeClock, submit: Submit, mib: int, *, ends: bool = True) -> Any:
-    """A job of Ann's that held so much VRAM of an A100."""
+    """A job of Ann that used this amount of VRAM of an A100."""
     one = await submit("ann", gpus=GPU, command=("python", "train.py"))
     portal.devices.overruns[f"{one.id}-1"] = mib
     for _ in range(3):

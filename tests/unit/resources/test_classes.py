@@ -83,7 +83,7 @@ def test_a_series_of_every_second_week_ends_with_its_last_day() -> None:
         (["DTSTART:20261124T130000Z", "DTEND:20261124T120000Z"], "ends before"),
         (["DTSTART:20261124T130000Z"], "has no end"),
         (["DTSTART;TZID=W. Mars:20261124T130000", "DURATION:PT1H"], "time zone"),
-        (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY;COUNT=3"], "only days and weeks"),
+        (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY;COUNT=3"], "only daily and weekly"),
         (["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY"], "without an end"),
         (
             ["DTSTART:20261124T130000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=20000000;COUNT=2"],

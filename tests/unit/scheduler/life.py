@@ -175,7 +175,7 @@ class Life:
         return Scene(self.now, list(self.nodes.values()), allocated, list(self.waiting.values()), self.options.rules)
 
     def rebuilt(self) -> Snapshot:
-        """A snapshot of the same state, made at once."""
+        """A snapshot of the same state, built from scratch."""
         scene = self.scene()
         rebuilt = Snapshot(scene.nodes, scene.rules)
         rebuilt.usage = self.snapshot.usage

@@ -114,8 +114,9 @@ def honoured(seed: int) -> None:
 
 
 def earliest(snapshot: Snapshot, request: Request) -> float:
-    """When a request fits if time limits end what runs, and nobody else comes. Where it fits now and waits all the
-    same, that is the next time that something ends there."""
+    """When a request fits if time limits end the running workloads, and no other request arrives. Where it fits now and
+    waits all the same, that is the next time that something ends there.
+    """
     by_node = snapshot.profiles.earliest(snapshot.grid.shape(request))
     by_node = np.where(by_node < NOW, snapshot.profiles.first_ends(), by_node)
     return float(np.maximum(by_node, NOW).min(initial=np.inf))
@@ -220,7 +221,7 @@ BROKEN = {
 def test_invariants_detect_a_broken_scheduler(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, broken, play = BROKEN[what]
     monkeypatch.setattr(where, name, broken)
-    assert any(_fails(play, seed) for seed in range(60)), "60 lives, and nobody noticed"
+    assert any(_fails(play, seed) for seed in range(60)), "60 runs, and none noticed"
 
 
 def _fails(play: Callable[[int], object], seed: int) -> bool:

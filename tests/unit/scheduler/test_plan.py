@@ -149,7 +149,9 @@ def test_second_pass_starts_nothing(scene: Scene) -> None:
 @SLOWLY
 @given(scenes(8, gangs=True), st.integers(0, 7))
 def test_later_requests_do_not_delay_promises(scene: Scene, length: int) -> None:
-    """The promises of the first are the same, whoever stands behind them; and what starts behind leaves them so."""
+    """Promises to the first requests do not depend on the requests behind them, and starts behind do not change
+    them.
+    """
     alone = replace(scene, queue=scene.queue[:length])
     promised = {name: promise.at for name, promise in alone.plan().promises.items()}
     outcome = scene.plan()
@@ -175,7 +177,7 @@ def test_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
         return
     promised, first_promise = next(iter(outcome.promises.items()))
     due = first_promise.at
-    assert due is not None, "nobody here waits long enough for a node to be kept"
+    assert due is not None, "no request here waits long enough for a node to be reserved"
     scene = scene.after(outcome)
     place = [request.workload_id for request in scene.queue].index(promised)
     # What stands before it could never be promised anything; without it the promised one is the head.

@@ -105,12 +105,12 @@ def test_objects_of_several_pages_are_copied(s3: S3, tmp_path: Path) -> None:
     s3.objects["train/empty"] = b""
     done = copied(s3, tmp_path, "s3://lab/train")
     assert done.returncode == 0, done.stderr
-    assert "4 copied, 0 were there" in done.stdout
+    assert "4 copied, 0 skipped because they exist" in done.stdout
     assert (tmp_path / "in" / "deep" / "ä b+c&d").read_text() == "deep/ä b+c&d"
     assert (tmp_path / "in" / "empty").read_bytes() == b""
     s3.objects["train/z"] = b"longer"
     again = copied(s3, tmp_path, "s3://lab/train")
-    assert "1 copied, 3 were there" in again.stdout
+    assert "1 copied, 3 skipped because they exist" in again.stdout
     assert (tmp_path / "in" / "z").read_bytes() == b"longer"
 
 
@@ -127,7 +127,7 @@ def test_broken_object_goes_on_where_it_broke(s3: S3, tmp_path: Path) -> None:
     [
         ("s3://other/x", "HTTP 404"),
         ("s3://lab/none", "there is nothing"),
-        ("s3://lab/bad", "no name that a file can have"),
+        ("s3://lab/bad", "a name that a file cannot have"),
     ],
 )
 def test_reasons_of_failures_are_printed(s3: S3, tmp_path: Path, source: str, says: str) -> None:

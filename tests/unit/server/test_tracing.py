@@ -75,7 +75,7 @@ def test_each_state_that_a_workload_leaves_is_a_span_below_its_request(monkeypat
     ):
         restarted.changed(one)
     for one in (moved(plain, State.QUEUED, 10.0), moved(plain, State.RUNNING, 11.0)):
-        traces.changed(one)  # nobody traces it
+        traces.changed(one)  # not traced
     assert recorder.spans == [
         ("workload.queue", PARENT, 10.0, 12.0),
         ("workload.start", PARENT, 12.0, 15.0),

@@ -167,7 +167,7 @@ async def test_a_client_that_is_silent_for_too_long_is_dropped(
     monkeypatch.setattr(WebSocketProtocol, "silence_s", 0.3)
     client = await site.open()
     await client.send(Opcode.TEXT, first)
-    await until(lambda: site.application.ended)  # the application is told, although the client's end stays open
+    await until(lambda: site.application.ended)  # the application is notified, although the client's end stays open
     [protocol] = site.connections
     assert protocol.disconnected
     assert protocol.transport.get_write_buffer_size() == 0

@@ -51,7 +51,7 @@ def telling() -> Starlette:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    """The gateway's, before an API and a hub that tell what arrived."""
+    """The port of the gateway, before an API and a hub that return what they received."""
     sockets = [listen(HERE, 0, "") for _ in range(2)]
     hub_url = f"http://{HERE}:{sockets[0].getsockname()[1]}"
     gateway = WorkloadGateway(telling(), hub_url)

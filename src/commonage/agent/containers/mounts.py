@@ -68,7 +68,7 @@ class Mounts:
                 places.append(self._mount(attempt_id, name, self._source(path)))
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                # A link stays one until somebody removes it; other errors may be temporary.
+                # A link stays until it is removed by hand; other errors may be temporary.
                 passes = isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
                 self.remove([attempt_id])
                 raise EngineFailure(

@@ -134,7 +134,7 @@ def _set_paused(pid: int, container: str, paused: bool) -> bool:
 
 
 def freezer_of(groups: str, container: str, mounted: Path = _GROUPS) -> Freezer | None:
-    """The freezer of a container, by the control groups of one of its processes; None if there is none."""
+    """The freezer of a container, by the control groups of one of its processes; None without a freezer."""
     paths = {kinds: path for _, kinds, path in (line.split(":", 2) for line in groups.splitlines())}
     for kinds, folder, file, paused, running in (
         ("freezer", mounted / "freezer", "freezer.state", "FROZEN", "THAWED"),

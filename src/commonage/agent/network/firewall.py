@@ -108,7 +108,7 @@ class Firewall:
 
 
 class FirewallKeeper:
-    """The firewall of this node. `fault` says why it is not active; None while it is, or is not wanted."""
+    """The firewall of this node. `fault` says why it is not active; None while it is active, or not requested."""
 
     def __init__(self, config: AgentConfig, folder: Path, firewall: Firewall | None = None) -> None:
         self._config, self._firewall = config, firewall or Firewall()

@@ -45,7 +45,7 @@ class Certificate(Step):
         return done(f"valid for {context.options.node} until {until}")
 
     def apply(self, context: JoinContext) -> None:
-        """Create a key if there is none, a request for it, and the proof that it comes from this Swarm node."""
+        """Create a key if none exists, a request for it, and the proof that it comes from this Swarm node."""
         host = context.host
         node = swarm_node(self._docker)
         # While the agent uses the certificate of the node's former Swarm id, the name is not free for the current id.

@@ -164,7 +164,7 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 _LIST = Path("/run/commonage-mirror.list")
 _TIMEOUT_S = 1800.0
-# Keep existing settings files: nobody can answer a question.
+# Keep existing settings files: the installation is not interactive.
 _KEEP_CONFFILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 
 

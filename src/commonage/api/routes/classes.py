@@ -126,7 +126,7 @@ async def ask(request: Request, name: str) -> ConsentOut:
 async def answer_consent(request: Request, name: str) -> ConsentOut:
     """Holds until the meeting ends, or until you withdraw it. A visit ends within seconds.
 
-    To let somebody in, use the portal or a token of your own: tokens of sessions may only refuse.
+    To give consent, use the portal or your own token: tokens of sessions may only refuse.
     """
     body = await read_json(request, ConsentIn)
     found = await context(request).control.classes.answer(caller(request), name, body.teacher, given=body.given)

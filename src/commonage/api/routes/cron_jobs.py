@@ -91,7 +91,7 @@ async def remove(request: Request, cron_job_id: str) -> CronJobOut:
 @router.post(CRON_JOB + "/suspend", summary="Suspend a cron job", responses=problems("cron-job-not-found"))
 @asks(Permission.STOP_WORKLOADS)
 async def suspend(request: Request, cron_job_id: str) -> CronJobOut:
-    """It fires no more until it is resumed. Runs that have not ended go on."""
+    """It does not fire until it is resumed. Runs that have not ended continue."""
     api = context(request)
     return _cron_job_out(api, await api.control.cron_jobs.suspend(caller(request), cron_job_id))
 

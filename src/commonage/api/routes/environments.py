@@ -129,7 +129,7 @@ async def list_environments(request: Request) -> EnvironmentList:
 async def build(request: Request) -> WorkloadOut:
     """Build an environment of a tenant, as a job of that tenant with a log. For managers of the tenant.
 
-    When the job succeeds, the environment exists, or has its new contents. Workloads that run go on in the old one.
+    When the job succeeds, the environment exists, or has its new contents. Running workloads continue in the old one.
     """
     api, principal = context(request), caller(request)
     body = await read_json(request, EnvironmentBuildIn)

@@ -78,7 +78,7 @@ async def list_folder(request: Request, query: Annotated[WhereQuery, Query()]) -
 )
 @asks(Permission.SUBMIT)
 async def download(request: Request, query: Annotated[WhereQuery, Query()]) -> Response:
-    """With `Range: bytes=FIRST-` a broken download goes on. With `If-Range`, a changed file is sent whole."""
+    """With `Range: bytes=FIRST-` a broken download continues. With `If-Range`, a changed file is sent whole."""
     api, principal = context(request), caller(request)
     headers = request.headers
     found = await api.control.files.download(principal, _where(query), headers.get("range"), headers.get("if-range"))
@@ -98,8 +98,8 @@ async def download(request: Request, query: Annotated[WhereQuery, Query()]) -> R
 async def upload(request: Request, query: Annotated[UploadQuery, Query()]) -> UploadOut:
     """Append the body at `Upload-Offset`. With `Upload-Length` bytes it becomes the file at `path`, which is complete.
 
-    Parts may have any size. After a broken connection get the offset from `/files/uploads`, and go on from there; what
-    was received is kept. Offset 0 discards it.
+    Parts may have any size. After a broken connection get the offset from `/files/uploads`, and continue from there;
+    what was received is kept. Offset 0 discards it.
     """
     sent = SentPart(query.key, request.headers, request.stream(), ClientDisconnect, query.replace)
     return fill(UploadOut, await receive_part(context(request).control.files, caller(request), _where(query), sent))
@@ -110,7 +110,7 @@ async def upload(request: Request, query: Annotated[UploadQuery, Query()]) -> Up
 )
 @asks(Permission.SUBMIT)
 async def uploaded(request: Request, query: Annotated[UploadQuery, Query()]) -> UploadOut:
-    """The offset at which it goes on; 0 if nothing was received, or if it is complete."""
+    """The offset at which it continues; 0 if nothing was received, or if it is complete."""
     offset = await context(request).control.files.uploaded(caller(request), _where(query), query.key)
     return UploadOut(offset=offset, complete=False)
 
@@ -147,7 +147,7 @@ async def move(request: Request) -> FileChangedOut:
 @router.delete("/files", summary="Delete a file or folder", responses=problems(*QUERY, *_OF_A_CHANGE))
 @asks(Permission.SUBMIT)
 async def remove(request: Request, query: Annotated[WhereQuery, Query()]) -> FileChangedOut:
-    """A folder with its content, for good. Links are deleted, not what they lead to."""
+    """A folder with its content, for good. Links are deleted, not their targets."""
     await context(request).control.files.remove(caller(request), _where(query))
     return _changed(query.path)
 

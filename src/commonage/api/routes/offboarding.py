@@ -102,7 +102,9 @@ async def one_offboarding(request: Request, offboarding_id: str) -> OffboardingO
 )
 @asks(Permission.MANAGE_PLATFORM)
 async def release(request: Request, offboarding_id: str) -> OffboardingOut:
-    """Permit others to take the name that was given up. What it left under the name becomes theirs. For admins."""
+    """Permit others to take the name that was given up. Data that was kept under the name becomes theirs. For
+    admins.
+    """
     released = await context(request).control.offboardings.release(caller(request), offboarding_id)
     return fill(OffboardingOut, released)
 

@@ -161,7 +161,7 @@ async def plan(request: Request) -> PlanOut:
 )
 @asks(Permission.MANAGE_PLATFORM)
 async def apply(request: Request) -> PlanOut:
-    """Put documents in force: all of them, or none. Returns what was changed. For admins."""
+    """Put documents in force: all of them, or none. Returns the changes. For admins."""
     principal = caller(request)
     body = await read_json(request, ApplyIn)
     return _plan_out(await context(request).control.resources.apply(principal, _documents(body), body.revision))

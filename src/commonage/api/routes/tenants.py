@@ -67,7 +67,7 @@ async def one_tenant(request: Request, name: str) -> TenantOut:
 )
 @asks(Permission.SEE_TENANT)
 async def quotas(request: Request, query: Annotated[QuotaQuery, Query()]) -> QuotaList:
-    """Each bound on you in your tenants, with what is used of it and left.
+    """Each quota and limit that applies to you in your tenants, with the used and the remaining amount.
 
     A role that shows the workloads of others also shows their quotas.
     """

@@ -1,4 +1,4 @@
-"""Routes of visits: opening the session of somebody else, and the hub's question whether visitors may stay."""
+"""Routes of visits: open the session of another user, and tell the hub which visitors may stay."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ async def attempts(request: Request, workload_id: str) -> AttemptList:
 async def reset_packages(request: Request, workload_id: str) -> WorkloadOut:
     """Delete the packages that the user of a running session installed. Its kernels start without them from then on.
 
-    The session itself goes on: its server does not use these packages.
+    The session itself continues: its server does not use these packages.
     """
     api, principal = context(request), caller(request)
     await api.control.execs.reset_packages(principal, check_id(workload_id))

@@ -37,13 +37,13 @@ _SITE = click.option(
 _JOIN_OPTIONS = (
     ("--share", "SOURCE", "Shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'."),
     ("--scratch", "SIZE", "tmpfs at /scratch: 50% of the memory (default), 64G, or off."),
-    ("--nvidia", "ask|install|skip", "Action if the GPU driver or the container toolkit is missing."),
+    ("--nvidia", "ask|install|skip", "Action if the GPU driver or the container toolkit is missing (default: ask)."),
     ("--driver", "PACKAGE", "Package of the driver, if not the default of the distribution."),
     ("--mirror", "SOURCE", "Install only from this source: file:/FOLDER, or a line for sources.list."),
-    ("--gpus", "WHICH", "GPUs to offer: auto, none, or simulated:1x24GiB."),
-    ("--vram", "MIB", "Total VRAM of all GPUs (default: as the driver reports)."),
+    ("--gpus", "WHICH", "GPUs to offer: auto (default), none, or simulated:1x24GiB."),
+    ("--vram", "MIB", "Total VRAM of all GPUs in MiB (default: as the driver reports)."),
     ("--address", "ADDRESS", "Address of the node in the Swarm (default: the one that reaches the manager)."),
-    ("--disk", "GIB", "Disk space that must be free for images and containers."),
+    ("--disk", "GIB", "Disk space in GiB that must be free for images and containers (default: 10)."),
     ("--label", "NAME=VALUE", "Label of the node. Repeatable."),
 )
 """Options that are passed to the join program on the node (`commonage.agent.join`)."""
@@ -148,7 +148,9 @@ def _print_lines(done: dict[str, list[str]]) -> None:
 @click.command()
 @click.argument("name")
 @click.option(
-    "--force", is_flag=True, help="Remove a lost node although workloads may run there. Make sure that none does."
+    "--force",
+    is_flag=True,
+    help="Remove a lost node even if workloads may still run there. First make sure that none runs.",
 )
 @prints(_print_lines)
 def rm(client: Client, name: str, force: bool) -> dict[str, list[str]]:

@@ -171,7 +171,8 @@ def node_pool() -> None:
 @as_json
 @calls_server
 def list_node_pools(server: Server, as_json: bool) -> None:
-    """List the node pools with their nodes, planned changes with reasons, and the cost per hour now and after them.
+    """List the node pools with their nodes and planned changes. Shows the reasons of the changes, and the cost per hour
+    now and after them.
 
     \b
     Example:

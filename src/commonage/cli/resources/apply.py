@@ -31,8 +31,12 @@ files = click.argument("files", nargs=-1, required=True, type=click.Path(path_ty
 def options(command: F) -> F:
     """Add the options that `plan` and `apply` share."""
     for option in (
-        click.option("--take-over", is_flag=True, help="Change resources that a git repository manages, too."),
-        click.option("--prune", is_flag=True, help="Delete resources that the files lack and no repository manages."),
+        click.option("--take-over", is_flag=True, help="Also change resources that a git repository manages."),
+        click.option(
+            "--prune",
+            is_flag=True,
+            help="Delete resources that are not in the files, except those of a git repository.",
+        ),
     ):
         command = option(command)
     return command
@@ -41,14 +45,16 @@ def options(command: F) -> F:
 @click.command
 @files
 @options
-@click.option("--managed-by", default="", metavar="SOURCE", help="Plan as the git source `git:REPO@BRANCH` would.")
+@click.option(
+    "--managed-by", default="", metavar="SOURCE", help="Plan as if the git source `git:REPO@BRANCH` applied the files."
+)
 @as_json
 @calls_server
 def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Preview `apply`: the changes, and the people that they affect. For admins.
 
-    A folder stands for all files in it whose names end in commonage.yml. The exit code is 1 if `apply` would refuse a
-    change.
+    For a folder, all files in it are read whose names end in commonage.yml. The exit code is 1 if `apply` would
+    refuse a change.
 
     \b
     Example:
@@ -69,7 +75,7 @@ def plan(server: Server, files: tuple[Path, ...], as_json: bool, **options: Any)
 @as_json
 @calls_server
 def apply(server: Server, files: tuple[Path, ...], prune: bool, take_over: bool, yes: bool, as_json: bool) -> None:
-    """Put the resources of files in force: all of them, or none if one is invalid. For admins.
+    """Apply the resources of files: all of them, or none if one is invalid. For admins.
 
     \b
     Example:
@@ -120,7 +126,7 @@ def _confirm() -> None:
 @as_json
 @calls_server
 def diff(server: Server, files: tuple[Path, ...], as_json: bool) -> None:
-    """Show where the server differs from files that declare everything. Exit code 1 if it differs. For admins.
+    """Compare the server with files that declare all resources. Exit code 1 if they differ. For admins.
 
     \b
     Example:

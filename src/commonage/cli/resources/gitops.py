@@ -84,7 +84,7 @@ class Reconciler:
         return [document for name, data in sorted(files.items()) for document in _read(name, data)]
 
     def _apply(self, documents: list[Located]) -> str:
-        """Apply, and again if other resources changed between plan and apply. Returns what was changed."""
+        """Apply, and again if other resources changed between plan and apply. Returns the changes."""
         from commonage.wire.resources import ApplyIn, PlanIn
 
         plain = [one.document for one in documents]
@@ -150,7 +150,13 @@ def _read(name: str, data: bytes) -> list[Located]:
 @click.option("--repo", required=True, metavar="URL", help="Address of the repository, as for `git clone`.")
 @click.option("--branch", default="main", show_default=True, help="Branch to apply.")
 @click.option("--path", default=".", show_default=True, help="Folder in the repository.")
-@click.option("--interval", type=click.IntRange(5, 86_400), default=60, show_default=True, help="Seconds per round.")
+@click.option(
+    "--interval",
+    type=click.IntRange(5, 86_400),
+    default=60,
+    show_default=True,
+    help="Seconds between two looks at the branch.",
+)
 @click.option("--once", is_flag=True, help="Apply once and end; exit code 1 if the commit is refused.")
 @click.option(
     "--status",
@@ -160,7 +166,7 @@ def _read(name: str, data: bytes) -> list[Located]:
 @click.option("--status-url", metavar="URL", default="", help="Address of your own GitHub API or GitLab.")
 @calls_server
 def gitops(server: Server, **given: Any) -> None:
-    """Keep resources as a branch of a git repository declares them. For admins.
+    """Apply the resources of a branch of a git repository, and each new commit. For admins.
 
     \b
     Example:

@@ -177,7 +177,7 @@ class _Import:
     def _gpus(self, title: str, guarantees: Document, limits: Document) -> Document:
         amounts = {**guarantees, **limits}
         others = sorted(key for key, value in amounts.items() if key != _GPU and value is not None)
-        self._say(title, *(f"{_LIMITS}.{key} is not kept: ask for a share in `gpus`" for key in others))
+        self._say(title, *(f"{_LIMITS}.{key} is not kept: request a share in `gpus`" for key in others))
         wanted = str(amounts.get(_GPU) or "0")
         if not re.fullmatch(r"\d{1,4}", wanted, re.ASCII):
             self._say(title, f"{_LIMITS}.{_GPU} is no number and is not kept")

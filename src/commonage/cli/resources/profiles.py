@@ -27,7 +27,7 @@ def profiles() -> None:
 @profiles.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--tenant", default="", help="Tenant whose members get them.  [default: all]")
-@click.option("--apply", "applies", is_flag=True, help="Put them in force. For admins.")
+@click.option("--apply", "applies", is_flag=True, help="Apply them. For admins.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before changes that affect workloads.")
 @calls_server
 def import_file(server: Server, file: Path, tenant: str, applies: bool, yes: bool) -> None:

@@ -101,7 +101,7 @@ def _print_deleted(resource: ResourceOut) -> None:
 @resource.command("rm")
 @click.argument("kind")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also while workloads use it.")
+@click.option("--force", is_flag=True, help="Delete it even while workloads use it.")
 @prints(_print_deleted)
 def remove(client: Client, kind: str, name: str, force: bool) -> ResourceOut:
     """Delete a resource. Refused while workloads use it. For admins.

@@ -59,13 +59,15 @@ cron_options = (
         help="After an outage: run the newest missed time once (default), or skip all.",
     ),
     click.option(
-        "--starting-deadline", metavar="TIME", help="A run that would start later than this is missed, like 10m."
+        "--starting-deadline",
+        metavar="TIME",
+        help="How long after its due time a run may still start, like 10m.  [default: no limit]",
     ),
     click.option("--suspended", is_flag=True, default=None, help="Create the cron job suspended."),
     click.option("--keep-succeeded", "succeeded_kept", type=click.IntRange(0, 1000), metavar="N",
-                 help="Succeeded runs to keep.  [default: as other workloads]"),
+                 help="Number of succeeded runs to keep.  [default: all, as long as other workloads]"),
     click.option("--keep-failed", "failed_kept", type=click.IntRange(0, 1000), metavar="N",
-                 help="Other ended runs to keep.  [default: as other workloads]"),
+                 help="Number of other ended runs to keep.  [default: all, as long as other workloads]"),
 )  # fmt: skip
 
 
@@ -222,7 +224,7 @@ def _print_changed(changed: Sequence[CronJobOut]) -> None:
 @click.argument("names", metavar="ID|NAME…", nargs=-1, required=True)
 @prints(_print_changed)
 def suspend(client: Client, names: tuple[str, ...]) -> Sequence[CronJobOut]:
-    """Suspend cron jobs until they are resumed. Live runs continue.
+    """Suspend cron jobs until you resume them. Live runs continue.
 
     \b
     Example:

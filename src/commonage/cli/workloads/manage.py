@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 @click.command
 @click.argument("workload", metavar="[ID]", required=False)
 @request_options
-@click.option("--kind", type=click.Choice(["job", "session"]), default="job", help="Kind of workload of the request.")
+@click.option(
+    "--kind",
+    type=click.Choice(["job", "session"]),
+    default="job",
+    help="Kind of workload of the request.  [default: job]",
+)
 @as_json
 @calls_server
 def explain(server: Server, workload: str | None, as_json: bool, **options: Any) -> None:
@@ -99,7 +104,7 @@ def attach(server: Server, workload: str) -> None:
 
 @click.command
 @click.argument("workloads", nargs=-1, metavar="ID…")
-@click.option("--array", metavar="ID", help="All members of this array.")
+@click.option("--array", metavar="ID", help="Stop all members of this array.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, shown to the owner.")
 @as_json
 @calls_server
@@ -166,7 +171,7 @@ def extend(server: Server, workload: str, duration: str, as_json: bool) -> None:
 @as_json
 @calls_server
 def release_gpu(server: Server, workload: str, as_json: bool) -> None:
-    """Give the GPU of a session back: the session starts again without it, with the same files.
+    """Release the GPU of a session: the session starts again without it, with the same files.
 
     Kernels and their variables are lost.
 

@@ -69,7 +69,7 @@ _REQUEST = (
         help="Only on nodes with this label: zone=a, node=gpu-1. Repeatable.",
     ),
     click.option("--site", metavar="NAME", help="Only at this site. Short for --on site=NAME."),
-    click.option("--near", metavar="VOLUME", help="Only at a site that has this volume, whether it is mounted or not."),
+    click.option("--near", metavar="VOLUME", help="Only at a site that has this volume. It need not be mounted."),
     click.option("--one-numa", is_flag=True, default=None, help="All GPUs must be on the same NUMA node."),
 )
 

@@ -51,9 +51,14 @@ _RUN_OPTIONS = (
         metavar="afterok:ID",
         help="Wait for other workloads. Conditions: afterok, afternotok, afterany, after. Repeatable.",
     ),
-    click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Retries if the job fails."),
+    click.option(
+        "--retries",
+        type=click.IntRange(0, 100),
+        metavar="N",
+        help="Maximum number of retries if the job fails.  [default: 0]",
+    ),
     click.option("--requeue/--no-requeue", default=None, help="Requeue if the node is lost (default for jobs)."),
-    click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, like 30s."),
+    click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, like 30s.  [default: 10s]"),
     click.option("--service", is_flag=True, help="Run as a service: long-running, with a route through the proxy."),
     click.option(
         "--port",
@@ -87,10 +92,10 @@ def run(
 ) -> None:
     """Run a command as a job, with the files of this folder, and follow it until it ends.
 
-    The files of the current folder are sent with it, at most 64 MiB. In a git work tree, ignored files are left out.
-    With --schedule it repeats: the command creates a cron job, prints its next times, and follows nothing.
-    The job runs in its own copy of the folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job.
-    A notebook as the command is executed, and the result is written beside it: NAME.result-TIME.ipynb.
+    The files of the current folder are uploaded, at most 64 MiB. In a git work tree, ignored files are left out. With
+    --schedule, the command creates a cron job, prints the next times, and exits. The job runs in its own copy of the
+    folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job. If the command is a notebook, it is
+    executed, and the result is written to the same folder as NAME.result-TIME.ipynb.
 
     \b
     Examples:

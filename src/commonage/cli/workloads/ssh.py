@@ -37,7 +37,7 @@ _CHUNK = 32 * 1024
 _CONNECTED = b"connected\n"
 _BUSY = ("too-many-commands", "too-many-requests")
 _BUSY_PAUSE_S = 0.5
-# What comes from a workload, and from whoever named it, gets into arguments of ssh and into files that shells read.
+# Text from a workload, including its name, becomes part of the arguments of ssh and of files that shells read.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _PLAIN_PATH = re.compile(r"[\w./~+-]+")
@@ -58,7 +58,7 @@ def ssh(
 ) -> None:
     """Connect to a running workload by SSH. Its image needs the package openssh-server.
 
-    With the lines of `--config` in ~/.ssh/config, ssh, scp, sftp, rsync and VS Code (Remote - SSH) know the workload as
+    With the lines of `--config` in ~/.ssh/config, ssh, scp, sftp, rsync and VS Code (Remote - SSH) connect to
     `NAME.commonage`.
 
     \b
@@ -202,7 +202,8 @@ class PortType(click.ParamType[tuple[int, int]]):
 def port_forward(server: Server, workload: str, ports: tuple[tuple[int, int], ...], address: str) -> None:
     """Forward ports of this machine to ports of a running workload, until Ctrl-C.
 
-    LOCAL 0 chooses a free port. The image needs python3 or socat. Ten connections at a time; others wait.
+    LOCAL 0 chooses a free port. The image needs python3 or socat. At most ten connections are open at the same time;
+    further ones wait.
 
     \b
     Examples:

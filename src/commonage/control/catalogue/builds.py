@@ -116,7 +116,7 @@ class EnvironmentBuilds:
         if found is None or ":" in name:
             there = ", ".join(f"{scope_of(one.name)}/NAME" for one in tenants)
             raise InvalidInput(
-                f"{name[:100]!r} names no environment of a tenant; it is written {there}",
+                f"{name[:100]!r} is not the name of an environment of a tenant; write it like {there}",
                 field="name",
                 code="invalid-build",
             )
@@ -184,7 +184,7 @@ class EnvironmentBuilds:
                     workload = await self._ended.get()
                 try:
                     is_done = await self._is_done(workload)
-                except Exception:  # builds of other tenants go on
+                except Exception:  # builds of other tenants continue
                     log.exception("the build %s cannot be registered", workload.id)
                     continue
                 if not is_done:
@@ -234,7 +234,7 @@ class EnvironmentBuilds:
         self._check_free(order.name, is_image=result.image is not None)
         if result.image is not None:
             if self.registry is None:
-                raise Conflict("this installation has no registry any more")
+                raise Conflict("this installation no longer has a registry")
             image = _image_of(workload, order, result.image, self.registry.about.address)
             check(image, [one.name for one in apps_of_environments()])
             repository_of(image.reference)

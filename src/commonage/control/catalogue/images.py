@@ -123,7 +123,7 @@ class Images:
         if before is not None:
             _need_owner(self._access(principal), before, "push another in its place; choose another name or tag")
         if before is None and len(self.catalogue.images()) >= MAX:
-            raise Conflict(f"the catalogue has {MAX} images, and no more are taken; remove some")
+            raise Conflict(f"the catalogue has {MAX} images, which is the maximum; remove some")
         return str(parsed), tenant, before
 
     async def add(self, principal: Principal, wanted: Image, registry: str | None) -> ImageView:
@@ -204,7 +204,7 @@ class Images:
         away = next((one for one in chosen if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
-            raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
+            raise Conflict(f"{what}, so {image.name} is not pulled; `commonage node ls` shows the reasons")
         self.prepulls.request(image, chosen or ready)
         return self.one(principal, image.name)
 

@@ -54,7 +54,7 @@ BY = "class"
 LONGEST_REST_S = 5.0
 GROUPS_KNOWN_S = 30.0
 PULL_AHEAD_S = 1800.0  # before the first session: a large image takes that long on a slow network
-STARTS_AT_ONCE = 10  # requests to the hub; each node limits its own starts besides
+STARTS_AT_ONCE = 10  # requests to the hub; each node also limits its own starts
 RETRY_S = 15.0
 
 Start = Callable[[Spec], Awaitable[Workload]]
@@ -278,7 +278,9 @@ class ClassLoop:
         return spec_of(submission, Principal(f"{BY} {one.name}", _ALL), self.catalogue, self.settings)
 
     async def _stop_others(self, one: Class, students: Sequence[str]) -> None:
-        """Stop the sessions of users who left the roster. While a group is unknown, nobody has left."""
+        """Stop the sessions of users who left the roster. While the members of a group are unknown, no session is
+        stopped.
+        """
         if any(group not in self._members for group in one.groups):
             return
         for session in self.seats.live(one):

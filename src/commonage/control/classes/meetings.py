@@ -62,7 +62,9 @@ class Meetings:
         self._known.pop(meeting.id, None)
 
     def let_in(self, spec: Spec) -> Sequence[str] | None:
-        """The users whom the student of a session of a class lets in now; None: it is another workload."""
+        """The users that may now open the session of a student in a class; None: the workload is not a session of a
+        class.
+        """
         one = self.settings.classes.get(spec.class_name or spec.name)
         if one is None or not one.has(spec):
             return () if spec.class_name else None

@@ -16,7 +16,7 @@ from commonage.domain.usage import IDLE_BELOW, Measured
 from commonage.domain.workloads import Kind, State, Workload, workload_of
 from commonage.ports.store import Filter, Store
 
-USES_CPU_MILLI = 100  # a Jupyter server that nobody uses takes less
+USES_CPU_MILLI = 100  # an unused Jupyter server takes less
 SETTLES_S = 60.0  # the start of a session computes, too, and is no use of it
 _LOOK_BACK = 2000
 

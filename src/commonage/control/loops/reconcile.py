@@ -206,7 +206,7 @@ class Reconcile:
     def _unseen(self, engine: Engine, attempt_id: str, workload: Workload) -> None:
         """An allocation without a status: start it if it may never have started, give it up if it stays missing.
 
-        The engine forgets it then, too: it may keep something of an attempt that it does not report.
+        The engine then forgets it, too, because it may keep data of an attempt that it does not report.
         """
         missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
         begins = workload.state is State.STARTING

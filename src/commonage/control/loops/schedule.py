@@ -21,7 +21,7 @@ LONGEST_REST_S = 2.0
 SHORTEST_REST_S = 0.005
 STARTS_S = 0.025
 """A pass ends when this time has passed since its first start, so that thousands of starts are no pause of seconds for
-everything else. The next pass goes on with the rest of the queue.
+everything else. The next pass continues with the rest of the queue.
 """
 REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks everything else
 
@@ -83,7 +83,7 @@ class Schedule:
 
 
 class Slice:
-    """Ends a pass after its time for starts, by a clock that goes on during the pass."""
+    """Ends a pass after its time for starts, by a clock that continues during the pass."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,7 +1,8 @@
 """Gives running services a route through the proxy, and checks their health.
 
-The result of the checks is live state: after a restart the checks begin anew. A service whose program ends is started
-again by its retry policy, like any workload; one that does not answer keeps running. Routes do not wait for checks.
+The result of the checks is live state: after a restart the checks start from the beginning. A service whose program
+ends is started again by its retry policy, like any workload; one that does not answer keeps running. Routes do not wait
+for checks.
 """
 
 from __future__ import annotations

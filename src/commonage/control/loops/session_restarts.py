@@ -1,4 +1,4 @@
-"""Restarts sessions: replaces each session that ended because of its node, or to go on without its GPU.
+"""Restarts sessions: replaces each session that ended because of its node, or to continue without its GPU.
 
 The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
 page. `SessionRestarts` is notified of every workload that is written. The client key of the new session names the old

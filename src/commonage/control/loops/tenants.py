@@ -1,4 +1,4 @@
-"""Has each site keep what it has for the tenants that may use it, such as a namespace with its quota.
+"""Requests each site to keep its objects for the tenants that may use it, such as a namespace with its quota.
 
 Each site has a task of its own: at a change of tenants, and every minute against drift. Work of a tenant for which no
 site is ready is held; the reason is live state.

@@ -136,7 +136,9 @@ class NodePools:
                 await self._clock.sleep(TICK_S)
 
     def declare(self, node_pools: Sequence[NodePool]) -> None:
-        """Put these node pools in force. Nodes of a pool that is gone are removed when they are idle."""
+        """Replace the node pools by these. Nodes of a pool that is no longer declared are removed when they are
+        idle.
+        """
         before = {pool.policy.name: pool for pool in self._node_pools}
         self._node_pools = [self._declared(one, before.pop(one.policy.name, None)) for one in node_pools]
         for pool in before.values():

@@ -44,7 +44,7 @@ class SiteAdmission:
         return made
 
     async def join(self, token: str, csr_pem: str) -> JoinedSite:
-        """For a machine with a token, which is all that is known of it. Raises Forbidden, InvalidInput, Unavailable."""
+        """For a machine that is authenticated only by its token. Raises Forbidden, InvalidInput, Unavailable."""
         if self.sites is None:
             raise Conflict(_NOT_OPEN)
         joined = await self.sites.join(token, csr_pem)

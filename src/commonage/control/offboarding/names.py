@@ -59,7 +59,7 @@ class Names:
     def admit(self, principal: Principal) -> None:
         """Raise Forbidden for a name that was given up or is being changed.
 
-        While the work of a user who is renamed ends, the user may look on.
+        While the work of a user who is renamed ends, the user may still read.
         """
         found = self.claimed(Subject.USER, principal.name)
         if found is None:

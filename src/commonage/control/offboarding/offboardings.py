@@ -1,4 +1,4 @@
-"""Renames and removes users and tenants: plans, carries out one step after the other, and goes on after a restart.
+"""Renames and removes users and tenants: plans, carries out one step after the other, and continues after a restart.
 
 Used by API and portal. Each finished step is written with its event; what is written stays done. A step that fails is
 repeated until it succeeds, and its error is shown.
@@ -258,7 +258,7 @@ class Offboardings:
         if self._planner.cron_jobs_of(wanted):
             return
         raise NotFound(
-            f"There is no user {name[:60]!r}, and nothing is left of one. `commonage user ls` lists users.",
+            f"There is no user {name[:60]!r}, and no data of such a user. `commonage user ls` lists users.",
             code="user-not-found",
         )
 
@@ -274,7 +274,7 @@ class Offboardings:
             self._changed.clear()
 
     async def tick(self) -> float:
-        """Go on with each change; returns the seconds until it is worth trying again."""
+        """Continue with each change; returns the seconds until it is worth trying again."""
         rest_s = IDLE_S
         try:
             await self._reread()

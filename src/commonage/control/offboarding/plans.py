@@ -1,4 +1,4 @@
-"""Plans the renaming or removal of a user or a tenant: what happens to all that belongs to it, and what prevents it.
+"""Plans the renaming or removal of a user or a tenant: the effects on everything that belongs to it, and the obstacles.
 
 Reads only. The version of a plan changes with everything that the plan names.
 """
@@ -289,7 +289,7 @@ class Planner:
         return {one.name: one for one in self.settings.rules.tenants} | {self.settings.default_tenant: None}
 
     async def _is_taken(self, subject: Subject, name: str) -> bool:
-        """True if there is, or was, another user or tenant of this name: what it left must not be mixed."""
+        """True if there is, or was, another user or tenant of this name: the data of both must not be mixed."""
         if subject is Subject.USER and name in RESERVED:
             return True
         if self.names.claimed(subject, name) is not None or self.work_of(subject, name):

@@ -1,4 +1,4 @@
-"""Platform resources that name a user or a tenant, and what they become when it is renamed or removed. Pure."""
+"""Platform resources that name a user or a tenant, and their changes when it is renamed or removed. Pure."""
 
 from __future__ import annotations
 

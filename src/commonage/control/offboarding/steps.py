@@ -80,7 +80,7 @@ class Steps:
         left = self.planner.work_of(wanted.subject, wanted.name)
         if not wanted.holds_queue:
             return not left
-        # What is queued could still start: timers hold it.
+        # Queued workloads could still start: timers hold them.
         if any(one.state is not State.HELD for one in left):
             return False
         if wanted.change is Change.REMOVE:
@@ -208,7 +208,7 @@ class Steps:
 
 
 def _stop_cause(workload: Workload, wanted: Wanted) -> StopCause | None:
-    """How to stop it now; None if it goes on, or waits for its new owner."""
+    """The cause with which to stop it now; None if it continues, or waits for its new owner."""
     if workload.spec.kind is Kind.SESSION:
         return StopCause.ADMIN
     if workload.state.waits and wanted.holds_queue:

@@ -92,7 +92,9 @@ class Volumes:
         return sum(known) if known else None
 
     def _storage_gap(self, volume: Volume) -> StorageGap | None:
-        """Why a quota of storage that counts the volume is not enforced there; None if it is, or if there is none."""
+        """Why a quota of storage that counts the volume is not enforced there; None if it is enforced, or if no quota
+        exists.
+        """
         enforcement = self.homes.enforcement
         if enforcement is None or not volume.is_measured:
             return None
@@ -108,7 +110,7 @@ class Volumes:
             if unbounded:
                 loose.setdefault(unbounded, []).append(volume.name)
         return [
-            f"Nothing holds the size of {', '.join(names)} on {_named(nodes)}, so they take what the disk has there "
+            f"Nothing enforces the size of {', '.join(names)} on {_named(nodes)}, so they can fill the disk there "
             f"({docs_page('operate/storage')}). `commonage volume ls` says so to everybody."
             for nodes, names in loose.items()
         ]

@@ -360,6 +360,6 @@ def _of(queries: WorkloadQueries, sessions: Sequence[Workload]) -> Notice | None
 
 
 def _ended_unasked(session: Workload) -> bool:
-    """True if it ended without its user's wish, or to go on without its GPU."""
+    """True if it ended although its user did not stop it, or to continue without its GPU."""
     was_idle = session.stop is not None and session.stop.cause is StopCause.IDLE
     return was_idle or gave_gpu_back(session) or ended_by_platform(session)

@@ -21,7 +21,7 @@ QUOTA_RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """`members`: users and groups whose roles change, besides the owners of the workloads."""
+    """`members`: users and groups whose roles change, in addition to the owners of the workloads."""
 
     reason: Reason
     workloads: tuple[Workload, ...] = ()

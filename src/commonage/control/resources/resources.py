@@ -87,7 +87,7 @@ class _Next:
 
 @dataclass(slots=True)
 class Resources:
-    """`sites` are those with an engine. `on_change` is called with what is in force, also when it is opened.
+    """`sites` are those with an engine. `on_change` is called with the resources in force, also on opening.
 
     `admit`, called with the resources in force and those after a change, raises if it may not be made.
     `is_claimed`: whether the name of a tenant was given up, or is being taken by a rename.
@@ -184,7 +184,7 @@ class Resources:
     async def revise(self, by: str, documents: Sequence[Document], gone: Collection[Key]) -> None:
         """Change and delete resources at once, as the renaming or removal of a user or tenant requires.
 
-        Room is not asked for again: what was admitted is to follow its user or tenant.
+        Reservations are not checked for room again, because admitted ones follow their user or tenant.
 
         Raises Conflict if one of them is managed by git, InvalidInput if they do not fit together.
         """

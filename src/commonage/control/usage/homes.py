@@ -71,7 +71,7 @@ class HomeWatch:
     """Measures homes and keeps the newest results. `homes` None: homes cannot be measured here.
 
     `elsewhere` are the homes and volumes of other sites, which come and go. Each is measured by itself, so that one
-    that is slow delays no other; what it says counts for the tenants that may use it.
+    that is slow delays no other; its measurements count for the tenants that may use it.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class HomeWatch:
     def users(self, tenant: str) -> set[str]:
         """The users with a folder of this tenant; of the default tenant, which has all as members, those with a home.
 
-        Only those whose folder has their name: the others' cannot be told from it.
+        Only users whose folder has their name: the names of others cannot be derived from it.
         """
         found: set[str | None] = set()
         for stored in self._sites_of(folder_name(tenant)):

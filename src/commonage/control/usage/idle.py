@@ -157,7 +157,7 @@ class Idle:
         return None if session.attempt is None else self._activities.get(session.attempt.id)
 
     def state_of(self, workload: Workload) -> ActivityState | None:
-        """The activity as it is shown; None for what is no running session."""
+        """The activity as it is shown; None if it is not a running session."""
         if workload.spec.kind is not Kind.SESSION or workload.state is not State.RUNNING:
             return None
         return activity_state(self.activity_of(workload), self.clock.now())
@@ -195,7 +195,7 @@ class Idle:
         return found
 
     def notes(self, workload: Workload) -> tuple[Reason, ...]:
-        """The notices, and that the activity is unknown where it matters."""
+        """The notices, including that the activity is unknown if a limit depends on it."""
         found = tuple(one.reason for one in self.notices(workload) if not isinstance(one.reason, TimeLimitNear))
         is_unknown = self.state_of(workload) is ActivityState.UNKNOWN and self.rule_of(workload.spec).after_s
         is_pending = self._is_pending(workload, self.clock.now())

@@ -107,7 +107,7 @@ def _shares(allocation: Allocation) -> dict[DeviceKey, int]:
 def needed_by(
     excess: Excess, round_: MeasurementRound, allocated: Sequence[Allocation], queue: Iterable[GpuRequest]
 ) -> NeededBy | None:
-    """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
+    """Find the workload that needs the excess memory; None if no workload does, or it is unknown.
 
     A neighbour needs it if the unused rest of its share is no longer free on the GPU. A queued request needs it if it
     would fit onto the GPU without the attempt that is over its share.

@@ -1,7 +1,7 @@
-"""GPUs that sessions hold and do not use while others wait for one: their owners are told who waits.
+"""GPUs that sessions hold and do not use while others wait for one: notifies their owners.
 
 The sampling loop calls it with every round. A GPU counts as unused if the driver measured it and the session computed
-nothing on it; without a figure it counts as used. Of other tenants only the number of users is told.
+nothing on it; without a figure it counts as used. Of other tenants, the notice has only the number of users.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UnusedGpus:
                 self._told_at[allocation.attempt_id] = round_.at
 
     def wanted(self, session: Workload) -> GpuUnused | None:
-        """That its GPU is unused and others wait for one; None if it is used, or nobody waits."""
+        """The notice that its GPU is unused while others wait for one; None if it is used, or no user waits."""
         attempt = session.attempt
         used_at = None if attempt is None else self._used_at.get(attempt.id)
         if attempt is None or used_at is None or session.stop is not None:

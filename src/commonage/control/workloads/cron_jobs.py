@@ -205,7 +205,7 @@ class CronJobs:
         return made
 
     async def suspend(self, principal: Principal, cron_job_id: str) -> CronJob:
-        """Fire it no more until it is resumed; runs go on. Repeated requests have no further effect."""
+        """Stop firing it until it is resumed; runs continue. Repeated requests have no further effect."""
         async with self._changing:
             found = self._changeable(principal, cron_job_id)
             if found.suspended:
@@ -403,7 +403,7 @@ class CronJobs:
             self._next[cron_job_id] = next(iter(newest.next_times(self.clock.now(), 1)), float("inf"))
 
     def _claim(self, found: CronJob, site: CronSite, due_at: float) -> None:
-        """Have the site leave this time to the control plane, then fire it. Without a link, the site fires it."""
+        """Let the site leave this due time to the control plane, then fire it. Without a link, the site fires it."""
         if (why := site.unreachable) is not None:
             self._waiting[found.id] = SiteFiresCronJob(site=why.site, since=why.since)
         elif found.id not in self._claiming:
@@ -518,7 +518,7 @@ class CronJobs:
                 await self._queue(found, self._decision_of(found, run))
 
     def _is_due(self, found: CronJob, run: SiteRun) -> bool:
-        """Whether the site may have decided this time, and its node may have given what the run has."""
+        """Whether this due time is plausible, and the run's allocation is possible on its node."""
         if not 0 < run.due_at < self.clock.now() + MAX_AHEAD_S:
             return False
         if found.rule.newest(run.due_at - 1, run.due_at) != run.due_at:

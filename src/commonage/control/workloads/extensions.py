@@ -147,5 +147,7 @@ class Extensions:
         self.queries.need(Permission.STOP_WORKLOADS, principal, await self.queries.workload(principal, workload_id))
         workload = self.live_state.get(workload_id)
         if workload is None or workload.state is not State.RUNNING or workload.stop is not None:
-            raise NotRunning(f"{workload_id} does not run; only what runs can be extended or give its GPU back")
+            raise NotRunning(
+                f"{workload_id} is not running; only a running workload can be extended or release its GPU"
+            )
         return workload

@@ -263,14 +263,14 @@ def _check_gpu(submission: Submission, environment: Environment) -> None:
         much = f" with {format_memory(least)} of VRAM" if least else ""
         example = f"{least}MiB" if least else "1"
         raise InvalidInput(
-            f"{environment.name} needs a GPU{much}, and none was asked for; ask for one, like `--gpus {example}`",
+            f"{environment.name} needs a GPU{much}, and none was requested; request one, like `--gpus {example}`",
             field="gpus",
             code="needs-gpu",
         )
     if submission.gpu is not None and 0 < submission.gpu.vram_mib < least:
         raise InvalidInput(
             f"{environment.name} needs {format_memory(least)} of VRAM, and "
-            f"{format_memory(submission.gpu.vram_mib)} was asked for; ask for more, like `--gpus {least}MiB`",
+            f"{format_memory(submission.gpu.vram_mib)} was requested; request more, like `--gpus {least}MiB`",
             field="gpus",
             code="needs-gpu",
         )
@@ -287,7 +287,9 @@ def _owner(submission: Submission, access: Access) -> str:
     if submission.owner is None or submission.owner == principal.name:
         return principal.name
     if not access.may(Permission.SUBMIT_FOR_OTHERS):
-        raise Forbidden(f"only admins may submit for somebody else, and {principal.name} is none", code="not-admin")
+        raise Forbidden(
+            f"only admins may submit for another user, and {principal.name} is not an admin", code="not-admin"
+        )
     return submission.owner
 
 
@@ -321,7 +323,7 @@ def _command(submission: Submission) -> tuple[str, ...]:
     if not submission.command and submission.kind is not Kind.SESSION:
         raise InvalidInput(f"a {submission.kind} needs a command to run", field="command", code="invalid-command")
     if submission.command and not submission.command[0].strip():
-        raise InvalidInput("the command starts with nothing", field="command", code="invalid-command")
+        raise InvalidInput("the command starts with an empty program name", field="command", code="invalid-command")
     if sum(len(part) for part in submission.command) > 128 * 1024:
         raise TooLarge("the command is longer than 128 KiB; put it into a file", field="command")
     return submission.command
@@ -352,15 +354,15 @@ def _priority(submission: Submission, principal: Principal, settings: ControlSet
 def _array_size(submission: Submission, settings: ControlSettings) -> int:
     if submission.gang and submission.array_size > MAX_TOGETHER:
         raise InvalidInput(
-            f"{submission.array_size} nodes were asked for at once; at most {MAX_TOGETHER} start together",
+            f"{submission.array_size} nodes were requested at once; at most {MAX_TOGETHER} start together",
             field="nodes",
             code="invalid-array",
         )
     if submission.array_size and submission.kind is not Kind.JOB:
-        raise InvalidInput(f"only jobs come as arrays, not a {submission.kind}", field="array", code="invalid-array")
+        raise InvalidInput(f"only jobs can be arrays, not a {submission.kind}", field="array", code="invalid-array")
     if not 0 <= submission.array_size <= settings.max_array:
         raise InvalidInput(
-            f"an array of {submission.array_size} was asked for; 1 to {settings.max_array} are allowed",
+            f"an array of {submission.array_size} was requested; 1 to {settings.max_array} are allowed",
             field="array",
             code="invalid-array",
         )

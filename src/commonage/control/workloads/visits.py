@@ -37,7 +37,7 @@ class Visits:
     meetings: Meetings
 
     async def open(self, principal: Principal, workload_id: str) -> Workload:
-        """Let the principal into a running session. An audit event tells its owner first.
+        """Let the principal into a running session. An audit event notifies its owner first.
 
         Raises NotFound, Forbidden, NotRunning, Unavailable.
         """
@@ -70,7 +70,8 @@ class Visits:
         return workload
 
     async def enter_service(self, principal: Principal, workload_id: str) -> Workload:
-        """Check that the principal may use a running service. An audit event tells its owner of others first.
+        """Check that the principal may use a running service. An audit event notifies its owner first if the principal
+        is another user.
 
         Raises NotFound, Forbidden, NotRunning.
         """

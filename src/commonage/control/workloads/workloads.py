@@ -143,7 +143,7 @@ class Workloads:
             return None
         if (found.spec.kind, found.spec.command, found.spec.request) != (spec.kind, spec.command, spec.request):
             raise Conflict(
-                f"the key {spec.key!r} was used before for something else ({found.id}); use a new key",
+                f"the key {spec.key!r} was used before for a different workload ({found.id}); use a new key",
                 code="key-reused",
             )
         if found.spec.array_id is None:
@@ -174,7 +174,7 @@ class Workloads:
                 or other.spec.owner == spec.owner
             ):
                 raise InvalidInput(
-                    f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
+                    f"it depends on {dependency.workload_id[:60]!r}, which does not exist",
                     field="depends_on",
                     code="unknown-dependency",
                 )
@@ -224,7 +224,7 @@ class Workloads:
         starting = self._ask_hub(spec, options)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while True:
-            # Before the look at the store: all that was submitted until then is found.
+            # Before the look at the store: all workloads submitted until then are found.
             is_last, refused = self.clock.now() >= give_up, starting.done()
             found = await self.store.workload_by_key(spec.owner, key)
             if found is not None:
@@ -292,7 +292,7 @@ class Workloads:
 
     async def stop_all(self, within_s: float = 20.0) -> int:
         """Before the node shuts down: stop the running workloads of its site. Sessions end for good, other work is
-        requeued. Workloads of other sites go on.
+        requeued. Workloads of other sites continue.
 
         Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
         """

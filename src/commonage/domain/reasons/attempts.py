@@ -1,4 +1,4 @@
-"""How an attempt starts, what its owner should know while it runs, and why it ended."""
+"""How an attempt starts, notices while it runs, and why it ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Running(Reason):
 
 
 class PreparingEnvironment(Reason):
-    """The Python environment is being made, as it is used for the first time. `step` is what the installer does."""
+    """The Python environment is being built for its first use. `step` is what the installer does."""
 
     environment: str
     step: str
@@ -82,7 +82,7 @@ class SwarmRefuses(Reason):
 
 
 class SwarmSeesNoRoom(Reason):
-    """Others than Commonage hold resources of the node in Docker Swarm."""
+    """Services that Commonage did not create hold resources of the node in Docker Swarm."""
 
     node: str
     memory_mib: int
@@ -131,7 +131,7 @@ class TimeLimitNear(Reason):
 
 
 class IdleWarning(Reason):
-    """Nothing has happened in the session for long. In `left_s` it is stopped, or only gives its GPU back."""
+    """The session has been idle for `idle_s`. In `left_s` it is stopped, or only its GPU is released (`keeps_cpu`)."""
 
     idle_s: float
     left_s: float
@@ -139,7 +139,7 @@ class IdleWarning(Reason):
 
 
 class Kept(Reason):
-    """Somebody extended the workload. `limit` is why it was not extended for longer."""
+    """A user extended the workload. `limit` is why it was not extended for longer."""
 
     by: str
     until_at: float
@@ -210,7 +210,7 @@ class StoppedBeforeStart(Reason):
 
 
 class NeverStarted(Reason):
-    """The attempt was started several times, and the engine never showed it."""
+    """The attempt was started several times, and the engine never reported it."""
 
 
 class ContainerStartFailed(Reason):
@@ -299,7 +299,7 @@ class WaitingForKueue(Reason):
 
 
 class KueueStopped(NotPlaced):
-    """Kueue took the pod away."""
+    """Kueue stopped the pod."""
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class NodeRemovedFromCluster(Reason):
 
 
 class NodeOutOfService(Reason):
-    """An admin marked the node in Kubernetes as out of service, so that nothing runs on it."""
+    """An admin marked the node in Kubernetes as out of service, so no Pod runs on it."""
 
     node: str
 
@@ -350,7 +350,7 @@ class SiteNotAnswering(Reason):
 
 
 class Disappeared(Reason):
-    """The attempt is gone, and nothing tells how it ended."""
+    """The attempt is gone, and it is unknown how it ended."""
 
 
 class ExitCodeLost(Reason):
@@ -394,7 +394,7 @@ class NotDelivered(Reason):
 
 
 class LostTooOften(Reason):
-    """The workload was lost, and has no requeue left."""
+    """The workload was lost, and has no requeues left."""
 
     losses: int
     cause: Reason
@@ -421,13 +421,13 @@ class TimeLimitReached(Reason):
 
 
 class IdleTooLong(Reason):
-    """Nothing happened in the session for longer than is allowed. Its GPU may be all that it lost."""
+    """Nothing happened in the session for longer than is allowed. It was stopped, or only lost its GPU."""
 
     idle_s: float
 
 
 class GpuReleased(Reason):
-    """The session ended to go on without its GPU. `by` is empty where `cause` says why."""
+    """The session ended, to start again without its GPU. `by` is empty where `cause` says why."""
 
     by: str = ""
     cause: Reason | None = None
@@ -491,7 +491,7 @@ class NodeLeft(Reason):
 
 
 class Preempted(Reason):
-    """A workload with a higher priority needs the place. Its owner and kind are empty if it is of another tenant."""
+    """A workload with a higher priority needs the resources. Owner and kind are empty if it is of another tenant."""
 
     by_owner: str
     by_kind: str
@@ -499,7 +499,7 @@ class Preempted(Reason):
 
 
 class Reclaimed(Reason):
-    """Another tenant takes back what it lent."""
+    """Another tenant reclaims resources that it lent."""
 
     is_session: bool
 
@@ -508,7 +508,7 @@ class Reclaimed(Reason):
 
 
 class GangMemberEnded(Reason):
-    """Another member of the gang ended badly."""
+    """Another member of the gang ended without success."""
 
     rank: int
     state: str
@@ -556,7 +556,7 @@ class WaitingForOtherSessions(Reason):
 
 
 class OnFirstUse(Reason):
-    """The environment is made, or its image pulled, when it is used for the first time."""
+    """The environment is built, or its image pulled, on first use."""
 
     is_image: bool
 
@@ -579,7 +579,7 @@ class NoEngineForSite(Reason):
 
 
 class OnNodes(Reason):
-    """The image is on some nodes. `cause`: how it goes on `node`, where it is being pulled or failed."""
+    """The image is on some nodes. `cause`: the state on `node`, where it is being pulled or failed."""
 
     ready: int
     nodes: int

@@ -1,4 +1,4 @@
-"""Classes: what students and teachers are told, and the states of seats."""
+"""Classes: messages to students and teachers, and the states of seats."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ConsentGiven(Reason):
 
 
 class ConsentWithdrawn(Reason):
-    """A student does not let a teacher into the session, or no longer."""
+    """A student refused to let a teacher into the session, or withdrew the consent."""
 
     student: str
     teacher: str
@@ -135,7 +135,7 @@ class ClassGone(Reason):
 
 
 class ClassEnded(Reason):
-    """The session was stopped, because its class was deleted or moved to another tenant."""
+    """The session was stopped because its class was deleted or moved to another tenant."""
 
     class_name: str
 

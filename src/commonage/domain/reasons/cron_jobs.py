@@ -1,4 +1,4 @@
-"""Changes of cron jobs, why one of their times did not run, and what they do to earlier runs."""
+"""Changes of cron jobs, why a due time did not run, and effects on earlier runs."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ class NotSplit(Reason):
 
 
 class MigInstanceIsIsolated(Reason):
-    """The hardware isolates a MIG instance already."""
+    """The hardware already isolates a MIG instance."""
 
 
 class MigInstanceHasNoLimits(Reason):

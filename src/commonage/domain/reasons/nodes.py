@@ -24,8 +24,9 @@ class NotReporting(Reason):
 
 
 class SiteUnreachable(Reason):
-    """The link to the site is down `since` then (unix seconds). Its workloads go on; what is shown is their last known
-    state."""
+    """The link to the site is down `since` then (unix seconds). Its workloads continue; their last known state is
+    shown.
+    """
 
     site: str
     since: float
@@ -109,19 +110,19 @@ class GpuDriverUnavailable(Reason):
 
 
 class EngineNotAnswering(Reason):
-    """The engine of the site does not answer. `error` is what was tried and what came back."""
+    """The engine of the site does not answer. `error` has the request and the answer."""
 
     error: str
 
 
 class DaemonNotRunning(Reason):
-    """The Docker daemon of the node is not there."""
+    """The Docker daemon of the node does not run."""
 
     silent_s: float
 
 
 class DaemonNotAnswering(Reason):
-    """The Docker daemon of the node listens, and does not answer."""
+    """The Docker daemon of the node accepts connections, but does not answer."""
 
     silent_s: float
 
@@ -250,13 +251,13 @@ class WaitingForPause(Reason):
 
 
 class MayBeCutOff(Reason):
-    """Most nodes are silent, or still see the node: the control plane may be the one that is cut off."""
+    """Most nodes are silent, or still reach the node: the control plane itself may be partitioned."""
 
     node: str
 
 
 class MayRunWithoutAgent(Reason):
-    """The node may only be cut off, and no agent pauses its workloads then."""
+    """The node may be partitioned, and has no agent that would pause its workloads."""
 
     node: str
 

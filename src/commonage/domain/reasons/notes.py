@@ -19,7 +19,7 @@ class Submitted(Reason):
 
 
 class CommandStarted(Reason):
-    """Somebody runs a command beside a workload. `program` is empty for a shell."""
+    """A user runs a command in a workload. `program` is empty for a shell."""
 
     by: str
     program: str
@@ -27,7 +27,7 @@ class CommandStarted(Reason):
 
 
 class SessionOpened(Reason):
-    """Somebody else opened a session in the browser. `session` is its name, empty for the default one."""
+    """Another user opened a session in the browser. `session` is its name, empty for the default one."""
 
     by: str
     session: str
@@ -47,7 +47,7 @@ class ServiceNotAnswering(Reason):
 
 
 class ServiceOpened(Reason):
-    """Somebody else opened a service in the browser."""
+    """Another user opened a service in the browser."""
 
     by: str
     service: str
@@ -82,7 +82,7 @@ class GpuUnused(Reason):
 
 
 class ActivityUnknown(Reason):
-    """The session does not report what happens in it, so it counts as active."""
+    """The session does not report its activity, so it counts as active."""
 
 
 class NewerReason(Reason):
@@ -98,7 +98,7 @@ class GpuWarning(Reason):
 
 
 class QuotaUse(Reason):
-    """The room that a bound of a quota leaves. `may_borrow`: more is possible while other tenants leave theirs idle."""
+    """The used part of a limit of a quota. `may_borrow`: more is possible while other tenants do not use theirs."""
 
     tenant: str
     scope: QuotaScope
@@ -124,7 +124,7 @@ class QuotaUse(Reason):
 
 
 class HomeUsed(Reason):
-    """How much the user's home folder holds. `quota_mib` None: there is no quota. `site`: of a home elsewhere."""
+    """Disk space that the user's home uses. `quota_mib` None: there is no quota. `site`: of a home elsewhere."""
 
     used_mib: int
     quota_mib: int | None
@@ -174,14 +174,14 @@ class RestartedTooOften(Reason):
 
 
 class SessionNodeFaulty(Reason):
-    """Something is wrong with the node of the session."""
+    """The node of the session has a problem."""
 
     name: str
     cause: Reason
 
 
 class SessionWarned(Reason):
-    """Something should be known about a running session now."""
+    """A notice about a running session."""
 
     name: str
     cause: Reason
@@ -222,7 +222,7 @@ class NodeNotResponding(Reason):
 
 
 class NodeUndecided(Reason):
-    """The node does not answer, and an admin must say what becomes of the workloads on it."""
+    """The node does not answer, and an admin must decide about the workloads on it."""
 
     node: str
     cause: Reason
@@ -340,13 +340,13 @@ class PoolServesQueue(Reason):
 
 
 class PoolNodesPending(Reason):
-    """Nodes for queued workloads are on their way."""
+    """Nodes for queued workloads are being added."""
 
     nodes: int
 
 
 class PoolAtMaximum(Reason):
-    """Workloads wait, and the pool has as many nodes as it may have; `leaving` of them are still to go."""
+    """Workloads wait, and the pool has its maximum of nodes. `leaving` of them are being removed."""
 
     maximum: int
     leaving: int
@@ -372,7 +372,7 @@ class PoolNodesIdle(Reason):
 
 
 class PoolIdle(Reason):
-    """Nothing waits for the pool."""
+    """No workload waits for the pool."""
 
 
 class PoolNodeFailed(Reason):
@@ -451,7 +451,7 @@ class UnattributedGpuMemory(Reason):
 
 
 class UnattributedGpuMemoryFreed(Reason):
-    """No process of others holds memory of the GPU any more."""
+    """No unattributed process holds memory of the GPU any more."""
 
     gpu: str
     model: str

@@ -55,7 +55,7 @@ class FolderArchived(Reason):
 
 
 class FolderKept(Reason):
-    """A home or a folder of a volume stays. Nobody can use it while the name is retired."""
+    """A home or a folder of a volume stays. It cannot be used while the name is retired."""
 
     folder: str
 
@@ -90,14 +90,14 @@ class ClaimsStay(Reason):
 
 
 class CronJobsMove(Reason):
-    """Cron jobs go on for another owner or tenant."""
+    """Cron jobs continue for another owner or tenant."""
 
     cron_jobs: tuple[str, ...]
     receiver: str
 
 
 class CronJobsRemoved(Reason):
-    """Cron jobs are removed: nothing is handed over."""
+    """Cron jobs are removed, because they are not handed over."""
 
     cron_jobs: tuple[str, ...]
 
@@ -181,7 +181,7 @@ class SitesFollow(Reason):
 
 
 class SitesShared(Reason):
-    """Sites that are for the tenant and others are for the others only."""
+    """Sites that are for the tenant and others are then for the others only."""
 
     sites: tuple[str, ...]
 
@@ -200,7 +200,7 @@ class ReservationsCancelled(Reason):
 
 
 class ImagesMove(Reason):
-    """Images go to another owner or tenant. They keep their names and their place in the registry."""
+    """Images get another owner or tenant. They keep their names and their place in the registry."""
 
     images: tuple[str, ...]
     receiver: str
@@ -270,7 +270,7 @@ class HistoryRenamed(Reason):
 
 
 class NameRetires(Reason):
-    """Nobody can use the name afterwards, until an admin releases it."""
+    """The name cannot be used afterwards, until an admin releases it."""
 
     subject: str
     name: str
@@ -292,7 +292,7 @@ class NameTaken(Reason):
 
 
 class FolderTaken(Reason):
-    """There is something at the place to which a folder is to be moved."""
+    """The destination of a folder exists already."""
 
     folder: str
 

@@ -29,7 +29,7 @@ class NoGpus(Reason):
 
 
 class GpuModelNotFound(Reason):
-    """No node has a GPU of the requested model. `models` are those there are."""
+    """No node has a GPU of the requested model. `models` are those of all nodes."""
 
     model: str
     models: tuple[str, ...]
@@ -86,7 +86,7 @@ class TooFewNodes(Reason):
 
 
 class UserQuotaTooSmall(Reason):
-    """One member of the tenant may never hold as much."""
+    """The request is larger than one member of the tenant may ever use."""
 
     tenant: str
     resource: Resource
@@ -95,7 +95,7 @@ class UserQuotaTooSmall(Reason):
 
 
 class QuotaTooSmall(Reason):
-    """The tenant may never hold as much. `borrowed`: how much of the limit would be borrowed."""
+    """The request is larger than the tenant may ever use. `borrowed`: how much of the limit would be borrowed."""
 
     tenant: str
     resource: Resource
@@ -127,7 +127,7 @@ class TooManyQueued(Reason):
 
 
 class StorageQuotaExceeded(Reason):
-    """Files take more than the quota allows, and the file system does not hold the limit. Only sessions start."""
+    """Files take more than the quota allows, and the file system does not enforce the limit. Only sessions start."""
 
     tenant: str
     scope: QuotaScope
@@ -157,7 +157,7 @@ class TooManyWorkloads(Reason):
 
 
 class MountsNotSupported(Reason):
-    """A volume was requested at a place of its own, and nothing is mounted here."""
+    """A volume was requested with a mount path, and the engine mounts nothing."""
 
     volume: str
     name: str
@@ -184,7 +184,7 @@ class ReservationBlocked(Reason):
 
 
 class ReservationCollides(Reason):
-    """It would leave no room for reservations that were made before."""
+    """It would leave no room for earlier reservations."""
 
 
 class ReservationRefused(Reason):
@@ -247,7 +247,7 @@ class UploadTooLarge(Reason):
 
 
 class TimeLimitBeyondMaxAge(Reason):
-    """A session asks for more time than sessions may run."""
+    """A session requests a longer time limit than sessions may have."""
 
     requested_s: int
     max_age_s: int
@@ -276,12 +276,12 @@ class NothingToExtend(Reason):
 
 
 class NoGpuToRelease(Reason):
-    """The workload holds no GPU, or is no session."""
+    """The workload has no GPU, or is not a session."""
 
     is_session: bool
 
 
 class EnvironmentNeedsGpu(Reason):
-    """The session cannot go on without a GPU in its environment."""
+    """The session cannot continue without a GPU in its environment."""
 
     environment: str

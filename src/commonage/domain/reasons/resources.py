@@ -14,7 +14,7 @@ class ResourceCreated(Reason):
 
 
 class ResourceChanged(Reason):
-    """A resource was changed. `fields` are those that differ."""
+    """A resource was changed. `fields` are those that changed."""
 
     by: str
     kind: str
@@ -56,21 +56,21 @@ class RolesDiffer(Reason):
 
 
 class SiteNotAllowed(Reason):
-    """The tenant may no longer use the site. What runs there continues."""
+    """The tenant may no longer use the site. Workloads that run there continue."""
 
     tenant: str
     site: str
 
 
 class EnvironmentNotAllowed(Reason):
-    """The tenant may no longer use the environment. What was submitted continues."""
+    """The tenant may no longer use the environment. Submitted workloads continue."""
 
     tenant: str
     environment: str
 
 
 class QuotaBelowAllocation(Reason):
-    """The new quota is lower than what the tenant holds. What runs continues, new work waits."""
+    """The new quota is lower than the tenant's allocations. Running workloads continue, and new ones wait."""
 
     tenant: str
     resource: str
@@ -79,25 +79,25 @@ class QuotaBelowAllocation(Reason):
 
 
 class EnvironmentGone(Reason):
-    """The environment is deleted. What runs in it continues, what waits for it cannot start."""
+    """The environment is deleted. Workloads that run in it continue, and queued ones cannot start."""
 
     environment: str
 
 
 class EnvironmentDiffers(Reason):
-    """The environment is changed. What runs continues, what starts later gets the new one."""
+    """The environment is changed. Running workloads continue, and later ones get the new one."""
 
     environment: str
 
 
 class VolumeGone(Reason):
-    """The volume is deleted. What has it continues, what waits with it fails to start."""
+    """The volume is deleted. Workloads that mount it continue, and queued ones fail to start."""
 
     volume: str
 
 
 class VolumeDiffers(Reason):
-    """The volume is changed. What runs continues, what starts later gets the new one."""
+    """The volume is changed. Running workloads continue, and later ones get the new one."""
 
     volume: str
 
@@ -109,7 +109,7 @@ class NodePoolGone(Reason):
 
 
 class SiteGone(Reason):
-    """The site is no longer declared. What runs there continues."""
+    """The site is no longer declared. Workloads that run there continue."""
 
     site: str
 

@@ -121,7 +121,7 @@ class Requeued(Reason):
 
 
 class ResourcesFree(Reason):
-    """There is room since the last pass of the scheduler; the next one is due at once."""
+    """Resources have become free since the last pass of the scheduler. The next pass starts at once."""
 
 
 class NoNodes(Reason):
@@ -129,7 +129,7 @@ class NoNodes(Reason):
 
 
 class GangIncomplete(Reason):
-    """Fewer members of the gang are queued than start together."""
+    """Fewer members of the gang are queued than must start together."""
 
     size: int
     queued: int
@@ -155,8 +155,9 @@ class InsufficientNodesAtSite(Reason):
 
 
 class NodeRequested(Reason):
-    """A node that could run it was requested from a cloud. `expected_in_s` is at most that, or about that if it
-    `is_measured`; None: it was requested `requested_s` ago and is overdue."""
+    """A node that could run it was requested from a cloud. It is expected within `expected_in_s`, or in about that time
+    if it `is_measured`. None: it is overdue, and was requested `requested_s` ago.
+    """
 
     pool: str
     expected_in_s: float | None = None
@@ -168,7 +169,7 @@ class NodeRequested(Reason):
 
 
 class UserQuotaExceeded(Reason):
-    """The user holds as much as one member of the tenant may hold."""
+    """The user uses as much as one member of the tenant may use."""
 
     tenant: str
     user: str
@@ -178,8 +179,9 @@ class UserQuotaExceeded(Reason):
 
 
 class QuotaExceeded(Reason):
-    """The tenant holds as much as it may. `borrowing`: how much more it may borrow (None: any amount), of which
-    `unused` is there to borrow."""
+    """The tenant uses all of its quota. `borrowing`: how much more it may borrow (None: any amount), of which `unused`
+    is unused now.
+    """
 
     tenant: str
     resource: Resource
@@ -190,7 +192,7 @@ class QuotaExceeded(Reason):
 
 
 class QuotaLent(Reason):
-    """The request is within the tenant's quota, but other tenants borrowed what was unused."""
+    """The request is within the tenant's quota, but other tenants borrowed the unused part."""
 
     tenant: str
     resource: Resource
@@ -211,7 +213,9 @@ class QuotaLimitReached(Reason):
 
 
 class GpuHoursSpent(Reason):
-    """The GPU-hours of this month are spent. What runs continues; nothing starts on a GPU before `resets_at`."""
+    """The GPU-hours of this month are spent. Running workloads continue; no workload starts on a GPU before
+    `resets_at`.
+    """
 
     tenant: str
     scope: QuotaScope
@@ -225,7 +229,7 @@ class GpuHoursSpent(Reason):
 
 
 class SiteHasRoom(Reason):
-    """The workload could start at the site now, as far as the site is concerned."""
+    """The site has room for the workload now. Limits outside the site may still delay it."""
 
 
 class SiteUnavailable(Reason):
@@ -256,7 +260,9 @@ class SiteOfOtherTenants(Reason):
 
 
 class NodeShortfall(Reason, abstract=True):
-    """A node does not fit. `node` is the nearest of `nodes` for which the same holds, out of `total`."""
+    """A node does not fit. `node` is the one that is closest to fitting, of `nodes` with the same shortfall, out of
+    `total`.
+    """
 
     node: str
     nodes: int = 1
@@ -389,7 +395,9 @@ class ReservedForOthers(FreeButKept):
 
 
 class ReservedForHeadOfQueue(FreeButKept):
-    """They are kept for a workload further ahead that no time limit gives a start, until enough has ended there."""
+    """They are kept for a workload further ahead whose start cannot be estimated from time limits, until enough has
+    ended there.
+    """
 
 
 class PreemptingForOthers(FreeButKept):
@@ -397,13 +405,13 @@ class PreemptingForOthers(FreeButKept):
 
 
 class PromisedToOthers(FreeButKept):
-    """A workload further ahead starts there, and this one could still run then."""
+    """A workload further ahead starts there soon, and this one could still be running then."""
 
     starts_in_s: float
 
 
 class KeptForQueue(FreeButKept):
-    """They are kept for workloads further ahead, except for what ends within `for_s`."""
+    """They are kept for workloads further ahead. Only workloads that end within `for_s` may use them."""
 
     for_s: float | None = None
 
@@ -419,7 +427,7 @@ class StartsNow(Reason):
 
 
 class EstimateFromTimeLimits(Reason):
-    """The estimate rests on the time limits of what runs and of what is ahead in the queue."""
+    """The estimate rests on the time limits of running workloads and of those ahead in the queue."""
 
 
 class EstimateFromHistory(Reason):
@@ -435,11 +443,13 @@ class EstimateFromTotalWork(Reason):
 
 
 class EstimateFromQuotaReset(Reason):
-    """The estimate is the begin of the next month, when GPU-hours are counted from zero. Others may be ahead then."""
+    """The estimate is the start of the next month, when GPU-hours are counted from zero. Other workloads may be ahead
+    then.
+    """
 
 
 class NoTimeLimitAhead(Reason):
-    """No estimate: what it waits for has no time limit. `kind` and `owner` name one such workload."""
+    """No estimate: the workload that it waits for has no time limit. `kind` and `owner` name one such workload."""
 
     kind: str = ""
     owner: str = ""
@@ -456,4 +466,4 @@ class TooManyAhead(Reason):
 
 
 class NoRoomFromNextEnds(Reason):
-    """No estimate: what ends next makes no room for it."""
+    """No estimate: the workloads that end next make no room for it."""

@@ -242,7 +242,7 @@ class DaemonExec:
         try:
             await self._api.end(self._container, self._mark)
         except EngineFailure as error:
-            _log.warning("a command in the container %s may go on until that ends: %s", self._container[:12], error)
+            _log.warning("a command in the container %s may continue until that ends: %s", self._container[:12], error)
         finally:
             with suppress(OSError):
                 await self._writer.wait_closed()

@@ -22,7 +22,8 @@ _CONTAINER = re.compile(r"[0-9a-f]{64}")
 def daemon_started_at(pid: int, name: str = "dockerd") -> float | None:
     """Start time, unix seconds, of the daemon `name` that is reached through the process `pid`.
 
-    That is `pid` itself, or a proxy; then it is the only process of that name. None if there are none or several.
+    That is `pid` itself, or a proxy; then it is the only process of that name. None if no process or several have the
+    name.
     """
     look = process_info(pid)
     if look is None or look.name != name:

@@ -101,7 +101,7 @@ class Launcher:
             except DaemonRefused as error:
                 if not _NETWORK_GONE.search(str(error)):
                     raise
-            # Somebody removed the tenant's network. A container created for it can never be started.
+            # The tenant's network was removed from outside. A container created for it can never be started.
             self.networks.forget(run.request.tenant)
             await self.client.remove(container_name(run.id))
             await self._create_and_start(run)
@@ -117,7 +117,7 @@ class Launcher:
             await self.client.start(container)
 
     async def _start_warm(self, warm: WarmContainers, run: Run, program: Program, config: Json) -> bool:
-        """Start it in a container that waits. False if it needs one of its own, or none fits."""
+        """Start it in a warm container. False if it needs a container of its own, or no warm one fits."""
         request = run.request
         is_new = run.control_folder.decision() is StartDecision.UNDECIDED
         name = request.environment.image if is_new and may_start_warm(request, self.settings) else None

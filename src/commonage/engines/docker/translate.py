@@ -33,7 +33,7 @@ from commonage.engines.settings import DockerSettings
 
 @dataclass(frozen=True, slots=True)
 class ContainerContext:
-    """Inputs of a container besides the request: all paths are this node's.
+    """Inputs of a container in addition to the request. All paths are this node's.
 
     `injected` is the folder with our files that workloads read. `volume_quota`: the daemon can limit the size of
     volumes.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FIELD_MANAGER = "commonage"
 _TIMEOUT_S = 30.0
 _WATCH_S = 60
-"""The server ends each watch after this time, and the next one goes on: a dead connection is noticed by then."""
+"""The server ends each watch after this time, and the next one continues: a dead connection is noticed by then."""
 _PAGE = 500
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/strategic-merge-patch+json"

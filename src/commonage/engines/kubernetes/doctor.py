@@ -39,7 +39,7 @@ CLAIM_RIGHTS: tuple[tuple[str, str, str, bool], ...] = (
     ("patch", "", "persistentvolumeclaims", True),
     ("get", "storage.k8s.io", "storageclasses", False),
 )
-"""Those that it needs besides, where homes or volumes are claims that it makes."""
+"""Further rights that it needs if it creates the claims of homes or volumes."""
 FORWARDING: tuple[tuple[str, str, str, bool], ...] = (
     ("get", "", "pods/portforward", True),
     ("create", "", "pods/portforward", True),

@@ -191,7 +191,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._elastic = ElasticPools(self._client, self._installation, settings)
         self._capacity = Capacity(label_value(self._installation), settings.tolerations, self._gpus.devices_of)
         self._peers = Peers()
-        # All Pods of the cluster: what others request is not free.
+        # All Pods of the cluster: the requests of other Pods are not free.
         self._pods = Cache(_All(self._client, PODS.path(None)), self._pod_changed, "Pods")
         self._nodes = Cache(_All(self._client, NODES.path(None)), self._node_changed, "nodes")
         streams = PodStreams(self._execs, self._pod_relays)
@@ -230,7 +230,7 @@ class KubernetesEngine(RunsEngine[Run]):
         self._tasks.close()
 
     async def _clear(self) -> None:
-        """Remove Pods of ours whose attempt is forgotten, or was never written down. Raises EngineFailure."""
+        """Remove this installation's Pods whose attempt is forgotten, or was never stored. Raises EngineFailure."""
         for pod in self._pods.objects:
             attempt, metadata = attempt_of(pod), pod["metadata"]
             if not self._is_ours(pod) or not attempt or attempt in self._table.runs:
@@ -371,7 +371,7 @@ class KubernetesEngine(RunsEngine[Run]):
             await self._tasks.until_disk_works(lambda: self._stop_early(run.id))
             return
         if not run.uid:
-            async with run.lock:  # while no launch is at work
+            async with run.lock:  # while no launch is in progress
                 if not run.uid:
                     await self._tasks.until_disk_works(run.folder.forbid_start)
             if not run.uid:

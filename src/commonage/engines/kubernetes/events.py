@@ -1,4 +1,4 @@
-"""Events of a Pod: messages of the cluster beside its status."""
+"""Events of a Pod: messages of the cluster in addition to its status."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 def write_uid(folder: RunFolder, uid: str) -> None:
-    """Write down which Pod is the attempt's, durably. Raises OSError."""
+    """Store durably which Pod is the attempt's. Raises OSError."""
     temporary = folder.path / "pod.new"
     with open(temporary, "w", encoding="ascii") as file:
         file.write(uid)
@@ -73,7 +73,7 @@ def write_uid(folder: RunFolder, uid: str) -> None:
 
 
 def read_uid(folder: RunFolder) -> str:
-    """The uid of its Pod; empty if none was written down."""
+    """The uid of its Pod; empty if none was stored."""
     with suppress(FileNotFoundError):
         return (folder.path / "pod").read_text(encoding="ascii").strip()
     return ""

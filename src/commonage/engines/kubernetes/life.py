@@ -1,4 +1,4 @@
-"""The life of each attempt: launched, followed as its Pod tells, and ended. Used by the engine."""
+"""The life of each attempt: launches it, follows the status of its Pod, and ends it. Used by the engine."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ class AttemptLife:
         return None if place is None else f"http://{place[0]}:{place[1]}"
 
     async def _note_gpus(self, run: Run, pod: Manifest) -> None:
-        """Write the uuids of its GPUs to its Pod, where its mode tells them."""
+        """Write the uuids of its GPUs to its Pod, if the GPU mode reports them."""
 
         async def variable() -> str:
             command = ("/bin/sh", "-c", f'echo "${VISIBLE}"')
@@ -344,7 +344,7 @@ class AttemptLife:
     # --- its end ------------------------------------------------------------------------------------------------------
 
     async def _end_with(self, run: Run, end: Exit, started_at: float | None) -> None:
-        """Copy the rest of its output, write its end down, and report it."""
+        """Copy the rest of its output, store its end, and report it."""
         if run.uid and started_at is not None:
             await run.copy.finish(run.following)
         elif run.following is not None:
@@ -396,6 +396,6 @@ def _withdrawn_end(why: Reason) -> Exit:
 
 
 def _write_end(run: Run, end: Exit) -> None:
-    """Write how it ended, unless an end was written before. Raises OSError."""
+    """Store how it ended, unless an end was stored before. Raises OSError."""
     if run.folder.exit() is None:
         write_end(run.folder, end)

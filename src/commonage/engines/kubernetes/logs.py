@@ -2,7 +2,7 @@
 
 The cluster serves the output of a container only while its Pod is there, and of a long one only the last file: the
 node's kubelet begins a new file after 10 MiB, as is usual. So a running attempt's output is followed. After an
-interruption it goes on from the last time stamp; if the file with that is gone, a note in the log says that a part is
+interruption it continues from the last time stamp; if the file with that is gone, a note in the log says that a part is
 missing. Lines reach the log when they are complete, or 16 KiB long.
 """
 
@@ -160,7 +160,7 @@ class LogCopy:
         return position.size > before
 
     async def _write(self, data: bytes, position: LogPosition) -> None:
-        """Append, to the end even if cancelled: nobody else may write meanwhile."""
+        """Append all of it even if cancelled: there must be no other writer meanwhile."""
         writing = asyncio.ensure_future(self._in_thread(lambda: self._append(data, position)))
         try:
             await asyncio.shield(writing)

@@ -158,7 +158,9 @@ def _evicted(status: Mapping[str, Any], around: Surroundings) -> Reason | None:
 
 
 def taken_by_kueue(pod: Manifest, node: str) -> Reason | None:
-    """Why Kueue stopped a Pod that is gone; None if it did not. A bound Pod may have run, even if nobody saw it run."""
+    """Why Kueue stopped a Pod that is gone; None if it did not. A bound Pod may have run, even if it was never seen
+    running.
+    """
     stopped = kueue.stop_reason(pod.get("status") or {})
     if stopped is None or not pod["spec"].get("nodeName"):
         return stopped

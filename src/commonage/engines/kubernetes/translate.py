@@ -1,4 +1,4 @@
-"""Maps a start request to a Pod and what it needs. Pure; used by the launcher.
+"""Maps a start request to a Pod and the objects that it needs. Pure; used by the launcher.
 
 A Pod is made with a scheduling gate, which the launcher removes once it has written down the Pod's uid. So no program
 runs that the control plane would not know of after a crash.
@@ -62,7 +62,7 @@ In a home without 64 KiB of room, files that a session writes at its start go to
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """Inputs of a Pod besides the request."""
+    """Inputs of a Pod in addition to the request."""
 
     installation: str
     namespace: str
@@ -130,7 +130,7 @@ def pod_of(request: StartRequest, program: Program, context: PodContext, setting
             # is its own. The container's other processes end with it.
             "shareProcessNamespace": True,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(request)}},
-            # A node that is cut off keeps its Pods: only its return, or an admin, tells whether they still run.
+            # A node that is cut off keeps its Pods: only its next report, or an admin, shows whether they still run.
             "tolerations": [
                 *(
                     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
@@ -224,7 +224,9 @@ def pod_security(settings: KubernetesSettings) -> Manifest:
 
 
 def host_users(settings: KubernetesSettings, volumes: Sequence[Manifest] = ()) -> Manifest:
-    """Root runs in a user namespace, where it is nobody on the node. Folders of the node would not be its own there."""
+    """Root runs in a user namespace, in which it is an unprivileged user on the node. Folders of the node would not be
+    its own there.
+    """
     return {} if settings.user or any("hostPath" in one for one in volumes) else {"hostUsers": False}
 
 

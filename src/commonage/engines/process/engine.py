@@ -261,7 +261,7 @@ class ProcessEngine(RunsEngine[Run]):
         self._watch_started(run, pid)
 
     async def _fail(self, run: Run, why: Reason) -> None:
-        """Record the end of an accepted attempt that cannot be started, with our reason."""
+        """Record the end of an accepted attempt that cannot be started, with the reason."""
 
         def write() -> None:
             run.folder.write_exit(Exit(1, why, time.time()))

@@ -96,7 +96,7 @@ class Execs:
     def _spawn(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> _Child:
         python = self._environments.ready(run.request.environment)
         if python is None:
-            raise EngineFailure(f"the environment of {run.id} is not here any more, so nothing can run beside it")
+            raise EngineFailure(f"the environment of {run.id} does not exist any more, so no command can run in it")
         program, cwd = self._launcher.exec_program(run.request, run.folder, run.port, python)
         mark = new_mark()
         variables = {**program.variables, MARK: mark}
@@ -108,7 +108,7 @@ class Execs:
                 return _spawn_piped(_arguments(groups, "", command), variables, cwd, mark)
             return _spawn_at_terminal(groups, command, variables, cwd, mark, terminal)
         except (OSError, ValueError) as error:
-            raise EngineFailure(f"the command cannot be started beside {run.id}: {error}") from error
+            raise EngineFailure(f"the command cannot be started in {run.id}: {error}") from error
 
 
 def _arguments(groups: str, terminal: str, command: Sequence[str]) -> list[str]:

@@ -213,7 +213,7 @@ class Launcher:
     def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> ShimRunning | NotStarted | Status:
         """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
-        `over_memory`: we ended it ourselves because it used too much.
+        `over_memory`: the server ended it because it used too much memory.
         """
         runner = self._runner(folder)
         if runner is None:

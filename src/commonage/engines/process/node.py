@@ -28,7 +28,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None, 
 
 
 def _memory_mib() -> int:
-    """The computer's memory, or the limit of the container that we are in."""
+    """The computer's memory, or the limit of the container that this process runs in."""
     found = [int(psutil.virtual_memory().total)]
     for name in _LIMITS:
         try:

@@ -73,7 +73,7 @@ def keep_children_within_quotas() -> None:
 def leave_signals_alone() -> None:
     """Give child processes the usual signals, even if the server must ignore some (nohup, `&` in a script).
 
-    A handler of ours ends with exec, but an ignored signal stays ignored, and then no kernel could be interrupted.
+    exec resets a handler of this process, but an ignored signal stays ignored, and then no kernel could be interrupted.
     Python sets handlers in the main thread only; elsewhere they stay unchanged.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -94,7 +94,7 @@ class Commands:
     async def forget(self, attempt_id: str) -> None:
         await self._keep(replace(self._waiting.get(attempt_id) or self._new(attempt_id), forget=True))
         self._attempts.forget(attempt_id)
-        await self._deliver_late(attempt_id)  # nobody asks again: this side knows the attempt no longer
+        await self._deliver_late(attempt_id)  # there will be no second request: this side no longer knows the attempt
 
     def _new(self, attempt_id: str) -> Command:
         return Command(attempt_id, self._clock.now())
@@ -117,7 +117,7 @@ class Commands:
                 await self._withdraw(command, NotDelivered(cause=why), None)
 
     async def _withdraw(self, command: Command, why: Reason, exit_code: int | None) -> None:
-        """The end is told once the start cannot be delivered any more, whatever is restarted."""
+        """The end is reported once the start cannot be delivered any more, even across restarts."""
         assert command.start is not None
         try:
             await self._keep(replace(command, start=None, grace_s=None))
@@ -137,7 +137,9 @@ class Commands:
             await self._deliver(attempt_id)
 
     async def deliver_all(self) -> None:
-        """Deliver what waits. A start that the site's engine refuses for good becomes the end of its attempt."""
+        """Deliver all waiting commands. A start that the site's engine refuses for good becomes the end of its
+        attempt.
+        """
         await asyncio.gather(*(self._deliver_late(attempt_id) for attempt_id in list(self._waiting)))
 
     async def _deliver_late(self, attempt_id: str) -> None:

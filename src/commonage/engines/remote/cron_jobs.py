@@ -89,7 +89,7 @@ class RemoteCronSite(CronSite):
         return Nothing()
 
     def _checked(self, run: SiteRun) -> SiteRun | None:
-        """In the time of this side, and about this site. None if it cannot be stored."""
+        """With the times of this side's clock, and with this site. None if it cannot be stored."""
         try:
             run = checked_run(run)
         except Unreadable as error:

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 GRACE_S = 5.0
 """A link that is down for less is not shown as an outage."""
 FOLLOW_GRACE_S = 10.0
-"""A log that is followed goes on if the link is back within this time."""
+"""A log that is followed continues if the link is back within this time."""
 _RETRY_EVERY_S = 2.0
 _CONTACT_EVERY_S = 30.0
 StoreSamples = Callable[[str, Sequence[Sample]], Awaitable[None]]
@@ -218,7 +218,7 @@ class RemoteEngine(Engine):
             self._connected.set()
 
     async def _on_samples(self, kept: Samples, _: OnProgress) -> Nothing:
-        """Store what is measured at a site; the other series are the control plane's own."""
+        """Store the measurements of a site; the other series are the control plane's own."""
         self._follow_clock()
         await self._from_sites.store_samples(self._site, [own for one in kept.samples if (own := self._own(one))])
         return Nothing()
@@ -277,7 +277,7 @@ class RemoteEngine(Engine):
     # --- the loop -------------------------------------------------------------------------------------------------
 
     async def _deliver(self) -> None:
-        """Deliver what waits, at each new link and every few seconds. Notes the last contact."""
+        """Deliver waiting commands, at each new link and every few seconds. Notes the last contact."""
         served: SiteConnection | None = None
         while True:
             with self._iterations.rest(), suppress(TimeoutError):
@@ -334,7 +334,7 @@ class RemoteEngine(Engine):
         await self._records.close()
 
     async def delete_records(self) -> None:
-        """Delete what is kept of the site, after `close`."""
+        """Delete all stored data of the site, after `close`."""
         await self._records.delete()
 
     def loops(self) -> Sequence[Iterations]:
@@ -430,7 +430,7 @@ class RemoteEngine(Engine):
             self._preparing -= Counter([image])
 
     async def keep_tenants(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
-        """Raises EngineFailure without a link; then the site goes on with the last tenants."""
+        """Raises EngineFailure without a link; then the site continues with the last tenants."""
         connection = self._required()
         if self._report is None or not self._report.keeps_tenants:
             return {}

@@ -122,7 +122,7 @@ class SiteRecords:
             await asyncio.to_thread(self._path.with_name(self._path.name + suffix).unlink, missing_ok=True)
 
     async def keep_command(self, command: Command) -> None:
-        """Durable when this returns, with all that was kept before. Raises Unavailable."""
+        """Durable when this returns, with everything stored before. Raises Unavailable."""
         dispatched = [_upsert("dispatched (id)", command.attempt_id)] if command.start is not None else []
         if command.start is not None and (image := command.start.environment.image):
             dispatched.append(_upsert("images (id, image)", command.attempt_id, image))

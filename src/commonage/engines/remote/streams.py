@@ -52,7 +52,7 @@ class RemoteExec(ExecStream):
 
     def _on_end(self, end: asyncio.Task[int]) -> None:
         if not end.cancelled():
-            end.exception()  # retrieve it, in case nobody waits for the end
+            end.exception()  # marked as retrieved: there may be no waiter
         self._changed.set()
 
     async def _receive(self) -> int:

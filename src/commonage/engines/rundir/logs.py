@@ -90,8 +90,8 @@ def _text(raw: bytes, dropped: int) -> str:
 def open_log(places: Iterable[SafePath]) -> int | None:
     """A descriptor of the log in the first of these places that has one; None if none has.
 
-    The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure
-    for what is no log.
+    The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure if
+    the file is not a log.
     """
     for place in places:
         try:
@@ -100,7 +100,7 @@ def open_log(places: Iterable[SafePath]) -> int | None:
             continue
         except OSError as error:
             raise EngineFailure(
-                f"the log {place} cannot be read: {error.strerror}; look whether somebody replaced it"
+                f"the log {place} cannot be read: {error.strerror}; check whether it was replaced"
             ) from error
     return None
 
@@ -191,7 +191,7 @@ class LogLimit(Generic[R]):
         self._troubled: set[str] = set()  # attempts whose log cannot be limited; logged once
 
     async def keep(self, iterations: Iterations) -> None:
-        """Loop forever. A log exceeds the limit by what is written between two looks."""
+        """Loop forever. A log exceeds the limit by what is written between two checks."""
         while True:
             began = perf_counter()
             for run in await self._in_thread(partial(self._cut_all, list(self._table))):
@@ -200,7 +200,7 @@ class LogLimit(Generic[R]):
                 await asyncio.sleep(max(PAUSE_S, _PAUSE_FACTOR * (perf_counter() - began)))
 
     async def cut(self, run: R) -> None:
-        """Cut the log of an ended attempt: it may have written much since the last look."""
+        """Cut the log of an ended attempt: it may have written much since the last check."""
         await self._in_thread(partial(self._cut_all, [run]))
 
     def _cut_all(self, runs: Iterable[R]) -> list[R]:

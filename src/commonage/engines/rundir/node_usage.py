@@ -1,4 +1,5 @@
-"""Reads what is used on this node from /proc and /sys. For local engines and, of the standard library alone, agents.
+"""Reads the resource usage of this node from /proc and /sys. For local engines and, of the standard library alone,
+agents.
 
 Both use one reader, so that a node shows the same figures on every engine. A missing or odd file makes a figure
 unknown, and nothing else.
@@ -30,7 +31,7 @@ class NodeUsageReader:
     """Each call of `measure` gives the rates since the previous one. `root` is where the node's /proc and /sys are.
 
     `network` is the file of the interfaces there. /proc/net always shows the reader's own network namespace.
-    `clock` does not go on while the computer sleeps, as the counters do not.
+    `clock` does not continue while the computer sleeps, as the counters do not.
     """
 
     root: Path = Path("/")

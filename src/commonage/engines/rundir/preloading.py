@@ -1,4 +1,4 @@
-"""Loads the libraries of a Jupyter server before it is known for whom, and becomes that person's server later.
+"""Loads the libraries of a Jupyter server before its user is known, and becomes that user's server later.
 
 The environment's own Python runs this, in the warm parent of the process engine (zygote.py) and in the warm containers
 of the Docker engine (template.py). So it uses the standard library only. Nothing is imported here that would keep data
@@ -42,7 +42,7 @@ _BETWEEN = ("os.py", "posixpath.py", "genericpath.py", "pathlib.py", "_collectio
 
 
 def import_libraries() -> set[str]:
-    """Import what is available; return the names of the variables that were read meanwhile ("*": all of them)."""
+    """Import the available modules; return the names of the variables that were read meanwhile ("*": all of them)."""
     read: set[str] = set()
     environ: Any = type(os.environ)
     get_one, get_all = environ.__getitem__, environ.__iter__
@@ -92,7 +92,7 @@ def become(variables: Mapping[str, str], cwd: str, program: str, arguments: Sequ
 
 
 def rename(*words: str) -> None:
-    """Let `ps` show this instead of the parent's command line, as far as space allows (hence its padding)."""
+    """Let `ps` show this instead of the parent's command line, as far as space allows (which its padding provides)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             start, end = (int(field) for field in stat.read().rpartition(")")[2].split()[45:47])

@@ -40,7 +40,7 @@ def new_mark() -> str:
 
 
 def not_running(attempt_id: str) -> NotRunning:
-    return NotRunning(f"{attempt_id[:100]} does not run, so that nothing can run beside it")
+    return NotRunning(f"{attempt_id[:100]} does not run, so no command can run in it")
 
 
 _SHELL = 'exec "${SHELL:-$(command -v bash || command -v sh)}"'
@@ -50,7 +50,7 @@ SERVING = Path(__file__).with_name("serving.py")
 """The program that runs a session's server faster than that server does itself."""
 
 PRELOADING = Path(__file__).with_name("preloading.py")
-"""The program that loads a server's libraries before it is known for whom."""
+"""The program that loads a server's libraries before its user is known."""
 
 SESSION_COMMAND = (
     "jupyterhub-singleuser",

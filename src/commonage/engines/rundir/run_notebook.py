@@ -3,9 +3,9 @@
 Given to that environment's Python with -c (notebooks.py), so it uses the standard library and what Jupyter brings, and
 supports Python 3.8. The arguments: NOTEBOOK [--folder BELOW-HOME] [--show].
 
-The result lies beside the notebook, or in the folder; it is written again after each cell, so that a failure or a stop
-leaves what was computed until then. With --show there is no result: each output is a line of the log, for the program
-that follows it. Such a line is MARK, `+` or `.` (`.`: the last part), and a part of the JSON of a message.
+The result is in the folder of the notebook, or in the working folder; it is written again after each cell, so that the
+results until then survive a failure or a stop. With --show there is no result: each output is a line of the log, for
+the program that follows it. Such a line is MARK, `+` or `.` (`.`: the last part), and a part of the JSON of a message.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _run(notebook: Any, folder: Path, show: Any, result: _Result | None) -> int:
             _say(f"a cell failed. The result until there: {result.path}")
         return 1
     except NoSuchKernel as error:
-        return _failed(f"this environment has no kernel {error.name!r}, which the notebook asks for", result)
+        return _failed(f"this environment has no kernel {error.name!r}, which the notebook requires", result)
     except (Exception, asyncio.CancelledError) as error:  # the kernel died, or a stop came while it started
         return _failed(f"the notebook ended early: {type(error).__name__}: {error}", result)
     finally:
@@ -123,7 +123,7 @@ class _Result:
                 cell.update({"outputs": [], "execution_count": None})
 
     def save(self, state: str) -> None:
-        """Write all outputs so far. The disk may be full: a failure is said, and the next cell goes on."""
+        """Write all outputs so far. The disk may be full: a failure is logged, and the next cell runs."""
         import nbformat  # noqa: PLC0415 - main has found it
 
         self._notebook.metadata["commonage"] = {
@@ -174,8 +174,8 @@ def _client(notebook: Any, folder: Path, show: Any, result: _Result | None, sock
     where = {"metadata": {"path": str(folder)}}
     client = Client(notebook, timeout=None, startup_timeout=STARTUP_S, kernel_name=name, resources=where)
     if any("ipykernel" in word for word in KernelSpecManager().get_kernel_spec(name).argv):
-        # Nobody else can connect, as to a port of this node; other kernels may not know it.
-        # Without `ip` the sockets would be below the folder of whoever asks.
+        # Other users cannot connect to it, unlike to a port of this node. Other kernels may not support it. Without
+        # `ip` the sockets would be below the caller's folder.
         client.config["KernelManager"].update({"transport": "ipc", "ip": f"{sockets}/kernel"})
     return client
 

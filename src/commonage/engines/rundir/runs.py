@@ -9,9 +9,9 @@
                       room         reserved disk space; renamed to `exit` if the disk is too full to write that
     runs/.old/<attempt id>/log     log of a forgotten attempt, kept for some time
 
-The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
-If workloads run on other nodes, `log` (and the control folder) lie in a folder that those see, and nothing else of
-this: see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
+The shim or a stop creates `pid` exclusively: so an attempt runs at most once, no matter which process dies at what
+moment. If workloads run on other nodes, `log` (and the control folder) lie in a folder that those see, and nothing else
+of this: see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     @abstractmethod
     async def _go_on(self, run: R, begun: int | Phase) -> None:
-        """Go on with what `_write` has begun."""
+        """Continue with what `_write` has begun."""
 
     def _drop(self, run: R) -> None:
         self._table.runs.pop(run.id, None)
@@ -219,4 +219,4 @@ class RunsEngine(Engine, ABC, Generic[R]):
         return await self._exec(run, command, terminal)
 
     async def _exec(self, run: R, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
-        raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
+        raise EngineFailure(f"no command can run in {run.id} on the site {self._site}")

@@ -182,7 +182,7 @@ def _enforce(root: int, limit_mib: int) -> None:
     """Drop every privilege that filling one folder does not need."""
     os.nice(10)
     _limit(resource.RLIMIT_AS, MEMORY_MIB * _MIB)
-    # At the soft limit it gets a signal that tells the parent why; at the hard one it is killed.
+    # At the soft limit it gets a signal that shows the parent the cause; at the hard one it is killed.
     _limit(resource.RLIMIT_CPU, CPU_S, CPU_S + 1)
     _limit(resource.RLIMIT_FSIZE, limit_mib * _MIB)
     _limit(resource.RLIMIT_NOFILE, _FILES_OPEN)

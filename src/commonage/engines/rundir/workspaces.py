@@ -35,7 +35,7 @@ def make_workspace(root: SafePath, user: str) -> SafePath:
         folder.make_folder(parents=True)
     except OSError as error:
         message = f"the workspace {folder} cannot be made: {error.strerror}"
-        # An object in its place stays there until somebody removes it.
+        # An object in its place stays until it is removed by hand.
         raise EngineFailure(message, retryable=error.errno != errno.ENOTDIR) from error
     return folder
 

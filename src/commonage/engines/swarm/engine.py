@@ -256,7 +256,7 @@ class SwarmEngine(ContainerEngine):
             why = (
                 f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
             )
-            raise EngineFailure(f"nothing can be run beside {run.id}: its node {node} {why}", retryable=True)
+            raise EngineFailure(f"no command can run in {run.id}: its node {node} {why}", retryable=True)
         return await agents.exec(self._nodes.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class SwarmEngine(ContainerEngine):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Pull its image to one node, or to all that take work."""
+        """Pull its image to one node, or to all schedulable nodes."""
         await self._launcher.ensure_image(environment, node, on_progress)
 
 

@@ -111,7 +111,7 @@ class Launcher:
     # --- images -------------------------------------------------------------------------------------------------
 
     async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
-        """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
+        """Pull the image to one node, or (None) to all schedulable nodes. Raises EngineFailure."""
         names = self.nodes.nodes_with_agents() if node is None else [node]
         swarm_nodes = [self.nodes.swarm_node(name) for name in names]
 
@@ -174,7 +174,7 @@ class Launcher:
             except DaemonRefused as error:
                 if not _GONE.search(str(error)):
                     raise
-            # Somebody removed the tenant's network, or a config.
+            # The tenant's network, or a config, was removed from outside.
             self.networks.forget(request.tenant)
             self.deliveries.forget_configs()
             return await self._prepare_and_create(run, swarm_node, on_progress)

@@ -63,7 +63,7 @@ class SwarmFiles:
         return self._configs[name]
 
     def forget_configs(self) -> None:
-        """Forget configs, because somebody removed one."""
+        """Forget configs, because one was removed from outside."""
         self._configs.clear()
 
     async def secrets(self, attempt_id: str, secrets: Mapping[str, str]) -> Delivery | None:

@@ -43,7 +43,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ContainerContext:
-    """Inputs of a service besides the request. Paths are the same on all nodes of the site.
+    """Inputs of a service in addition to the request. Paths are the same on all nodes of the site.
 
     `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any;
     `injected` are configs with our files that it reads, each with its path in the container. `network` is its tenant's,

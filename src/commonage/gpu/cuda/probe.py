@@ -1,4 +1,4 @@
-"""A program that tries one thing on the GPUs it can see, and says as JSON what came of it.
+"""A program that tries one operation on its visible GPUs, and prints the result as JSON.
 
     python -m commonage.gpu.cuda.probe look | context | fill | burn
 
@@ -44,8 +44,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("action", choices=sorted(_ACTIONS))
     parser.add_argument("--library", default=LIBRARY, help="the CUDA driver library")
     parser.add_argument("--uuid", default="", help="the GPU, in hexadecimal digits; else the first that is visible")
-    parser.add_argument("--max-mib", type=int, default=0, help="fill: stop there; burn: hold so much meanwhile")
-    parser.add_argument("--seconds", type=float, default=0.0, help="burn: so long; 0 is until standard input ends")
+    parser.add_argument(
+        "--max-mib", type=int, default=0, help="fill: stop at this amount; burn: hold this amount meanwhile"
+    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="burn: duration; 0 is until standard input ends")
     parser.add_argument("--leave-group", action="store_true", help="first try to move into the control group above")
     return parser.parse_args()
 

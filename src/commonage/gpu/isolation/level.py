@@ -13,7 +13,7 @@ from commonage.ports.devices import ShareAssignment
 class Level(Protocol):
     """One way to enforce shares. `apply` and `release` are idempotent, and may be called by a later process.
 
-    By default nothing is applied besides the variables of `apply`, and no process is started.
+    By default only the variables of `apply` are set, and no process is started.
     """
 
     @property

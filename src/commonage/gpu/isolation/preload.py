@@ -110,7 +110,7 @@ class Preload(Level):
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """By another file: programs that have loaded the old one go on with it."""
+    """By another file: programs that have loaded the old one continue with it."""
     with suppress(FileNotFoundError):
         if file.read_bytes() == content:
             return

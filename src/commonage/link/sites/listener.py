@@ -145,7 +145,7 @@ class SiteListener:
 
 
 def _identity(writer: asyncio.StreamWriter) -> tuple[str, str, float]:
-    """The site's name, the digest of its key, and the end of its certificate. The name is empty if there is none."""
+    """The site's name, the digest of its key, and the end of its certificate. Without one, the name is empty."""
     tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
     certificate = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
     try:

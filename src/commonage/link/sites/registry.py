@@ -1,4 +1,4 @@
-"""The sites that may connect: one small file (0600) beside the certificate authority.
+"""The sites that may connect: one small file (0600) in the folder of the certificate authority.
 
 A site is known by the public key in its certificate, so that revoking it needs no list of serial numbers. Every call
 reads the file again and writes it behind a lock. The methods block: call them in threads.
@@ -73,7 +73,7 @@ class SiteRegistry:
             sites = self._read()
             entry = sites.get(name)
             if entry is None or entry.token != _digest(token):
-                raise Forbidden(f"this token of the site {name} was revoked or replaced: ask for a new one")
+                raise Forbidden(f"this token of the site {name} was revoked or replaced: request a new one")
             if entry.token_until < self._now():
                 raise Forbidden(f"this token has expired: create a new one with `commonage site token {name}`")
             if entry.token_key not in ("", key):

@@ -1,5 +1,5 @@
-// Uploads of the page Data: files are sent in pieces, with progress. After a broken connection an upload goes on by
-// itself; after a reload it goes on when the same file is chosen again.
+// Uploads of the page Data: files are sent in pieces, with progress. After a broken connection an upload continues by
+// itself; after a reload it continues when the same file is chosen again.
 "use strict";
 
 (() => {
@@ -102,7 +102,7 @@
 
   function again(one) {
     if (one.gone) return;
-    show(one, "The connection broke. The upload goes on when it is back.", "is-waiting");
+    show(one, "The connection is lost. The upload continues when it is restored.", "is-waiting");
     setTimeout(() => one.gone || resume(one), one.pause);
     one.pause = Math.min(MAX_PAUSE_MS, one.pause * 2);
   }
@@ -110,7 +110,7 @@
   function refuse(one, status, found) {
     if (found.code === "upload-offset") return resume(one);
     if (found.code === "upload-busy" || (found.retryable && status >= 500) || status === 429) return again(one);
-    show(one, found.text || `The server refused it (${status}).`, "is-bad");
+    show(one, found.text || `The server refused the upload (${status}).`, "is-bad");
     one.bar.hidden = true;
     if (found.code === "file-exists") {
       const button = document.createElement("button");

@@ -47,7 +47,9 @@ class _Services:
         self._control = site.control
 
     async def enter(self, request: Request, visitor: Visitor) -> Response:
-        """Send a visitor who may use the service to it, with a ticket. Its owner is told of others first."""
+        """Send a visitor who may use the service to it, with a ticket. Its owner is notified first if the visitor is
+        another user.
+        """
         workload = await self._control.visits.enter_service(visitor.principal, request.path_params["id"])
         ticket = self._site.auth.ticket(request, workload.id)
         path = request.query_params.get("next", "")[:_LONGEST].lstrip("/")
@@ -93,7 +95,7 @@ class _Services:
         return "/" if self._control.settings.session_origin else f"{SERVICE_PATH}{workload_id}/"
 
     async def _bearer(self, authorization: str) -> Principal | None:
-        """The user whose token a program sends; None if it is none of the hub's, but for the service itself."""
+        """The user whose token a program sends; None if the token is not the hub's, but for the service itself."""
         found = _TOKEN.fullmatch(authorization.strip())
         return None if found is None else await self._control.identity.whois(found[1])
 

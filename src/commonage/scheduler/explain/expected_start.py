@@ -38,7 +38,7 @@ BY_TOTAL_WORK = waiting.EstimateFromTotalWork()
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """Times are unix seconds, None if unknown. `basis` is the evidence, or why there is none."""
+    """Times are unix seconds, None if unknown. `basis` is the evidence, or why there is no estimate."""
 
     at: float | None
     basis: Reason

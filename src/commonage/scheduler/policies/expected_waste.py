@@ -164,7 +164,8 @@ class ExpectedWaste:
         """[kinds + 1]: the probability that the demand bound to the model of a kind exceeds what is idle of it.
 
         `taken` [kinds, K]: the part of a device that each typical workload takes, above 1 if it never fits. A bound
-        workload demands of each kind that it fits the same part, less the part that it would demand if it fitted all.
+        workload demands the same part of each kind that it fits, minus the part that it would demand if it fitted all
+        kinds.
         """
         kind = self._grid.kind[nodes]
         idle = np.bincount(kind.ravel() + 1, self._idle_of(nodes).ravel(), minlength=len(taken) + 1)[1:]

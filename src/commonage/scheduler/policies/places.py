@@ -1,7 +1,7 @@
 """Places that typical workloads have left, and the price of taking one. For expected_waste.py.
 
-A place of a workload is what it takes of one node: so many devices, and CPUs. A place is dear if the workload may run
-out of places before the end: so workloads that can go elsewhere leave it.
+A place of a workload is what it takes of one node: a number of devices, and CPUs. A place is dear if the workload may
+run out of places before the end: so workloads that can go elsewhere leave it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class EquivalenceClasses:
         self._push(number)
 
     def keep(self, number: int, members: Ints) -> None:
-        """Go on with only these indices of the class."""
+        """Continue with only these indices of the class."""
         self._classes[number], self._at[number] = members, 0
         self._push(number)
 

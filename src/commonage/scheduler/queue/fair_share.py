@@ -99,7 +99,7 @@ class Usage:
         self.version += 1
 
     def rename(self, tenant: tuple[str, str] | None, owner: tuple[str, str] | None) -> None:
-        """Add the debts of accounts to those of the same tenant or owner, (before, after), under the new name."""
+        """Add the debts of renamed tenants and owners, (before, after), to those of their new names."""
         for (of_tenant, of_owner), number in list(self._number.items()):
             renamed = _renamed(of_tenant, tenant), _renamed(of_owner, owner)
             if renamed != (of_tenant, of_owner):

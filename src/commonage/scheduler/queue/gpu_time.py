@@ -55,7 +55,9 @@ class GpuTimes:
             self._sum[account] += milli * since
 
     def rename(self, tenant: tuple[str, str] | None, owner: tuple[str, str] | None) -> None:
-        """Give what a tenant or an owner, (before, after), used the new name. None of it may run now."""
+        """Move the usage of tenants and owners to their new names: (before, after). None of their workloads may run
+        now.
+        """
         for account in list(self._sum):
             of_tenant, scope, name = account
             if tenant is not None and of_tenant == tenant[0]:

@@ -1,4 +1,4 @@
-"""Fixed limits of quotas: running workloads, GPU-hours, and all that environments and device models bound.
+"""Fixed limits of quotas: running workloads, GPU-hours, and all bounds of environments and device models.
 
 quota.py, which holds what tenants lend each other, asks here first. Nothing is borrowed: a request within its limits
 starts, any other waits until own work ends or, for GPU-hours, until the next month.
@@ -80,7 +80,7 @@ class _TenantLimits:
         return made if any(limit.is_set for limit in several) else None
 
     def on_any_node(self, tenant: str, owner: str, environment: str) -> Iterator[tuple[str, _Limit]]:
-        """(name, limit) of all that bound a request wherever it runs."""
+        """(name, limit) of all bounds of a request that do not depend on its node."""
         if self.tenant.is_set:
             yield tenant, self.tenant
         if self.user.is_set:

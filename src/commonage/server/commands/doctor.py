@@ -64,14 +64,14 @@ def gpu(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Test whether GPU shares hold on this machine. The GPUs must be unused.
+    """Test whether GPU shares are enforced on this machine. The GPUs must be unused.
 
     For each isolation level, a neighbor computes in one share. A program in another share allocates too much memory,
-    looks for other GPUs, and tries to escape with an empty environment and from another control group. Exit code 1 if
-    a level does not hold what it promises, 2 if nothing could be tested.
+    looks for other GPUs, and tries to escape with an empty environment and from another control group. Exit code 1 if a
+    level does not enforce what it promises, 2 if nothing could be tested.
 
-    With --measure: the throughput of 2, 4 and 8 shares compared with one workload alone, and of a share next to a
-    greedy neighbor. Exit code 2 if nothing could be measured.
+    --measure compares the throughput of 2, 4 and 8 shares with that of one workload alone, and measures a share next to
+    a greedy neighbor. Exit code 2 if nothing could be measured.
 
     \b
     Examples:
@@ -180,7 +180,7 @@ def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_js
 
     On an appliance, which has joined with `commonage site join`, check its engine, its link and its clock.
 
-    `commonage doctor gpu` tests whether GPU shares hold. `commonage doctor site` checks a Kubernetes cluster.
+    `commonage doctor gpu` tests whether GPU shares are enforced. `commonage doctor site` checks a Kubernetes cluster.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ _KINDS = ("session", "job", "service")
 @click.option("--ref", default="", metavar="BRANCH", help="Branch or tag of the git repository.")
 @click.option("--title", default="", metavar="TEXT", help="Title in the catalogue.")
 @click.option("--description", default="", metavar="TEXT", help="Description in the catalogue.")
-@click.option("--cpus", metavar="N", help="CPUs of the build of a tenant.")
+@click.option("--cpus", metavar="N", help="CPU cores of the build of a tenant.")
 @click.option("--mem", metavar="MEM", help="Memory of the build of a tenant: 4GiB.")
 @click.option("-d", "--detach", is_flag=True, help="Print the id of the build and exit, without following it.")
 @click.option(
@@ -61,9 +61,10 @@ _KINDS = ("session", "job", "service")
 def build(server: Server, name: str, **options: Any) -> None:
     """Build an environment of your tenant, or a recipe that comes with Commonage.
 
-    TENANT/NAME is built by a job of the tenant, which is followed. For managers of the tenant.
-    NAME is a shipped recipe: minimal, datascience, nbgrader, pytorch, tensorflow, two-kernels, r, desktop. With --image
-    it is built as an image on this machine; without, as a Python environment of a site with processes. For admins.
+    TENANT/NAME is built by a job of the tenant, and the command follows this job. For managers of the tenant. NAME is a
+    shipped recipe: minimal, datascience, nbgrader, pytorch, tensorflow, two-kernels, r, desktop. With --image, it is
+    built as an image on this machine. Otherwise it is built as a Python environment, for sites with the engine
+    `process`. For admins.
 
     \b
     Examples:
@@ -108,7 +109,7 @@ def _build_for_tenant(server: Server, name: str, options: dict[str, Any]) -> Non
 
 
 def _source(client: Client, given: str) -> dict[str, Any]:
-    """The fields of the source. The files beside a Containerfile are sent with it."""
+    """The fields of the source. The other files in the folder of a Containerfile are sent with it."""
     if given.startswith("image:"):
         return {"source": SourceKind.IMAGE.value, "url": given.removeprefix("image:")}
     if "://" in given:

@@ -45,7 +45,7 @@ class Access:
 def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> Iterator[Access]:
     """Access to the registry during the block. If it is not `needed`, empty without a server or registry.
 
-    Raises ApiError if the user may not push an image of this name, so that nothing is built in vain.
+    Raises ApiError if the user may not push an image of this name, before anything is built.
     """
     try:
         with connect(server, reconnect_timeout_s=0) as client:

@@ -128,7 +128,10 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
     help="Compare with this quota of a tenant. Repeatable.",
 )
 @click.option(
-    "--last", callback=_span, metavar="TIME", help="Only workloads submitted in the last part of the records, like 30d."
+    "--last",
+    callback=_span,
+    metavar="TIME",
+    help="Only workloads submitted in this last period of the records, like 30d.",
 )
 @click.option(
     "--limits",

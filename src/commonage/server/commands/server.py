@@ -97,12 +97,11 @@ def _text(value: object) -> str:
 def component(resolved: Resolved, name: str) -> None:
     """Run one component of the server in its own process: hub, proxy or registry.
 
-    With the setting `children = "external"` each is a container of the control plane's machine, and shares its network
-    and the folders of its component. The command waits for the configuration from the control plane, and restarts the
-    component when the configuration changes.
+    With the setting `children = "external"`, each component is a container on the machine of the control plane. It
+    shares the network of the machine and the folders of the component. The command waits for the configuration from the
+    control plane, and restarts the component when the configuration changes.
 
-    With `children = "remote"` hub and proxy are pods of their own, with the same settings and secrets as the control
-    plane.
+    With `children = "remote"`, hub and proxy are separate pods with the same settings and secrets as the control plane.
 
     \b
     Example:
@@ -177,7 +176,7 @@ async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expire
     try:
         if admin and not await identity.is_admin(user):
             raise InvalidInput(
-                f"{user} is not an admin, and a token does not make one: somebody else may have signed in with that "
+                f"{user} is not an admin, and a token does not make one: another person may have signed in with that "
                 "name. Add the user to `admin_users` and restart the server, which revokes the earlier sign-ins and "
                 "tokens of that name. Or omit --admin.",
                 field="user",

@@ -19,7 +19,7 @@ from commonage.server.settings.settings import Resolved
 @click.command("agent")
 @reads_settings
 def agent(resolved: Resolved) -> None:
-    """Run the site agent on this machine, which has joined with `commonage site join`, until Ctrl-C or SIGTERM.
+    """Run the site agent on this machine until Ctrl-C or SIGTERM. The machine must have joined (`commonage site join`).
 
     The engine is that of the settings: processes, Docker, Swarm or Kubernetes. Workloads keep running when the agent
     stops, and while the control plane is unreachable.
@@ -33,7 +33,7 @@ def agent(resolved: Resolved) -> None:
     settings = resolved.settings
     with prepare(settings.data_dir) as data:
         folder = data.path / FOLDER
-        SiteCredentials(folder).identity()  # before anything is opened: a machine that has not joined is told so
+        SiteCredentials(folder).identity()  # before anything is opened: raises NotJoined
         logs.set_up(data.logs, settings.log_level, settings.log_format, logging.INFO)
         from commonage.server.site_agent import run_site_agent  # noqa: PLC0415 - imports the engines: only when joined
 

@@ -24,8 +24,9 @@ FOLDER = "site"
 def join(resolved: Resolved, address: str, token: str | None, token_file: IO[str] | None) -> None:
     """Let this machine join as a site of a control plane elsewhere.
 
-    ADDRESS is the control plane's, if not the one in the token. The key is made on this machine, and never leaves it.
-    The control plane is verified by the fingerprint in the token. Repeating an interrupted join is safe.
+    ADDRESS is the address of the control plane, by default the one in the token. The private key is created on this
+    machine and never leaves it. The control plane is verified by the fingerprint in the token. Repeating an interrupted
+    join is safe.
 
     \b
     Examples:

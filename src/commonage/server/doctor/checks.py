@@ -1,4 +1,4 @@
-"""The checks of `commonage doctor`: functions that return what they found. They start and change nothing."""
+"""The checks of `commonage doctor`: functions that return a finding. They start and change nothing."""
 
 from __future__ import annotations
 

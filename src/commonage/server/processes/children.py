@@ -39,7 +39,7 @@ class Child:
 
     `ready_line` must appear in its output, and `ready` must return true, before it counts as ready (either may be
     omitted). `ready_s` is the timeout for that, `grace_s` the time between SIGTERM and SIGKILL. `reads` are files that
-    it reads once, at its start, besides those of `argv`.
+    it reads once, at its start, in addition to those of `argv`.
     """
 
     name: str
@@ -167,7 +167,7 @@ class _Keeper:
         return loop.time() - born, failure
 
     async def _until_ready(self, exited: asyncio.Task[int]) -> ChildFailed | None:
-        """Wait for readiness, an early exit, or the request to stop, whichever comes first."""
+        """Wait for the first of readiness, an early exit, and the request to stop."""
         readiness = asyncio.create_task(self._ready())
         try:
             await first_of(readiness, exited, self._stopping.wait())

@@ -170,7 +170,7 @@ def https_child(plan: HttpsPlan) -> Child:
     return Child(
         name="https",
         argv=[caddy, "run", "--config", str(file)],
-        # Caddy also has folders of its own, besides its storage.
+        # Caddy also has folders of its own, in addition to its storage.
         env={**inherited_environment(), "XDG_CONFIG_HOME": str(plan.folder), "XDG_DATA_HOME": str(plan.folder)},
         cwd=plan.folder,
         log_path=plan.logs / "https.log",
@@ -194,7 +194,9 @@ def _here(plan: HttpsPlan) -> str:
 
 
 async def certificate_problem(plan: HttpsPlan, within_s: float = _CERTIFICATE_WITHIN_S) -> str:
-    """Wait for the certificate of `domain`. Returns an empty text, or why there is none yet. Caddy keeps trying."""
+    """Wait for the certificate of `domain`. Returns an empty text, or why the certificate is missing. Caddy keeps
+    trying.
+    """
     # Only whether there is a certificate. People's browsers decide whether to trust it.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,6 @@
-"""The ports of the server: listening sockets, the process that holds a busy port, and the loopback ports that stay."""
+"""The ports of the server: listening sockets, the process that holds a busy port, and the loopback ports that are kept
+across restarts.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Properties of a setting besides type, default and description. `takes` overrides the type's text."""
+    """Further properties of a setting. `takes` overrides the type's text."""
 
     takes: str = ""
     flag: str | None = None

@@ -84,7 +84,7 @@ class NodeSettings(BaseModel):
     )
     gpus: Annotated[str, AfterValidator(_gpus)] = setting(
         "auto",
-        "GPUs that workloads may use. `auto` takes the real GPUs, or simulates one if there are none.",
+        "GPUs that workloads may use. `auto` takes the real GPUs, or simulates one GPU if the node has none.",
         "auto, nvml, amd, none, or simulated:2x24GiB",
         flag="--gpus",
     )
@@ -224,14 +224,14 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_namespaces: Annotated[Literal["single", "tenant", "kept"], AfterValidator(_namespaces)] = setting(
         "single",
-        "All Pods are in one namespace; or those of each tenant are in NAMESPACE-TENANT, which an admin makes (tenant) "
-        "or Commonage makes and keeps with its quota and network policies (kept). For that it needs more "
-        f"rights in the cluster ({docs_page('operate/kubernetes-policies')}).",
+        "Namespaces of the Pods. `single`: one namespace for all. `tenant`: NAMESPACE-TENANT for each tenant, which "
+        "an admin creates. `kept`: the same, but Commonage creates them and keeps their quota and network policies "
+        f"up to date. This needs more rights in the cluster ({docs_page('operate/kubernetes-policies')}).",
     )
     kubernetes_pod_security: Literal["restricted", "baseline", "privileged"] = setting(
         "restricted",
-        "Pod Security level of namespaces that are kept. `kubernetes_user = 0` needs baseline; homes and mounts in "
-        "folders of the nodes need privileged, where only the admission policies guard the nodes.",
+        "Pod Security level of namespaces that are kept. `kubernetes_user = 0` needs `baseline`. Homes and mounts in "
+        "folders of the nodes need `privileged`; then only the admission policies protect the nodes.",
     )
     kubernetes_internet: bool = setting(
         True, "Whether Pods in namespaces that are kept reach addresses outside private networks."
@@ -244,14 +244,15 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_gpu_quota: Names = setting(
         (),
-        "Extended resources of which each is a whole GPU, such as nvidia.com/gpu: the ResourceQuota of a namespace "
-        "that is kept bounds these, too.",
+        "Extended resources that count whole GPUs, such as nvidia.com/gpu. The ResourceQuota of a namespace that is "
+        "kept limits them, too.",
     )
     kubernetes_homes: Literal["empty", "host-path", "claim", "shared-claim"] = setting(
         "empty",
-        "Homes are space of each Pod, gone when it ends; or folders in `kubernetes_homes_path`, which every node has "
-        "under this path; or a PersistentVolumeClaim for each user, which the engine makes and never deletes; or "
-        f"folders in the claim `kubernetes_homes_claim` of each namespace ({docs_page('operate/kubernetes-storage')}).",
+        "Storage of homes. `empty`: storage of each Pod, deleted when it ends. `host-path`: folders in "
+        "`kubernetes_homes_path`, which every node has under this path. `claim`: a PersistentVolumeClaim for each "
+        "user, which the engine creates and never deletes. `shared-claim`: folders in the claim "
+        f"`kubernetes_homes_claim` of each namespace ({docs_page('operate/kubernetes-storage')}).",
     )
     kubernetes_homes_path: OptionalText = setting(
         None, "Folder of the homes on every node, for `kubernetes_homes = host-path`.", "a folder"
@@ -283,13 +284,13 @@ class KubernetesSettings(BaseModel):
         Takes("/folder=CLAIM, separated by commas"),
     ] = setting(
         (),
-        "Claims of each namespace of Pods that have these folders. Volumes of these folders, and of what is below, are "
-        "mounted from the claim, not from the node.",
+        "Claims, in each namespace of Pods, that contain these folders. Volumes in these folders are mounted from "
+        "the claim, not from the node.",
     )
     kubernetes_files_image: str = setting(
         "",
         "Image with this program, for the Pods through which the control plane reads and writes claims: for the page "
-        "Data and for materials. The chart sets its own. Default: neither is there for claims "
+        "Data and for materials. The chart sets its own. Default: none, and claims support neither "
         f"({docs_page('operate/kubernetes-storage')}).",
         "the name of an image",
     )

@@ -131,8 +131,9 @@ class ServerSettings(BaseModel):
     )
     trusted_proxies: Networks = setting(
         (),
-        "Addresses of proxies whose forwarding headers are believed, besides those of this machine. They name the "
-        "client to which limits apply. On Kubernetes: the network of the ingress controller's pods.",
+        "Addresses of proxies whose forwarding headers are trusted, in addition to the addresses of this machine. "
+        "The headers name the client to which limits apply. On Kubernetes: the network of the ingress controller's "
+        "pods.",
     )
     gateway_port: PortOrFree = setting(
         0,
@@ -216,11 +217,11 @@ class TracingSettings(BaseModel):
     tracing_endpoint: Url = setting(
         None,
         f"Where traces go, by OTLP over HTTP ({docs_page('operate/monitor')}#traces). Needs the extra `tracing`. "
-        "Default: there are none.",
+        "Default: no traces.",
         "an address like http://collector:4318",
     )
     tracing_share: Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")] = setting(
-        1.0, "Share of the traces that are kept, of those that begin here."
+        1.0, "Fraction of the traces that begin here and are kept."
     )
 
 
@@ -228,20 +229,22 @@ _DAY_S = 86_400
 
 
 class RetentionSettings(BaseModel):
-    """How long the platform keeps what has ended. Older data is deleted in small batches."""
+    """How long the platform keeps ended workloads, events, samples and logs. Older data is deleted in small batches."""
 
     keep_workloads: RetentionSeconds = setting(
         90 * _DAY_S,
         "How long ended workloads are kept, with their attempts, usage reports and samples. Their usage stays, as "
-        "daily totals. A workload that a live one depends on, and an array with a live member, stay. At least five "
-        "times `half_life` applies.",
+        "daily totals. A workload that a live one depends on, and an array with a live member, stay. The minimum is "
+        "five times `half_life`.",
     )
     keep_events: RetentionSeconds = setting(30 * _DAY_S, "How long events are kept.")
-    keep_samples: RetentionSeconds = setting(_DAY_S, "How long measurements are kept as they were taken.")
-    keep_samples_by_minute: RetentionSeconds = setting(30 * _DAY_S, "How long measurements are kept, by minute.")
+    keep_samples: RetentionSeconds = setting(_DAY_S, "How long measurements are kept in full resolution.")
+    keep_samples_by_minute: RetentionSeconds = setting(
+        30 * _DAY_S, "How long measurements are kept, aggregated by minute."
+    )
     keep_samples_by_hour: RetentionSeconds = setting(
         730 * _DAY_S,
-        "How long measurements are kept, by hour. Those of workloads are deleted after `keep_workloads`.",
+        "How long measurements are kept, aggregated by hour. Those of workloads are deleted after `keep_workloads`.",
     )
     keep_logs: RetentionSeconds = setting(
         90 * _DAY_S,

@@ -63,19 +63,19 @@ class WorkloadSettings(BaseModel):
     class_users: Literal["auto", "create", "existing"] = setting(
         "auto",
         "Students on the roster of a class who never signed in. `create` creates them in JupyterHub, so that their "
-        "sessions start before they sign in; with some authenticators, whoever is known there may sign in. `existing` "
-        "starts only sessions of users whom JupyterHub knows. `auto` is `create` with the shared passwords, where "
-        "everybody may sign in under any name, else `existing`.",
+        "sessions start before they sign in; with some authenticators, every user who exists in JupyterHub may sign "
+        "in. `existing` starts only sessions of users whom JupyterHub knows. `auto` is `create` with the shared "
+        "passwords, where a user may sign in under any name, else `existing`.",
     )
     warn_before: Seconds = setting(300, "How long before its time limit a workload is warned.")
     idle_after: SecondsOrZero = setting(
         0,
-        "Idle for this long, a session is stopped or gives its GPU back. 0: never. Tenants and environments may say "
-        f"otherwise ({docs_page('operate/idle')}).",
+        "How long a session may be idle before it is stopped or its GPU is released. 0: no limit. Tenants and "
+        f"environments may override it ({docs_page('operate/idle')}).",
         "a duration, like 2h, or 0",
     )
     idle_warn: SecondsOrZero = setting(
-        600, "How long before that the owner of an idle session is warned.", "a duration, like 10m, or 0"
+        600, "How long before the end of `idle_after` the owner of a session is warned.", "a duration, like 10m, or 0"
     )
     idle_action: Literal["stop", "release-gpu"] = setting(
         "stop",
@@ -83,11 +83,11 @@ class WorkloadSettings(BaseModel):
     )
     max_age: SecondsOrZero = setting(
         0,
-        "Longest time that a session may run: its time limit, if it asks for none. 0: no limit.",
+        "Longest time that a session may run. It is the time limit of a session that requests none. 0: no limit.",
         "a duration, like 7d, or 0",
     )
     gpu_unused_after: Seconds = setting(
-        900, "How long a session may leave its GPU unused while others wait for one, before its owner is told so."
+        900, "How long a session may leave its GPU unused while others wait for one, before its owner is notified."
     )
 
     @property
@@ -120,40 +120,43 @@ class LimitSettings(BaseModel):
     """Limits of users and tenants. A refusal is HTTP 429 (413 for a body) and names the limit."""
 
     max_array: Annotated[int, Field(ge=1, le=10_000), Takes("a number from 1 to 10000")] = setting(
-        10_000, "Most workloads in one array."
+        10_000, "Maximum number of workloads in one array."
     )
     max_workloads_per_user: Count = setting(
-        _DEFAULT.workloads_per_user, "Most live jobs and services of one user. Each member of an array counts."
+        _DEFAULT.workloads_per_user,
+        "Maximum number of live jobs and services of one user. Each member of an array counts.",
     )
     max_workloads_per_tenant: Count = setting(
         _DEFAULT.workloads_per_tenant,
-        "Most live jobs and services of one tenant. `max_workloads` in a `[[tenants]]` table overrides it.",
+        "Maximum number of live jobs and services of one tenant. `max_workloads` in a `[[tenants]]` table overrides "
+        "it.",
     )
     max_workloads: Count = setting(
-        _DEFAULT.workloads, "Most live workloads of all users. The last tenth is reserved for sessions."
+        _DEFAULT.workloads, "Maximum number of live workloads of all users. The last tenth is reserved for sessions."
     )
-    max_sessions_per_user: Count = setting(_DEFAULT.sessions_per_user, "Most live sessions of one user.")
+    max_sessions_per_user: Count = setting(_DEFAULT.sessions_per_user, "Maximum number of live sessions of one user.")
     max_streams_per_user: Count = setting(
         _DEFAULT.streams_per_user,
-        "Most event streams and followed logs of one user. Each open page of the portal has one.",
+        "Maximum number of event streams and followed logs of one user. Each open page of the portal has one.",
     )
-    max_streams: Count = setting(_DEFAULT.streams, "Most event streams and followed logs of all users.")
+    max_streams: Count = setting(_DEFAULT.streams, "Maximum number of event streams and followed logs of all users.")
     max_commands_per_user: Count = setting(
-        _DEFAULT.commands_per_user, "Most commands (`commonage exec`) that one user runs at the same time."
+        _DEFAULT.commands_per_user, "Maximum number of commands (`commonage exec`) that one user runs at the same time."
     )
     max_commands: Count = setting(
-        _DEFAULT.commands, "Most commands (`commonage exec`) that all users run at the same time."
+        _DEFAULT.commands, "Maximum number of commands (`commonage exec`) that all users run at the same time."
     )
     max_requests_per_second: Annotated[
         float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Takes("a number above 0")
     ] = setting(
         _DEFAULT.requests_per_s,
-        "Most requests per second of one user to the API and the portal. Bursts may be four times as large.",
+        "Maximum number of requests per second of one user to the API and the portal. Bursts may be four times as "
+        "large.",
     )
     max_failed_sign_ins_per_minute: Count = setting(
         10,
-        "Most failed sign-ins per minute from one address for one user name. For all user names the limit is five "
-        "times as high.",
+        "Maximum number of failed sign-ins per minute from one address for one user name. For all user names the "
+        "limit is five times as high.",
     )
     max_log: Annotated[DiskMib, Field(ge=2)] = setting(
         512,
@@ -188,8 +191,8 @@ class StorageSettings(BaseModel):
     )
     home_quota: Annotated[DiskMib | None, BeforeValidator(no_empty)] = setting(
         None,
-        "Most disk space of a home. A file system with project quotas enforces it; elsewhere the user of a larger home "
-        f"sees a warning. Homes are measured every 10 minutes ({docs_page('operate/storage#homes')}).",
+        "Maximum disk space of a home. A file system with project quotas enforces it; elsewhere the user of a "
+        f"larger home sees a warning. Homes are measured every 10 minutes ({docs_page('operate/storage#homes')}).",
     )
 
 

@@ -1,19 +1,18 @@
 """The copy of a material in a home. Its user edits it, and nothing that the user wrote is ever lost.
 
-    HOME/materials/NAME/                      the files
-    HOME/.commonage/materials/NAME/state      what was delivered, as JSON
-    HOME/.commonage/materials/NAME/new/       files that are being written
-    HOME/.commonage/materials/NAME/old/       files that a delivery took away, until it is sure that nobody edited them
+    HOME/materials/NAME/ the files HOME/.commonage/materials/NAME/state what was delivered, as JSON
+    HOME/.commonage/materials/NAME/new/ files that are being written HOME/.commonage/materials/NAME/old/ files that a
+    delivery replaced, until it is certain that they were not edited
 
 | the file in the home | a new version of it |
 |---|---|
 | is missing, and never was there | is put there |
 | is as it was delivered | replaces it |
-| was edited | is put beside it, as `NAME.new-DATE.EXT` |
+| was edited | is put next to it, as `NAME.new-DATE.EXT` |
 | was deleted by the user | is not put there, until a reset |
 
 Nothing is overwritten: a new name is a hard link, which fails if the name is taken, and a file that is replaced is
-moved to `old/` first. There it is compared with what was delivered, now and in a later round, because a program may
+moved to `old/` first. There it is compared with the delivered version, now and in a later round, because a program may
 still have it open. If it differs, it gets the name `NAME.mine-DATE.EXT`. A file that is no longer in the repository
 stays.
 
@@ -53,7 +52,7 @@ _MAX_TIME = 1e11
 _ROOT = Path("/")
 _LATE_S = 60.0  # a program that has a replaced file open has written to it by then
 _MIB = 1024 * 1024
-_LOOK_BYTES = 64 * _MIB  # read besides the files of the version
+_LOOK_BYTES = 64 * _MIB  # read in addition to the files of the version
 _ROUND_BYTES = 2048 * _MIB  # the same for a round, which compares files of the version before, too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY = (
@@ -81,7 +80,7 @@ class _Raced(Exception):
 class _Entry:
     """`blob` and `size`: what was delivered; "" for a file of the user's own. `tries`: what an interrupted round may
     have delivered. `seen`: the file's status when it had this content. `offered`: name, blob and size of the version
-    beside it. `blocked`: something is in its way.
+    next to it. `blocked`: something is in its way.
     """
 
     blob: str = ""
@@ -388,7 +387,7 @@ class _Round:
             entry.seen = _seen(found)
 
     def _offer(self, path: str, file: MaterialFile, entry: _Entry) -> None:
-        """Put the new version beside the edited file. An earlier offer that was not edited goes."""
+        """Write the new version next to the edited file. An earlier offer that was not edited is removed."""
         if entry.offered is not None and entry.offered[1] == file.blob:
             return
         if file.blob == entry.blob:
@@ -419,7 +418,7 @@ class _Round:
     # --- files that a delivery took away ----------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Look at what earlier rounds took away: restore after a crash, keep late edits, remove the rest."""
+        """Check the files that earlier rounds replaced: restore after a crash, keep late edits, remove the rest."""
         places = {_key(path): path for path in (*self.state.files, *self.version.files)}
         for name in self.copy._old.list_names():
             key, _, rest = name.partition(".")
@@ -437,7 +436,7 @@ class _Round:
             self._check_old(old, path or f"recovered-{key[:8]}", blob, int(size) if size.isdigit() else -1, late=True)
 
     def _check_old(self, old: SafePath, path: str, blob: str, size: int, *, late: bool = False) -> None:
-        """Remove it if nobody edited it and it is old enough; otherwise the user gets it back beside `path`."""
+        """Remove it if it was not edited and is old enough; otherwise restore it next to `path`."""
         found = old.stat()
         is_file = stat.S_ISREG(found.st_mode)
         if blob != "-" and is_file and found.st_size == size and self.copy.id_of(old, size, blob) == blob:
@@ -474,7 +473,7 @@ class _Round:
     # --- names and content ------------------------------------------------------------------------------------------
 
     def _link_beside(self, file: SafePath, path: str, kind: str, at: float) -> str:
-        """Give the file a dated name beside `path`; return it."""
+        """Rename the file to a dated name next to `path`; return the name."""
         self._make_parents(path)
         for number in range(1, 1000):
             name = _dated(path.rpartition("/")[2], kind, at, str(number) if number > 1 else "")

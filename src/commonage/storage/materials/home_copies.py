@@ -44,7 +44,7 @@ class FolderCopies(HomeCopies):
             try:
                 return await asyncio.shield(looking)
             finally:
-                await asyncio.wait([looking])  # also if whoever asked has gone: the thread goes on
+                await asyncio.wait([looking])  # even if the caller was cancelled: the thread continues
 
     def _copy(self, name: str, home: Place) -> HomeCopy:
         return HomeCopy(self.homes / folder_name(home.home), name)

@@ -44,7 +44,7 @@ _VERSIONS = ".versions"
 _FILES = ("100644", "100755", "100664")
 _RESERVE_MIB = 1024  # of the disk, which others need as well
 _MIB = 1024 * 1024
-_SLACK_BYTES = 64 * _MIB  # what git needs besides the files of a version
+_SLACK_BYTES = 64 * _MIB  # what git needs in addition to the files of a version
 _STEPS = {"Receiving objects": SyncStep.RECEIVING, "Resolving deltas": SyncStep.RESOLVING}
 
 
@@ -277,7 +277,7 @@ def _file(entry: TreeEntry) -> MaterialFile:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether it leads to a place below its folder: a repository that somebody forged can have other names."""
+    """Whether it leads to a place below its folder: a forged repository can have other names."""
     return all(part not in ("", ".", "..") and len(os.fsencode(part)) <= 255 for part in path.split("/"))
 
 

@@ -46,7 +46,7 @@ class FakeClock:
     async def advance(self, seconds: float) -> None:
         """Let `seconds` pass: each sleeper wakes at its own instant and runs until it waits again.
 
-        Only what runs in this event loop is waited for; after work in threads, advance by 0 once more.
+        Only tasks of this event loop are waited for; after work in threads, advance by 0 once more.
         """
         target = self._now + seconds
         await settle()

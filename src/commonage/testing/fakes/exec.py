@@ -12,7 +12,7 @@ HUNG_UP = 129
 
 
 class FakeExec:
-    """Implements `ports.execs.ExecStream`. `variables` are the attempt's; `code` is None while it goes on."""
+    """Implements `ports.execs.ExecStream`. `variables` are the attempt's; `code` is None while it continues."""
 
     def __init__(self, aside: Aside, terminal: Terminal | None, variables: Mapping[str, str]) -> None:
         self.aside, self.terminal = aside, terminal

@@ -185,7 +185,7 @@ class MemoryStore:
             self.shelf.class_meetings.pop(gone, None)
 
     def reassign(self, workloads: Iterable[Workload]) -> None:
-        """Their keys follow, or are given up."""
+        """Their keys get the new owner, or are removed."""
         for workload in workloads:
             keys = {key: each for key, each in self.shelf.keys.items() if each != workload.id}
             if workload.spec.key is not None and len(keys) < len(self.shelf.keys):

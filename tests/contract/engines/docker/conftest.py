@@ -16,7 +16,7 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
 
 @pytest.fixture
 def mapping(tmp_path: Path) -> Iterator[Dockerd]:
-    """A daemon whose containers' root is user 300000. It alone sees the files that say so."""
+    """A daemon that maps root of containers to user 300000. Only this daemon sees the files of the mapping."""
     for name in ("subuid", "subgid"):
         (tmp_path / name).write_text("nobody:300000:65536\nnogroup:300000:65536\n")
     see = " && ".join(f"mount --bind {tmp_path}/{name} /etc/{name}" for name in ("subuid", "subgid"))

@@ -1,4 +1,4 @@
-"""Volumes in containers: what is read-only stays so for root inside, and what is private is nobody else's."""
+"""Volumes in containers: read-only holds for root inside, and private data is visible to its owner only."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -78,7 +78,7 @@ async def test_root_inside_cannot_write_to_what_is_mounted_below_a_read_only_fol
     apart = asked(above, Volume("disk", source=str(disk)))
     refused, there = await said(rig, write.replace("datasets/disk", "disk"), apart)
     assert ("Read-only file system" in refused, there) == (True, "theirs")
-    # Whoever may write to all of it has all of it.
+    # A user who may write to all of it owns all of it.
     assert await said(rig, write, asked(replace(above, writable=True), writable=True)) == ["mine", "theirs"]
 
 

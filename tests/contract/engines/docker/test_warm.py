@@ -1,4 +1,6 @@
-"""Sessions in containers that were created ahead: they equal those that start cold, and nothing waits for two users."""
+"""Sessions in containers that were created ahead: they equal cold starts, and a container is never used by two
+users.
+"""
 
 import asyncio
 import json

@@ -22,7 +22,7 @@ HERE = ProcessSettings(node_name="here")
 
 
 async def busy(rig: ProcessRig, cpus_milli: int, core: int) -> str:
-    """An attempt that asks for so much, and would use all of this core."""
+    """An attempt with this request, whose program uses a whole core."""
     code = f"import os; os.sched_setaffinity(0, [{core}]); print('here', flush=True)\nwhile True: pass"
     stop = rig.start_request(FOREVER, command=(sys.executable, "-c", code))
     request = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=cpus_milli)))
@@ -64,7 +64,7 @@ async def test_an_idle_core_may_be_used_by_whoever_asked_for_little(tmp_path: Pa
 
 
 def old_logs(root: Path, **days_ago: float) -> Runs:
-    """Logs of 3 MiB that were forgotten so many days ago."""
+    """Logs of 3 MiB that were forgotten this number of days ago."""
     runs = Runs(root)
     runs.open()
     for name, days in days_ago.items():

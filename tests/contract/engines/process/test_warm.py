@@ -30,7 +30,7 @@ from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("cgroups")]
 HERE = ProcessSettings(node_name="here")
-# Any of the libraries that a parent imports will do for a fake of ours.
+# The fake replaces any of the libraries that a parent imports.
 LIBRARY = "aiodns"
 RUNS_ITS_ARGUMENTS = "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
 
@@ -118,7 +118,7 @@ def only_parent_of(programs: Path) -> int:
     return found[0]
 
 
-# What a program can find out about how it was started. Where it is kept by whom (parent, session) differs by design.
+# Everything that a program can find out about its start. Parent and session differ by design.
 LOOKS_AROUND = """
 import atexit, json, locale, os, random, signal, sys, sysconfig, tempfile, threading
 status = {line.partition(":")[0]: line.partition(":")[2].strip() for line in open("/proc/self/status")}

@@ -224,7 +224,7 @@ class RemoteFakeRig(RemoteRig):
 
 
 class RemoteRealRig(RemoteRig):
-    """`hub_port` is the port by which workloads address the hub. On this machine nobody listens there."""
+    """`hub_port` is the port by which workloads address the hub. Nothing listens there on this machine."""
 
     def __init__(self, inner: RealRig[Any], folder: Path) -> None:
         self.real = inner

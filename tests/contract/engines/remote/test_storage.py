@@ -32,7 +32,7 @@ LAB = Tenant("lab", sites=(SITE,), quota=Quota(Bounds(storage_mib=9), per_user=B
 
 
 class Disk(Storage):
-    """The site's file system enforces limits, which it writes down."""
+    """A file system of the site that enforces limits, and records them."""
 
     def __init__(self, folders: HomeFolders) -> None:
         self._folders = folders

@@ -33,7 +33,7 @@ from commonage.testing.factories import node_key
 pytestmark = [
     pytest.mark.needs("docker"),
     pytest.mark.anyio,
-    # The engine looks whether sessions answer at their nodes' addresses.
+    # The engine checks whether sessions answer at their nodes' addresses.
     pytest.mark.allow_hosts(["127.0.0.1", "::1", "localhost", "10.98.0.0/24"]),
 ]
 
@@ -221,7 +221,7 @@ async def test_swarm_refuses_too_much_vram_and_the_reason_is_reported(tmp_path: 
         end = await rig.phase(late.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert await rig.lines(late.attempt_id) == []
-        await engine.forget(late.attempt_id)  # else Swarm gives it the room that becomes free, and it refuses to run
+        await engine.forget(late.attempt_id)  # else Swarm gives it the freed resources, and it refuses to run
         await engine.stop(holder.attempt_id, 0)
         await rig.phase(holder.attempt_id, Phase.ENDED)
 

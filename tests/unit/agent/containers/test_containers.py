@@ -53,7 +53,7 @@ def test_sets_no_swap_and_the_cpu_weight_of_the_requested_cores(weighs: bool, sh
     holding = Limits(daemon, cpu_weights=weighs)
     assert held(daemon, holding) == {"one": {"Memory": 64 * MIB, "MemorySwap": 64 * MIB, "CpuShares": shares}}
     held(daemon, holding)
-    assert daemon.asked == ["one"], "it is told once"
+    assert daemon.asked == ["one"], "it is asked once"
 
 
 def test_limits_that_hold_already_are_not_set() -> None:

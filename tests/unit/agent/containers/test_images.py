@@ -68,7 +68,7 @@ async def test_partitioned_node_pauses_although_threads_are_blocked(
     loop, paused = asyncio.get_running_loop(), asyncio.Event()
 
     async def probe() -> None:
-        """Nobody answers."""
+        """No answer."""
 
     monkeypatch.setattr(agent._partition, "probe", probe)
     monkeypatch.setattr(type(agent._partition), "is_partitioned", True)

@@ -51,7 +51,7 @@ def test_mount_stays_when_its_path_becomes_a_link(mounts: Mounts, shared: Path, 
     assert os.listdir(places[0]) == ["mine"]
     Path(places[2]).write_text("more\n")
     assert (shared / "attempts/w-1/log").read_text() == "more\n"
-    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700, "nobody else of the node looks in"
+    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700, "no other user of the node can read it"
 
 
 def test_mounts_allow_no_devices_and_no_setuid(mounts: Mounts, shared: Path) -> None:

@@ -18,7 +18,7 @@ V1, V2 = ("FROZEN", "THAWED"), ("1", "0")
     [
         (f"9:pids:/docker/{ONE}\n6:freezer:/docker/{ONE}\n0::/\n", f"freezer/docker/{ONE}/freezer.state", V1),
         (f"0::/system.slice/docker-{ONE}.scope\n", f"system.slice/docker-{ONE}.scope/cgroup.freeze", V2),
-        # With groups of its own inside, and with both kinds at once, of which the older has the freezer.
+        # With nested groups, and with both cgroup versions, of which version 1 has the freezer.
         (f"0::/docker/{ONE}/init\n", f"docker/{ONE}/cgroup.freeze", V2),
         (f"6:freezer:/docker/{ONE}/x\n0::/docker/{ONE}\n", f"freezer/docker/{ONE}/freezer.state", V1),
     ],
@@ -34,7 +34,7 @@ def test_freezer_is_that_of_the_container(tmp_path: Path, groups: str, place: st
     assert file.read_text() == words[0]
     assert found.set_paused(False)
     assert file.read_text() == words[1]
-    assert freezer_of(groups, OTHER, tmp_path) is None, "that of nobody else"
+    assert freezer_of(groups, OTHER, tmp_path) is None, "not that of another container"
 
 
 def test_pause_fails_when_the_kernel_refuses(tmp_path: Path) -> None:

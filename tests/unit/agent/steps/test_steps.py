@@ -1,4 +1,4 @@
-"""The steps of joining, as far as they are pure or can be shown a node of files."""
+"""The steps of joining that are pure, or can run on a fake node of files."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Workloads: submissions and queries parsed from messages, and what responses show to whom."""
+"""Workloads: submissions and queries parsed from messages, and what responses show to each caller."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ async def test_what_needs_a_gpu_is_refused_without_one(control: Control) -> None
     with pytest.raises(InvalidInput, match=r"lab/torch needs a GPU with 6 GiB of VRAM.*--gpus 6144MiB") as caught:
         await control.workloads.submit(ADA, job(environment="lab/torch"))
     assert (caught.value.field, caught.value.problem_code) == ("gpus", "needs-gpu")
-    with pytest.raises(InvalidInput, match="needs 6 GiB of VRAM, and 4 GiB was asked"):
+    with pytest.raises(InvalidInput, match="needs 6 GiB of VRAM, and 4 GiB was requested"):
         await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("4GiB")))
     await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Hub:
-    """Its spawner submits what it is asked to start; `refuses` is raised first, so many times."""
+    """Its spawner submits the requested starts; `refuses` is raised `times` times first."""
 
     def __init__(self, site: Site, control: Control) -> None:
         self.control, self.refuses, self.times = control, Unavailable("the hub does not answer"), 0
@@ -121,7 +121,7 @@ async def test_a_hub_that_is_busy_or_away_is_asked_again(
 ) -> None:
     hub = Hub(site, control)
     lost = await session(site, control)
-    hub.times, hub.refuses = 5, error  # type: ignore[assignment]  # any error of ours will do
+    hub.times, hub.refuses = 5, error  # type: ignore[assignment]  # any domain error
     await lose(site, lost, 60)
     assert site.states() == [State.LOST, State.RUNNING]
     assert len(site.hub.asked) == 6

@@ -30,7 +30,7 @@ UUID = "GPU-far-0"
 
 
 class Elsewhere:
-    """One node with one GPU: what its agent said, and what it was told."""
+    """One node with one GPU: its agent's reports, and the requests to it."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

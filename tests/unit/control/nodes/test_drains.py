@@ -203,7 +203,7 @@ async def test_only_a_node_that_is_drained_and_empty_is_removed(site: Site, cont
     assert [node.name for node in await site.store.nodes()] == ["two"]
     assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
     await site.clock.advance(20)
-    assert control.live_state.nodes[node_key("one")].state is NodeState.READY, "it has joined anew"
+    assert control.live_state.nodes[node_key("one")].state is NodeState.READY, "it has joined again"
 
 
 async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
@@ -356,7 +356,7 @@ async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(
 
 
 class FakeJoining:
-    """Lets in whom it is told to; says what it was asked."""
+    """Admits the configured nodes, and records the requests."""
 
     def __init__(self, *is_admitted: str) -> None:
         self.let_in, self.expelled, self.trouble = set(is_admitted), list[tuple[str, bool]](), ""

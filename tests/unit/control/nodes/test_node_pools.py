@@ -297,7 +297,7 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
         )
         rented.cloud.gone = lambda _: None
         await rented.pass_time(580)
-        assert rented.cloud.ours == [first], "nobody knows who is cut off"
+        assert rented.cloud.ours == [first], "it is unknown which side is cut off"
         await rented.pass_time(60)
         assert rented.cloud.ours == []
         await rented.pass_time(20)
@@ -528,7 +528,7 @@ class Story(Rented):
             self.joining.disk_is_full = deed == "full"
 
 
-# A cloud that lists late is not combined with restarts: nobody would know of a node that it does not list yet.
+# A cloud that lists late is not combined with restarts: a node that it does not list yet would be unknown.
 STORIES = st.one_of(
     st.tuples(st.lists(st.sampled_from([*DEEDS, "restart"]), min_size=5, max_size=40), st.just(0.0)),
     st.tuples(st.lists(st.sampled_from(DEEDS), min_size=5, max_size=40), st.sampled_from([20.0, 100.0, 250.0])),

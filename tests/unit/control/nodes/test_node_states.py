@@ -1,4 +1,4 @@
-"""A GPU fails under its workloads: they are told, admins too, and nothing new starts on it until it is sound again."""
+"""A GPU fails under its workloads: their owners and admins are notified, and nothing starts on it until it recovers."""
 
 from dataclasses import replace
 from typing import Any

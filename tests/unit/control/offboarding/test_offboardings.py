@@ -540,7 +540,7 @@ async def prepared(world: World) -> None:
 
 
 async def finished(world: World, wanted: Wanted) -> dict[str, Any]:
-    """Begin it, or go on with it, until it is done; all that is left, without times and ids of this change."""
+    """Start or continue it until it is done. Returns the remaining state, without times and ids of this change."""
     async with world.site.open() as control:
         if not control.names.all():
             await world.begin(control, wanted)
@@ -566,7 +566,7 @@ async def finished(world: World, wanted: Wanted) -> dict[str, Any]:
 
 
 async def killed_at(world: World, wanted: Wanted, at: int) -> bool:
-    """Begin it and kill the process at its effect of this number; False if it was done before."""
+    """Start it, and kill the process at its n-th effect; False if it was done before."""
     world.killer.seen, world.killer.at = 0, at
     try:
         async with world.site.open() as control:

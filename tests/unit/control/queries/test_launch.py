@@ -100,7 +100,7 @@ def test_a_size_that_does_not_hold_is_told(case: Case) -> None:
     assert {one.volume.name: one.notes for one in volumes.offered(ANN) if one.notes} == case.notes
     said = volumes.warnings()
     assert len(said) == bool(case.loose)
-    assert all(one.startswith(f"Nothing holds the size of {case.loose} they take") for one in said)
+    assert all(one.startswith(f"Nothing enforces the size of {case.loose} they can fill") for one in said)
 
 
 def test_which_nodes_hold_a_size_is_told_of_each_volume() -> None:

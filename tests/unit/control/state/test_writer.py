@@ -174,7 +174,7 @@ async def test_what_was_written_though_the_answer_was_lost_counts(desk: Desk) ->
     desk.store.after = None
     await desk.clock.advance(2)
     with pytest.raises(Unavailable):
-        await inserting  # nobody could know then
+        await inserting  # it is unknown then
     assert desk.live_state.get(one.id) == one, "but it is there, and so it runs"
     desk.store.after = Unavailable("the connection broke")
     allocated = desk.writer.note(one.id, AllocationAssigned(factories.allocation(f"{one.id}-1")))

@@ -38,7 +38,7 @@ def test_processes_of_an_attempt_are_added_up_on_each_device() -> None:
     assert round_.memory_of("a-1", GPU[1]) == 40
     assert round_.memory_of("b-1", GPU[0]) == 70
     assert round_.memory_of("b-1", GPU[1]) == 0, "the GPU lists no process of it"
-    assert round_.memory_of("b-1", GPU[9]) is None, "nobody asked that GPU"
+    assert round_.memory_of("b-1", GPU[9]) is None, "that GPU was not read"
     assert unknown_pids(sampled_gpus) == {1, 2, 3}
 
 

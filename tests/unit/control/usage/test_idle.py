@@ -377,7 +377,7 @@ async def test_who_holds_an_unused_gpu_is_told_who_waits() -> None:
         mine = await session(site, control, gpu=parse_gpus("1"))
         measured(site)
         await site.sampled(control, 90)
-        assert not [reason for reason in told(site, mine) if isinstance(reason, GpuUnused)], "nobody waits"
+        assert not [reason for reason in told(site, mine) if isinstance(reason, GpuUnused)], "no user waits"
         await submit(control, job(gpu=parse_gpus("0.5")), BOB)
         eve = replace(BOB, name="eve", groups=("other",))
         await submit(control, job(gpu=parse_gpus("0.5"), tenant="other"), eve)

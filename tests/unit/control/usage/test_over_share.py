@@ -1,4 +1,4 @@
-"""When an attempt is over its share, and whether somebody else needs what it took."""
+"""When an attempt is over its share, and whether another workload needs the memory."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The watchdog: who holds too much is told and, by the site's policy, ended; nobody else ever is."""
+"""The watchdog: only attempts over their share are warned and, by the site's policy, ended."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ async def test_an_attempt_within_its_share_is_never_ended(
     site = Site(samples_itself=False, gpu_over_share=policy, gpu_over_share_after_s=5)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
-        await submitted(control, gpus="1")  # somebody always waits
+        await submitted(control, gpus="1")  # a workload always waits
         await site.sampled(control, 1)
         for allocated, beside, used, seconds in rounds:
             measured(site, used, (runs(site, mine, 7), allocated), (runs(site, theirs, 8), beside))
@@ -243,7 +243,7 @@ async def test_an_attempt_within_its_share_is_never_ended(
 
 
 async def test_a_loop_that_is_ended_while_it_writes_ends(site: Site) -> None:
-    """An error on the way out may not take the place of the wish that it ends: the server would never stop."""
+    """An error during shutdown must not replace the cancellation: the server would never stop."""
     writes = asyncio.Event()
 
     async def never(samples: object) -> None:

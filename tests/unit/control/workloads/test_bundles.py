@@ -170,7 +170,7 @@ async def test_a_submission_under_way_keeps_its_bundle() -> None:
 
 
 async def test_a_bundle_is_either_claimed_or_refused_however_calls_interleave() -> None:
-    """Whoever is admitted finds the bundle at the start; whoever comes too late is told before anything is written."""
+    """An admitted workload finds its bundle at its start; a late submission is refused before anything is written."""
     for iterations in range(30):
         site = Site(bundles=BundleLimits(keep_s=KEEP_S))
         async with site.open() as control:

@@ -17,7 +17,7 @@ BEGUN = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 class Daemon:
-    """It makes each command and begins it, so many so far; `hangs`: none comes to its end."""
+    """It creates and starts each command, and counts them; `hangs`: no command ends."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.hangs, self.begun = folder / "docker.sock", False, 0
@@ -32,7 +32,7 @@ class Daemon:
             self.begun += 1
             writer.write(BEGUN)
             if self.hangs:
-                await reader.read()  # until nobody listens any more
+                await reader.read()  # until the reader is gone
         writer.close()
 
 
@@ -50,7 +50,7 @@ async def test_ending_attempt_is_waited_for(daemon: Daemon) -> None:
 
 
 async def test_unresponsive_attempt_is_not_waited_for(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a process of it waits for a file server: who looks at the daemon must go on looking."""
+    """For example a process that waits for a file server: the loop that reads the daemon must continue."""
     monkeypatch.setattr(exec_api, "_ENDS_WITHIN_S", 0.2)
     daemon.hangs = True
     with pytest.raises(EngineFailure) as caught:

@@ -1,4 +1,4 @@
-"""The common part of all engines of containers, over a fake client that does as it is told."""
+"""The common part of all container engines, over a scripted fake client."""
 
 import asyncio
 import os
@@ -266,7 +266,7 @@ async def test_stop_during_failed_write_forbids_next_start(
 
 
 async def test_unwritable_stop_raises_engine_failure(engine: Engine, tmp_path: Path) -> None:
-    """Whoever asked tries again; what is not an engine's failure is nobody's to expect."""
+    """The caller tries again; other errors than EngineFailure are unexpected."""
     (tmp_path / "runs" / "w-1").write_text("in the place of its folder")
     with pytest.raises(EngineFailure, match="that w-1 is not to start cannot be written") as caught:
         await engine.stop("w-1", 60)

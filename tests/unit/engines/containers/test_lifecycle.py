@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Scene:
-    """An engine's live state, and turns on nodes of one core, on each of which two sessions may come up."""
+    """An engine's live state, and start limiters for nodes of one core, on which two sessions may start at once."""
 
     def __init__(self, folder: Path) -> None:
         self.files = Runs(folder)

@@ -212,7 +212,7 @@ def test_an_image_without_a_server_says_so(tmp_path: Path) -> None:
 
 
 def pages(folder: Path, singleuser: str) -> None:
-    """A package in the place of JupyterHub, with tables that say when they are read."""
+    """A fake JupyterHub package, whose tables record when they are read."""
     for name, text in {
         "__init__": "",
         "singleuser": singleuser,

@@ -81,7 +81,7 @@ def test_daemon_is_found_behind_a_proxy(tmp_path: Path) -> None:
     daemon = tmp_path / "cm-kernel-d"
     daemon.symlink_to(shutil.which("sleep") or "")
     with subprocess.Popen([daemon, "60"]) as one, subprocess.Popen([daemon, "60"]) as another:
-        assert daemon_started_at(me, daemon.name) is None  # which of the two nobody knows
+        assert daemon_started_at(me, daemon.name) is None  # it is unknown which of the two
         another.kill()
         another.wait()
         assert daemon_started_at(me, daemon.name) == pytest.approx(psutil.Process(one.pid).create_time(), abs=1.5)

@@ -27,7 +27,7 @@ class FakeClient:
 
 
 async def test_missing_answer_is_a_fault_until_next_poll(tmp_path: Path) -> None:
-    """Events may come all the while, so that nobody is told that the daemon is back."""
+    """Events may arrive all the time, so that the return of the daemon is not noticed."""
     tasks, asked = Tasks("test"), FakeClient()
     client: Any = asked
     daemon = Daemon(client, DockerSettings(), tasks.in_thread)

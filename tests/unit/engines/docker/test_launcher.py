@@ -124,7 +124,7 @@ async def test_addresses_of_a_removed_network_are_not_used_again_at_once(client:
 
 
 async def test_a_stop_waits_until_the_container_is_created(tmp_path: Path) -> None:
-    """Otherwise it could be created after the attempt was forgotten, and nobody would remove it."""
+    """Otherwise it could be created after the attempt was forgotten, and would never be removed."""
     nobody: Any = None
     daemon: Any = SlowDaemon()
     runs = Runs(tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""Orders as Docker describes containers, and what an admin may mount."""
+"""Start requests as Docker container descriptions, and the mounts that an admin may set."""
 
 from dataclasses import replace
 from typing import Any

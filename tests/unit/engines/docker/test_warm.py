@@ -91,7 +91,7 @@ def test_an_image_with_a_pipe_in_the_place_of_the_log_holds_nobody_up(tmp_path: 
 
 @pytest.mark.anyio
 async def test_a_stop_waits_until_the_container_has_its_new_name() -> None:
-    """Otherwise it could get the name after the attempt was forgotten, and nobody would remove it."""
+    """Otherwise it could get the name after the attempt was forgotten, and would never be removed."""
     nobody: Any = None
     daemon: Any = SlowDaemon()
     writer: Any = SimpleNamespace(close=lambda: None)

@@ -111,7 +111,7 @@ def test_is_as_written_down(case: str) -> None:
     for volume in made[0]["spec"]["volumes"]:
         if "configMap" in volume:
             volume["configMap"]["name"] = "cm-files"
-    # Of a session's command only its first words: it has a whole program in it.
+    # Only the first words of a session's command, because it contains a whole program.
     made[0]["spec"]["containers"][0]["args"] = [word[:60] for word in made[0]["spec"]["containers"][0]["args"]]
     text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     place = GOLDEN / f"{case}.json"

@@ -146,7 +146,7 @@ def test_a_log_that_moves_while_it_is_looked_for_is_found(tmp_path: Path) -> Non
 
 def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/etc/hostname")
-    with pytest.raises(EngineFailure, match="look whether somebody replaced it"):
+    with pytest.raises(EngineFailure, match="check whether it was replaced"):
         open_log([absolute(tmp_path / "log")])
 
 

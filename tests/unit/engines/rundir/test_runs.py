@@ -77,7 +77,7 @@ def test_only_one_claim_holds(runs: Runs) -> None:
 
 
 def test_claim_fails_on_full_disk(runs: Runs) -> None:
-    """Half of one would keep everybody from running it, and nobody would know why."""
+    """An incomplete one would prevent every start, without a visible reason."""
     folder = runs.create(REQUEST, None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

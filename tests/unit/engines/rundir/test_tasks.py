@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_loop_that_broke_starts_again_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An engine that no longer hears of ends is of no use, and nobody would see it."""
+    """An engine that misses the ends of attempts is useless, and the fault would stay unnoticed."""
     monkeypatch.setattr(tasks, "RETRY_S", 0.0)
     made, rounds, third = Tasks("test"), 0, asyncio.Event()
 
@@ -75,7 +75,7 @@ async def test_waiters_share_one_flight_and_its_progress() -> None:
     await asyncio.gather(*waiting)
     assert (slow.begun, heard) == (1, ["half of it"] * 3 + ["all of it"] * 3)
     await single_flight.do("image", slow.work, ignore_progress)
-    assert slow.begun == 2, "anew, as it may have been undone since"
+    assert slow.begun == 2, "again, as it may have been undone since"
 
 
 async def test_cancelled_waiter_leaves_flight_to_others() -> None:

@@ -160,7 +160,7 @@ def test_oversized_archive_names_the_limit(tmp_path: Path, unpacker: Unpacker) -
 
 
 def test_folders_count_as_files(tmp_path: Path) -> None:
-    """Each name may bring tens of folders along, and a disk has room for so many."""
+    """Each name may create tens of folders, and a disk has room for a limited number."""
     bundle = bundle_of(tmp_path / "b.tgz", *(file("/".join([str(index), *"d" * 40, "f"]), b"") for index in range(3)))
     unpacker = Unpacker(8, files_max=100)
     with pytest.raises(EngineFailure, match="more than 100 files and folders"):

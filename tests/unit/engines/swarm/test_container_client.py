@@ -84,7 +84,7 @@ async def test_running_attempt_is_fenced_then_lost(tmp_path: Path, agent: bool, 
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
-    assert lost.stop == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
+    assert lost.stop == ("none" if agent or there else "kill"), "the state of a missing service is unknown"
     assert lost.run.control_folder.decision() is StartDecision.STARTED
 
 

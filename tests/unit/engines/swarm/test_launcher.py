@@ -1,4 +1,4 @@
-"""Services made and removed, over a Swarm and agents that do as they are told: images, links that break, stops."""
+"""Services created and removed, over a scripted Swarm and scripted agents: images, broken links, stops."""
 
 import asyncio
 import base64
@@ -227,7 +227,7 @@ async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
     environment = Environment("e", "E", image=IMAGE)
     for _ in range(2):
         await scene.launcher.ensure_image(environment, "worker1", ignore_progress)
-    assert scene.agents.pulled == [IMAGE, IMAGE], "somebody may have removed it meanwhile"
+    assert scene.agents.pulled == [IMAGE, IMAGE], "it may have been removed meanwhile"
 
 
 async def test_pull_progress_counts_megabytes(scene: Scene) -> None:
@@ -325,7 +325,7 @@ async def test_retry_finds_existing_container(scene: Scene) -> None:
     run = scene.run(kind=Kind.SESSION)
     first = await scene.launcher.launch(run, ignore_progress)
     assert await scene.launcher.launch(run, ignore_progress) == first
-    run.ended.set()  # its turn is over, though nobody told the live state
+    run.ended.set()  # its turn is over, although the live state was not updated
     other = scene.run(kind=Kind.SESSION, attempt_id="w-2")
     assert await scene.launcher.launch(other, ignore_progress) != first, "the name is taken, and by another attempt"
 
@@ -483,7 +483,7 @@ async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
 
 
 class FakeNetworkManager:
-    """Makes networks, and does not say yet what addresses they have."""
+    """Creates networks, and does not report their addresses yet."""
 
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []

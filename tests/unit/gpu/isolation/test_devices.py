@@ -60,7 +60,9 @@ class Devices(NoDevices):
 
 
 class FakeLevel:
-    """Remembers for whom it is applied; `why` says why it is not available, `fails` why it cannot be applied."""
+    """Remembers the attempts for which it is applied; `why` says why it is not available, `fails` why it cannot be
+    applied.
+    """
 
     def __init__(self, isolation: Isolation, why: Reason | None = None, fails: str = "") -> None:
         self.isolation = isolation

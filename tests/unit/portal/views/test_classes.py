@@ -1,4 +1,4 @@
-"""The link of a class: it leads into the session when the hub does, and to a page of ours until then."""
+"""The link of a class: it leads into the session once the hub does, and to a page of the portal until then."""
 
 from __future__ import annotations
 

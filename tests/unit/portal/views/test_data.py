@@ -103,6 +103,6 @@ async def test_read_only_volumes_have_no_tools(ann: Person) -> None:
     page = (await ann.get("data?volume=sets")).text
     assert "read-only" in page and "Upload files" not in page
     assert await send(ann, "a", b"x", volume="sets") == 403
-    assert "belongs to one attempt" in (await ann.get("data?volume=tmp")).text
+    assert "deleted when its attempt ends" in (await ann.get("data?volume=tmp")).text
     assert (await ann.get("data?volume=other")).status_code == 404
     assert (await ann.get("data?path=../x")).status_code in (200, 422)

@@ -1,4 +1,4 @@
-"""The launch page: what is offered, what would become of it, and that nothing typed is lost."""
+"""The launch page: its options, the preview, and that typed values are kept."""
 
 from __future__ import annotations
 

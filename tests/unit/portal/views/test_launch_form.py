@@ -145,7 +145,7 @@ def test_scheduling_fields_become_a_submission() -> None:
         ("nodes", "many", "Nodes must be a number from 1 to 1024"),
         ("nodes", "0", "Nodes must be a number"),
         ("on", "basement", "Write labels as NAME=VALUE"),
-        ("on", "=x", "is no name of a label"),
+        ("on", "=x", "is not the name of a label"),
     ],
 )
 def test_invalid_scheduling_fields_are_errors(field: str, text: str, why: str) -> None:

@@ -56,7 +56,7 @@ async def test_a_tenant_with_members_is_removed_by_a_plan_only(portal: Portal, r
     assert "platform/remove" not in shown.text
     refused = await root.post("platform/remove", {**LAB, "version": "1", "force": "1"})
     assert refused.status_code == 409
-    assert "Tenant vision/a b cannot be deleted yet, because it has 2 members. Plan first" in refused.text
+    assert "Tenant vision/a b cannot be deleted yet, because it has 2 members. First make a plan" in refused.text
     plan = await root.get("offboard?subject=tenant&change=remove&name=vision/a%20b")
     assert_whole(plan.text)
 

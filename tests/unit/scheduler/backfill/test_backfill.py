@@ -61,14 +61,14 @@ def test_unprotected_nodes_take_any_request(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def waiting_in_vain(for_s: float) -> list[QueuedRequest]:
-    """A large one that has waited so long, and a small one behind it."""
+    """A large request that has waited this long, and a small one behind it."""
     large, small = queued(1, "2"), queued(2, "0.5")
     return [replace(large, submitted_at=NOW - for_s), replace(small, submitted_at=NOW - for_s + 1)]
 
 
 @pytest.mark.parametrize(("for_s", "keeps"), [(599, False), (601, True)])
 def test_node_is_reserved_for_the_head_after_the_timeout(for_s: float, keeps: bool) -> None:
-    """Nobody knows when what runs there ends; nothing new starts where it needs the GPUs."""
+    """The end of the running workloads is unknown; nothing new starts where the large request needs the GPUs."""
     busy = allocated(0, "n", {"GPU-n-0": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 2)], [busy], waiting_in_vain(for_s), PATIENT).plan()
     assert list(outcome.started) == ([] if keeps else ["w000000000002"])

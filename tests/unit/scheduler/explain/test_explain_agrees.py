@@ -37,7 +37,7 @@ RESERVATIONS = st.builds(
 
 @st.composite
 def ruled(draw: st.DrawFn, most: int = 8) -> Scene:
-    """A scene in which any rule may be in somebody's way."""
+    """A scene in which any rule may delay a request."""
     scene = draw(scenes(most, users=3, gangs=True))
     tenants = tuple(Tenant(f"lab-{number}", quota=draw(QUOTAS)) for number in range(draw(st.integers(0, 2))))
     reservations = draw(st.lists(RESERVATIONS, max_size=2, unique_by=lambda one: one.id))

@@ -127,7 +127,7 @@ def test_nodes_promised_to_a_gang_are_not_promised_to_others_for_its_members() -
 
 
 def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
-    """One that waits for a session without a time limit, of which such are known to have taken so long."""
+    """A request that waits for a session without a time limit; similar sessions took this long."""
     session = replace(allocated(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
     session = replace(session, allocation=replace(session.allocation, at=NOW - ran_s))
     request = queued(1, "1")

@@ -38,7 +38,7 @@ def choose(grid: Grid, policy: Policy, shape: Shape) -> tuple[int, list[int]] | 
 
 
 def put(grid: Grid, policy: Policy, request: Request, *, at: tuple[int, list[int]] | None = None) -> tuple:
-    """Place it where the policy wants it, or there; (node, GPUs)."""
+    """Place it where the policy chooses, or at the given place. Returns (node, GPUs)."""
     shape = grid.shape(request)
     node, devices = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
     grid.take(grid.allocation(shape, node, devices, f"allocated-{grid.changes}", 0.0))

@@ -153,7 +153,7 @@ def test_devices_of_a_model_that_others_are_bound_to_are_left() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
 def test_cached_costs_equal_uncached_costs(seed: int) -> None:
-    """While places get scarce, and so dear, and others become free again."""
+    """While places become scarce and therefore expensive, and others become free again."""
     dice = np.random.default_rng(seed)
     requests = [stop(gpus, cpus) for gpus in ("0.3", "0.7", "1", "4", None) for cpus in (1000, 6000)]
     grid, policy = make(POLICY, *(node(f"n{number}", 4, 24_000) for number in range(8)), mix=WorkloadMix.of(requests))

@@ -53,7 +53,7 @@ def test_price_rises_as_places_run_out_and_ends_with_the_last() -> None:
     one = places(("2", 1000))
     idle = 10_000.0
     prices = [float(one.prices(np.array([supply]), idle)[0]) for supply in (0, 1, 5, 20, 1000)]
-    assert prices[0] == 0, "nobody can lose the place that there is not"
+    assert prices[0] == 0, "a place that does not exist cannot be lost"
     assert 2000 > prices[1] > prices[2] > prices[3] > 0
     assert prices[4] == 0
     enough = -HORIZON * idle * np.log(UNLIKELY) / 2000

@@ -80,7 +80,7 @@ def own(name: str, gpus: int) -> Tenant:
 
 @pytest.mark.parametrize(("tenant", "by"), [("bio", ("alice", "session")), ("art", ("", ""))])
 def test_lower_priority_is_evicted_with_a_reason(tenant: str, by: tuple[str, str]) -> None:
-    """The reason names nobody of another tenant."""
+    """The reason names no user of another tenant."""
     world = World([factories.node("n1", 1)])
     low = world.allocate(part("1"), tenant=tenant)
     eviction = world.evict("1")

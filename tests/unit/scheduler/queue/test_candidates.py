@@ -1,4 +1,4 @@
-"""Candidate sites: of the tenant, of the volumes, as requested. Nothing runs, or is promised a place, elsewhere."""
+"""Candidate sites by tenant, volumes and request. No workload runs, or is promised a start, elsewhere."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def queued(number: int, tenant: str, near: tuple[str, ...], site: str | None, ga
 
 
 def permitted(rules: Rules, tenant: str, near: tuple[str, ...], asked: str | None, site: str) -> bool:
-    """The rule in words, beside its implementation."""
+    """The rule written out, to compare with its implementation."""
     mine = rules.tenant(tenant).sites
     of_others = any(one.name == site and one.tenants and tenant not in one.tenants for one in rules.sites)
     have = dict(rules.volume_sites)

@@ -95,7 +95,9 @@ def test_large_request_costs_more_positions_than_a_small_one() -> None:
 
 
 def test_users_of_a_tenant_share_its_part() -> None:
-    """Three users of one tenant, one of another: after the first round the lonely one is served as often as they."""
+    """Three users of one tenant, one of another: after the first round, the single user is served as often as the three
+    together.
+    """
     crowd = [queued(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
     lonely = [queued(90 + number, "zoe", "other") for number in range(9)]
     ordered = in_order(cluster(Rules(age_credit=0.0)), *crowd, *lonely)

@@ -71,7 +71,7 @@ def test_loopback_ports_differ_from_each_other_and_from_the_servers(
 
 @pytest.fixture(autouse=True)
 def reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderedDict[int, socket.socket]]:
-    """Reservations of the test alone, which end with it."""
+    """Port reservations that end with the test."""
     own: OrderedDict[int, socket.socket] = OrderedDict()
     monkeypatch.setattr(ports_module, "_reserved", own)
     yield own

@@ -93,7 +93,7 @@ class Nothing:
 
 
 class Collections:
-    """A registry's folder, collected at instants, in days. No layer goes, only what names them."""
+    """A registry's folder, collected at given instants in days. Deletes manifests only, no layers."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.day, self.gone = 0.0, list[str]()
@@ -132,7 +132,7 @@ async def test_an_image_stays_for_as_long_after_it_was_replaced_as_after_a_push(
     old = f"{HUB}/lab/torch@{found.storage.put('lab/torch', 'a', 1 * DAY)}"
     found.storage.put("lab/never", "c", 1 * DAY)
     assert await found.on(100, old) == ["lab/never"]
-    # Built and pushed again under its name on the next day: attempts that began in the old one may be fetching it.
+    # Built and pushed again under its name on the next day: attempts of the old image may still be pulling it.
     new = f"{HUB}/lab/torch@{found.storage.put('lab/torch', 'b', 101 * DAY)}"
     for day in (101, 107, 113.9):
         assert await found.on(day, new) == []

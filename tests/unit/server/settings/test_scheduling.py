@@ -133,7 +133,7 @@ def test_declared_resources_become_documents(tmp_path: Path) -> None:
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"', "tenants: 'a' is defined twice"),
         ('tenants = "optics"', "line 1: tenants: input should be a valid tuple"),
         ('[[priority_classes]]\nname = "x"\npriority = 101', "line 3: priority_classes.x.priority: input should"),
-        ('name = "x"\n[node_labels]\n"a b" = "c"', "line 2: node_labels: it 'a b' is no name of a label"),
+        ('name = "x"\n[node_labels]\n"a b" = "c"', "line 2: node_labels: it 'a b' is not the name of a label"),
         ('[node_labels]\nsite = "x"', "node_labels: site is a label that every node already has"),
         ('policy = "fastest"', "line 1: policy cannot be 'fastest'; it takes best-fit, spread, expected-waste"),
         ('site_policy = "nearest"', "site_policy cannot be 'nearest'; it takes first-free, least-used or cheapest"),
@@ -148,7 +148,7 @@ def test_invalid_rule_is_reported_with_line(tmp_path: Path, toml: str, said: str
 def test_labels_in_a_variable(tmp_path: Path) -> None:
     environ = {"COMMONAGE_NODE_LABELS": "zone=basement, rack=7"}
     assert resolve({}, environ=environ, folder=tmp_path).settings.node_labels == {"rack": "7", "zone": "basement"}
-    for wrong_one, words in (("zone", "not of the form zone=basement"), ("zone=", "no label")):
+    for wrong_one, words in (("zone", "not of the form zone=basement"), ("zone=", "not a label")):
         with pytest.raises(SettingsError, match=f"COMMONAGE_NODE_LABELS: .*{words}"):
             resolve({}, environ={"COMMONAGE_NODE_LABELS": wrong_one}, folder=tmp_path)
     with pytest.raises(SettingsError, match="tenants is a list of tables, which a variable cannot hold"):

@@ -358,7 +358,7 @@ paths, contents = st.sampled_from(PATHS), st.binary(max_size=3)
 
 
 class Copies(RuleBasedStateMachine):
-    """Whatever is pushed, edited, deleted, reset and interrupted: each edit is in some visible file."""
+    """After any sequence of pushes, edits, deletions, resets and interruptions, each edit is in some visible file."""
 
     def __init__(self) -> None:
         super().__init__()

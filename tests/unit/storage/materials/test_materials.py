@@ -1,4 +1,4 @@
-"""Threads of materials: what one user's home holds up does not delay anybody else."""
+"""Threads of materials: a slow home of one user does not delay others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class SlowHomes:
-    """Homes of which each look takes until `end`, if their users are called slow."""
+    """Homes; those of users called slow block until `end`."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

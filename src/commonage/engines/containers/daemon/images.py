@@ -32,7 +32,7 @@ _SILENCE_S = 120.0
 
 
 class RegistrySilent(EngineFailure):
-    """The daemon waits for the registry in vain."""
+    """The daemon waits for a registry that does not answer."""
 
     retryable = True
 
@@ -48,9 +48,10 @@ class Logins:
 
     @asynccontextmanager
     async def token_for(self, image: str) -> AsyncIterator[PullToken | None]:
-        """A token for this image, if the control plane gives one. Within, the image is looked for and pulled.
+        """A token for this image, if the control plane gives one. In the block, the image is looked for and pulled.
 
-        A failure within says, too, why there is no token, and may pass: the image may be there all the same.
+        A failure in the block also states why the token is missing. It may be temporary, and the image may exist
+        anyway.
         """
         token, refused = None, None
         try:

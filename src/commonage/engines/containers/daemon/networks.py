@@ -93,7 +93,9 @@ class TenantNetworks:
             return self._known[tenant]
 
     async def _make(self, tenant: str) -> Json:
-        """Docker's own ranges are used up by some thirty networks, so this takes the next free part of ours."""
+        """Docker's own ranges are used up by some thirty networks, so this takes the next free part of the configured
+        range.
+        """
         taken, parts = await self._taken(), self._parts()
         for subnet in (part for part in parts if not any(part.overlaps(one) for one in taken)):
             try:

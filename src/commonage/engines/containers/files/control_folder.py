@@ -6,8 +6,8 @@
         stop     only if containers run on other nodes: requests the end of the command ("term", "kill")
         end      only there: how the command ended ("137 oom")
 
-Besides the workspace and the log it is the only path of the control plane that a container can write to. A process in
-the container may do anything in it and harms only itself: no link is followed, and no content that could harm the
+Apart from the workspace and the log, it is the only path of the control plane that a container can write to. A process
+in the container may do anything in it and harms only itself: no link is followed, and no content that could harm the
 server is trusted. If containers run on other nodes, root on those may change it too. Used by engines, in threads.
 """
 
@@ -83,7 +83,7 @@ class ControlFolder:
         give(self.place, owner)
         if stop:
             with suppress(FileExistsError):
-                # As long as the longest wish, so that writing one takes no more disk space.
+                # As long as the longest request, so that writing one takes no more disk space.
                 _write(self.place / "stop", _NO_STOP, os.O_CREAT | os.O_EXCL)
         if secrets and self.decision() is StartDecision.UNDECIDED:
             self._write_secrets(script_of(secrets).encode(), owner)
@@ -100,7 +100,7 @@ class ControlFolder:
             return StartDecision.FORBIDDEN if (self.place / "claim").read(_MAX) == _FORBIDDEN else StartDecision.STARTED
         except FileNotFoundError:
             return StartDecision.UNDECIDED
-        except OSError:  # replaced by something else, so a process inside was at work
+        except OSError:  # replaced by something else, so a process in the container changed it
             return StartDecision.STARTED
 
     def forbid_start(self) -> bool:

@@ -115,9 +115,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_path_is_trusted(source: str, what: str) -> None:
-    """Raise EngineFailure unless all folders above `source` belong to root or us, and are writable for nobody else.
+    """Raise EngineFailure unless all folders above `source` belong to root or to this process's user, and are writable
+    by no other user.
 
-    Neither it nor one of them may be a link. Missing folders are not checked. The folder itself may belong to anybody.
+    Neither it nor one of them may be a link. Missing folders are not checked. The folder itself may belong to any user.
     """
     path = Path(os.path.normpath(source))
     above = None
@@ -136,7 +137,7 @@ def check_path_is_trusted(source: str, what: str) -> None:
 
 
 def _check_replaceable(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
-    # On NFS root may be nobody, and so may the owner of what root creates there.
+    # On NFS root may be mapped to the user nobody, who then also owns what root creates there.
     trusted = (0, os.geteuid(), _NOBODY)
     if above.st_uid not in trusted:
         why = f"belongs to user {above.st_uid}"

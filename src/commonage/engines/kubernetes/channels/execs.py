@@ -192,7 +192,7 @@ class PodExec:
                 self._code.set_result(code)
         except EngineFailure as error:
             self._code.set_exception(error)
-            self._code.exception()  # nobody needs to ask for it
+            self._code.exception()  # marked as retrieved: the caller may not read it
         finally:
             if not self._code.done():
                 self._code.set_result(KILLED)
@@ -225,7 +225,7 @@ class PodExec:
         try:
             await self._end_marked()
         except (EngineFailure, aiohttp.ClientError, OSError) as error:
-            _log.warning("a command in the Pod %s may go on until that ends: %s", self._container.pod, error)
+            _log.warning("a command in the Pod %s may continue until that ends: %s", self._container.pod, error)
         finally:
             with suppress(aiohttp.ClientError, OSError):
                 await self._socket.close()

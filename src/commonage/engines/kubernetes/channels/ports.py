@@ -3,7 +3,7 @@
 Each attempt has the port of its program at a loopback address of its own (127.128.0.0/10). The address follows from the
 attempt's id, so that it is the same after a restart. It refuses connections until the program listens.
 
-Each connection is a WebSocket of the API server with the protocol v4. A kubelet tells when it cannot connect, and
+Each connection is a WebSocket of the API server with the protocol v4. A kubelet reports when it cannot connect, and
 nothing when it could. It cannot end one direction alone: containerd ends a connection a second after either direction.
 So a client that sends no more still gets the rest, but the program does not learn that it sends no more.
 """
@@ -32,7 +32,7 @@ _QUIET_S = 2.0
 """A program that takes a request and says nothing for this long listens, and does not speak HTTP."""
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 3.0
 _REST_S = 10.0
-"""A client that sends no more is mostly gone. It gets what comes until nothing comes for this long."""
+"""A client that sends no more is mostly gone. It gets the remaining data until none arrives for this long."""
 _TRIES = 64
 _UNPRIVILEGED, _SHIFT = 1024, 10_000
 """Ports below are other ones here: who serves them may not be root."""
@@ -168,7 +168,7 @@ class PodRelay:
         task.add_done_callback(self._open.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection that cannot be made, or breaks, is reset: what came is not all."""
+        """A connection that cannot be made, or breaks, is reset: the received data is incomplete."""
         try:
             opened = await self._connect()
             try:
@@ -216,7 +216,7 @@ class _Connection:
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
     async def _send(self) -> None:
-        """Raises OSError if the client is lost. If the program takes no more, what it says to the end tells why."""
+        """Raises OSError if the client is lost. If the program takes no more, its remaining output gives the cause."""
         while data := await self._reader.read(CHUNK):
             self._passed += len(data)
             try:

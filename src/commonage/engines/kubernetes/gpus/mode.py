@@ -40,7 +40,7 @@ class ClusterObjects:
 class NodeObjects:
     """A node, its ResourceSlices, the Pods on it, and the ResourceClaims of all Pods.
 
-    `installation`: the value of the label of ours; empty: all attempts are ours.
+    `installation`: the value of this installation's label; empty: all attempts belong to it.
     """
 
     node: Manifest
@@ -96,7 +96,7 @@ class GpuMode(Protocol):
     def detect(self, cluster: ClusterObjects) -> Detection: ...
 
     def devices(self, objects: NodeObjects) -> tuple[Device, ...]:
-        """The GPUs of a node. Those that take no work, as others hold them, have a fault."""
+        """The GPUs of a node. GPUs that other Pods hold have a fault, and take no work."""
         ...
 
     def apply(self, pod: Manifest, shares: Sequence[Share]) -> Applied:
@@ -154,7 +154,9 @@ def annotation(pod: Manifest, name: str) -> str:
 
 
 def uuids_in(text: str) -> tuple[str, ...]:
-    """The uuids in a container's variable or its output; empty if one of them is none, such as `all` or an index."""
+    """The uuids in a container's variable or its output; empty if one of them is not a uuid, such as `all` or an
+    index.
+    """
     words = tuple(word.strip() for word in text.strip().split(","))
     return words if all(_UUID.fullmatch(word) for word in words) else ()
 

@@ -47,7 +47,9 @@ class Plugin:
         return Detection(self.name, Isolation.MIG if has_mig else None, missing, notices)
 
     def devices(self, objects: NodeObjects) -> tuple[Device, ...]:
-        """One for each unit of a resource. As many as foreign Pods hold have a fault, whichever they are."""
+        """One for each unit of a resource. As many of them as foreign Pods hold have a fault; which ones is unknown and
+        does not matter.
+        """
         foreign = [pod for pod in objects.pods if objects.is_foreign(pod) and holds_devices(pod)]
         found: list[Device] = []
         for resource, count in _offered(objects.node):

@@ -1,6 +1,6 @@
 """Whole GPUs reserved against the cluster's device plugin, for modes that choose the GPU themselves.
 
-A reservation is a Pod that requests one GPU and sleeps. The plugin then gives that GPU to nobody else, and the Pod's
+A reservation is a Pod that requests one GPU and sleeps. The plugin then gives that GPU to no other Pod, and the Pod's
 output is its uuid. Only GPUs that a reservation holds are devices of such a mode.
 """
 

@@ -40,8 +40,8 @@ _SAID_OTHERWISE = frozenset(
 def effective_requests(pod: Manifest) -> Amounts:
     """The resources that the scheduler of the cluster counts for a pod, as Kubernetes defines them.
 
-    Containers and sidecars run together; each other init container runs beside the sidecars before it. Requests of the
-    pod as a whole replace the sums of its containers. The overhead of its runtime class is added.
+    Containers and sidecars run together; each other init container runs together with the sidecars that precede it.
+    Requests of the pod as a whole replace the sums of its containers. The overhead of its runtime class is added.
     """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     given = {
@@ -155,7 +155,7 @@ class Capacity:
         self._reports.pop(name, None)
 
     def put_pod(self, pod: Manifest) -> None:
-        """A pod as it is now; also one of ours, or one that has ended."""
+        """A pod as it is now. It may be Commonage's own, or have ended."""
         uid, node = str(pod["metadata"]["uid"]), node_of(pod)
         now = (node, effective_requests(pod)) if node and is_foreign(pod, self._installation) else None
         before = self._pods.get(uid)

@@ -36,7 +36,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Inputs of a placeholder besides its pool. `nodes`: those of the pool that are there. `until`: unix seconds."""
+    """Inputs of a placeholder in addition to its pool. `nodes`: those of the pool that are there. `until`: unix
+    seconds.
+    """
 
     context: PodContext
     nodes: Collection[str]
@@ -92,7 +94,7 @@ def _elsewhere(nodes: Collection[str]) -> Manifest:
 
 
 def pool_of(pod: Manifest) -> str:
-    """The pool whose placeholder the Pod is; empty if it is none."""
+    """The pool whose placeholder the Pod is; empty for other Pods."""
     return str((pod["metadata"].get("labels") or {}).get(POOL, ""))
 
 

@@ -34,7 +34,7 @@ _REJECTED = re.compile(
 
 
 def own_clauses(message: str) -> str:
-    """The scheduler's message without what it says of other nodes, which a pinned pod never asked for."""
+    """The scheduler's message without its part about other nodes, which do not matter for a pinned pod."""
     said = message.partition(" nodes are available: ")[2] or message
     said = re.split(r"\.? ?(?:preemption:|no new claims to deallocate)", said)[0].strip(" .,")
     clauses = [_COUNTED.sub("", one.strip()) for one in _clauses(said) if one.strip()]

@@ -50,7 +50,7 @@ def volume_claim(
 def volume_claims(
     mounts: tuple[Mount, ...], tenant: str, namespace: str, installation: str, settings: KubernetesStorageSettings
 ) -> tuple[Manifest, ...]:
-    """The claims that an attempt needs, besides that of the home."""
+    """The claims that an attempt needs, without that of the home."""
     kept = (mount for mount in mounts if mount.kind is VolumeKind.DOCKER)
     return tuple(volume_claim(mount, tenant, namespace, installation, settings) for mount in kept)
 

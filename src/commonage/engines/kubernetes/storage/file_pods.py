@@ -162,7 +162,7 @@ class FilePods:
     # --- their end ----------------------------------------------------------------------------------------------------
 
     async def keep(self, iterations: Iterations) -> None:
-        """End those that nobody uses, until cancelled."""
+        """End unused file Pods, until cancelled."""
         while True:
             with iterations.rest():
                 await asyncio.sleep(_KEEP_S)

@@ -1,4 +1,4 @@
-"""How large the claims of a cluster are: what was requested counts in the tenant's quota, what is used is shown.
+"""How large the claims of a cluster are: requested sizes count in the tenant's quota, used sizes are shown.
 
 The port `Homes`. Folders that no claim holds are measured on the control plane's machine, as on other engines.
 """
@@ -104,7 +104,7 @@ class ClusterHomes(Homes):
         self._local, self._sizes = local, sizes
 
     async def measure(self) -> Mapping[str, int]:
-        """None: homes are among the claims of `measure_volumes`, or nobody measures them."""
+        """None: homes are among the claims of `measure_volumes`, or are not measured."""
         return {}
 
     async def measure_volumes(self, volumes: Sequence[Volume]) -> Sequence[FolderSize]:

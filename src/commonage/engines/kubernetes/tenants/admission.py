@@ -1,6 +1,6 @@
 """Admission policies of a site, as ValidatingAdmissionPolicies and for Gatekeeper. Their expressions are the same.
 
-The admin installs them once, because whoever may change them can undo them.
+The admin installs them once, because an account that may change them can disable them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEFAULT_TOLERATIONS = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unre
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An expression in CEL that is true for what is allowed, and the answer to those that are refused."""
+    """An expression in CEL that is true for allowed objects, and the message for refused ones."""
 
     expression: str
     message: str

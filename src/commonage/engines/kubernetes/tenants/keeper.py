@@ -49,7 +49,7 @@ class TenantKeeper:
     async def keep(self, tenants: Sequence[Tenant]) -> Mapping[str, Reason]:
         """Apply what changed or drifted. Returns the tenants whose namespaces are not ready.
 
-        Raises EngineFailure if the cluster does not answer; then what was ready stays so.
+        Raises EngineFailure if the cluster does not answer; then namespaces that were ready count as ready.
         """
         async with self._lock:
             known = self._tenants

@@ -72,7 +72,7 @@ def security_level(tenant: Tenant | None, settings: KubernetesPolicySettings) ->
 def resource_quota(name: str, tenant: Tenant, settings: KubernetesPolicySettings) -> Manifest | None:
     """The most that the tenant may hold, borrowed resources included; None without any bound.
 
-    The scheduler keeps to the quota by itself. This bounds what comes into the namespace by another way.
+    The scheduler keeps to the quota by itself. This also bounds Pods that others create in the namespace.
     """
     hard = quota_hard(tenant.quota, settings.gpu_resources)
     meta = metadata("commonage", settings.installation, {TENANT: tenant.name}, namespace=name, part=POLICY)

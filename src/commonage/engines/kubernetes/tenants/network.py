@@ -1,4 +1,4 @@
-"""NetworkPolicies of a tenant's namespace: all traffic is denied, except what is allowed here."""
+"""NetworkPolicies of a tenant's namespace: all traffic is denied, except as allowed here."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BASELINE_CAPABILITIES = (
 
 
 def pod_security(tenant: str, user: tuple[int, int], settings: KubernetesPolicySettings) -> Manifest:
-    """Fields of a pod's `spec`. Root runs in a user namespace, where it is nobody on the node."""
+    """Fields of a pod's `spec`. Root runs in a user namespace, in which it is an unprivileged user on the node."""
     uid, gid = user
     context: Manifest = {"seccompProfile": seccomp_profile(settings)}
     made: Manifest = {"automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": context}

@@ -94,7 +94,7 @@ def roles(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
 
 
 def keeping_roles(settings: KubernetesPolicySettings) -> tuple[Manifest, ...]:
-    """The roles that an installation with `rules` needs besides, to keep the tenants' namespaces."""
+    """The additional roles that an installation with `rules` needs to keep the tenants' namespaces."""
     own = [one for one in GRANTS if one.reach is Reach.CLUSTER and one.keeping]
     return _roles(f"{settings.prefix}-namespaces", own, settings)
 

@@ -46,7 +46,7 @@ class Applier(Protocol):
         """Delete the object that this names. A missing one is no error."""
 
     async def get(self, manifest: Manifest) -> Manifest | None:
-        """The object that this names; None if there is none."""
+        """The object with the name and kind of this one; None if it does not exist."""
 
     async def list(self, api_version: str, kind: str, selector: str, namespace: str) -> Sequence[Manifest]:
         """Objects with these labels in the namespace; empty for objects of the cluster.
@@ -79,10 +79,10 @@ class TenantReconciler:
 
     def __init__(self, applier: Applier, settings: KubernetesPolicySettings) -> None:
         self._applier, self._settings = applier, settings
-        self._known: dict[Key, tuple[str, str]] = {}  # digest of what was applied, and the version that came of it
+        self._known: dict[Key, tuple[str, str]] = {}  # digest of the applied object, and the resulting version
 
     async def turn(self, tenants: Sequence[Tenant]) -> TenantsReport:
-        """`tenants` are all that the site has. Raises EngineFailure if the namespaces cannot be listed."""
+        """`tenants` are all tenants of the site. Raises EngineFailure if the namespaces cannot be listed."""
         report = TenantsReport()
         found = await self._ours()
         by_namespace: dict[str, list[Manifest]] = {}
@@ -121,7 +121,7 @@ class TenantReconciler:
         return (*found[:_NAMED], *more)
 
     async def _ours(self) -> Mapping[Key, Manifest]:
-        """Namespaces of this installation, and what it keeps in them."""
+        """Namespaces of this installation, and its objects in them."""
         installation = f"{INSTALLATION}={label_value(self._settings.installation)}"
         namespaces = await self._applier.list("v1", "Namespace", installation, "")
         found = {key_of(one): one for one in namespaces}
@@ -192,7 +192,7 @@ def _is_made(manifest: Manifest) -> bool:
 
 
 def _marked(manifest: Manifest) -> Manifest:
-    """With the note that Commonage created it, if it is a namespace."""
+    """A namespace gets the mark that Commonage created it."""
     if manifest["kind"] != "Namespace":
         return manifest
     meta = manifest["metadata"]

@@ -250,7 +250,7 @@ def find_cgroups(
             by_folder.setdefault((root / name).resolve(), set()).add(name)
     hierarchies = []
     for mount, controllers in by_folder.items():
-        # At the top, as dockerd does it: below our own group its runs would end with our service.
+        # At the top, as dockerd does it: below the server's own group, its runs would end with the server's service.
         folder = mount / "commonage" / key
         if _make_folders(folder):
             _weigh(folder, "cpu.shares", 1024, 262_144)

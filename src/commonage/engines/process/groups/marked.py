@@ -30,7 +30,7 @@ _KILL_PAUSE_S = 0.02
 
 
 class _Known(NamedTuple):
-    """A process when it was read: its attempt ("": none of ours), and whether it is the shim of it."""
+    """A process when it was read: its attempt ("": it belongs to none), and whether it is the shim of it."""
 
     began: int
     session: int
@@ -126,7 +126,7 @@ _MAX_ANCESTORS = 64
 
 
 def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) -> list[ProcessOwner]:
-    """Owners of the processes that still run, by pid; `attempts` are all that run here.
+    """Owners of the processes that still run, by pid; `attempts` are all attempts that run here.
 
     First the attempt's grouping is used (its control groups, or the mark in the environment); then descent from a
     process of an attempt; last the mark, which also a process carries that moved out of its group.

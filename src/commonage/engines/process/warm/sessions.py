@@ -135,7 +135,7 @@ class WarmSessions:
         """The parent whose fork equals a fresh start of this program; None if it has none."""
         with self._lock:
             parent = self._parents.get(programs)
-        if parent is None or not groups:  # without cgroups a fork could not be told from its parent
+        if parent is None or not groups:  # without cgroups a fork could not be distinguished from its parent
             return None
         read = parent.ready.result()
         if read is None or not may_fork(program, programs, self._started_with(programs), read):

@@ -1,9 +1,9 @@
 """Partition detector: decides when attempts on a down node certainly do not run any more. For `node_tracker`.
 
 The node may have lost its power, or only its network. Its agent pauses the attempts when it reaches neither the control
-plane nor more than half of the nodes in its list (`neighbors_of`). This module waits until then. To tell whether the
-agent still reaches a majority, it counts the nodes on this side. If this side is the minority, or if the node has no
-agent to pause the attempts, nothing starts elsewhere.
+plane nor more than half of the nodes in its list (`neighbors_of`). This module waits until then. To find out whether
+the agent still reaches a majority, it counts the nodes on this side. If this side is the minority, or if the node has
+no agent to pause the attempts, nothing starts elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def neighbors_of(
 
 
 class PartitionDetector:
-    """Finds the down nodes on which attempts may still run. A final result is reused, not asked for again."""
+    """Finds the down nodes on which attempts may still run. A final result is reused, not determined again."""
 
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents

@@ -207,7 +207,7 @@ def _returned(workload_id: str) -> dict[str, Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An interrupt between a request and its answer would leave a job that nobody knows."""
+    """An interrupt between a request and its answer would leave a job whose id is unknown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -226,7 +226,7 @@ def _stop(platform: Platform, workload_id: str) -> None:
 
 
 def _follow(platform: Platform, job: Any, outputs: _Outputs, say: Any) -> Any:
-    """Show its state and its outputs until it ends; what it is then."""
+    """Show its state and its outputs until it ends. Returns the ended job."""
     shown, pause_s, last = 0, _POLL_MIN_S, ""
     while True:
         job = platform.workload(job["id"])

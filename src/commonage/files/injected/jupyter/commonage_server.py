@@ -1,6 +1,6 @@
 """Extension of a session's Jupyter server: runs a notebook as a job. Called by our extension of JupyterLab.
 
-POST commonage/jobs with the `path` of a notebook submits it; GET commonage/jobs/ID tells its state and its result.
+POST commonage/jobs with the `path` of a notebook submits it; GET commonage/jobs/ID returns its state and its result.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def state_of(workload_id: str, path: str, file: str) -> dict[str, Any]:
 
 
 def result_of(workload_id: str, file: str) -> str | None:
-    """The name of the result beside the notebook: the newest one that this job wrote."""
+    """The name of the result in the folder of the notebook: the newest one that this job wrote."""
     folder, name = os.path.split(file[: -len(".ipynb")])
     for result in sorted(glob.glob(os.path.join(glob.escape(folder), f"{glob.escape(name)}.result-*")), reverse=True):
         try:

@@ -31,7 +31,9 @@ SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh", "xonsh", "l
 QUIET = re.compile(
     r"sleep|tensorboard|visdom|pandoc|git(-.*)?|.*(langserver|language-server|lsp).*|(ssh|gpg)-agent|dbus-(daemon|launch)"
 )
-"""Programs that nobody works in or waits for. A container's start script sleeps beside its server."""
+"""Programs that do not count as use: no user works in them or waits for them. A container's start script sleeps while
+its server runs.
+"""
 INTERPRETERS = re.compile(r"python[\d.]*|node|nodejs|sh|bash|perl")
 CONNECTIONS = ("sshd", "sshd-session", "dropbear")
 BUSY_CPU = 0.2
@@ -269,7 +271,7 @@ def _tty_ages(process: Process) -> list[float]:
 
 
 class Session:
-    """Reports to the control plane, and keeps what it answers. `notices`: what the owner should know now."""
+    """Reports to the control plane, and keeps the last answer. `notices`: what the owner should know now."""
 
     def __init__(self, app: Any) -> None:
         environ = os.environ
@@ -290,7 +292,7 @@ class Session:
             try:
                 self._watch.look()
                 next_s = await self.report()
-            except Exception as error:  # whatever it is, the session goes on, and counts as active without reports
+            except Exception as error:  # whatever it is, the session continues, and counts as active without reports
                 log.warning("Commonage: the activity of this session is not reported: %s", error)
                 next_s = USUAL_S
 

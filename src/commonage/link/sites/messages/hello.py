@@ -19,7 +19,7 @@ SITE_URI = "commonage:site:"
 TUNNELS_PROTOCOL = 2
 """Since this version, the site dials a connection for each tunnel; before, tunnels were streams of the link."""
 MAX_CLOCK_OFFSET_S = 2.0
-"""Above this, admins are told that the clocks differ."""
+"""Above this difference of the clocks, admins get a notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Protocols:
     newest: int = PROTOCOL
 
     def agree(self, other: Protocols) -> int | None:
-        """The newest version that both sides speak; None if there is none."""
+        """The newest version that both sides speak; None without a common version."""
         agreed = min(self.newest, other.newest)
         return agreed if agreed >= max(self.oldest, other.oldest) else None
 

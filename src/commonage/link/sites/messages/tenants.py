@@ -1,4 +1,4 @@
-"""Messages by which a site keeps the namespace, or what else it has, of each tenant."""
+"""Messages by which a site keeps the objects of each tenant, such as its namespace."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class SiteConnection(Exchange):
             await join(stream, connection)
 
     def tunnel_arrived(self, number: int, writer: asyncio.StreamWriter) -> TunnelConnection | None:
-        """The site dialled a connection with this number. None if nobody asked for it."""
+        """The site dialled a connection with this number. None if it was not requested."""
         return None if self._tunnels is None else self._tunnels.arrived(number, writer)
 
     @property

@@ -49,7 +49,7 @@ class Packets:
             await self._stream.write(_HEADER.pack(kind, len(payload)) + payload)
 
     async def read(self) -> tuple[PacketType, bytes] | None:
-        """The next packet; None at the end of the stream. Raises EngineFailure, also for what is no packet."""
+        """The next packet; None at the end of the stream. Raises EngineFailure, also for data that is not a packet."""
         while (packet := self._next()) is None:
             data = await self._stream.read()
             if not data:
@@ -129,7 +129,7 @@ async def join(stream: Stream, connection: socket.socket) -> None:
 
 
 def reset(connection: socket.socket) -> None:
-    """Close it so that the program at the other end gets an error, and not the end of what it reads."""
+    """Close it so that the program at the other end gets an error, not the end of the stream."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     connection.close()

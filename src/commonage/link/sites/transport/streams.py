@@ -114,7 +114,7 @@ class Stream:
                 await self._outbox.chunks((encode(FrameType.END, self._id),), self._on_end_sent)
 
     def abort(self, reason: str) -> None:
-        """End both directions at once; what was not read yet is lost. No effect on a stream that has ended."""
+        """End both directions at once; unread data is lost. No effect on a stream that has ended."""
         self.fail(EngineFailure(reason))
 
     async def __aenter__(self) -> Self:
@@ -155,7 +155,7 @@ class Stream:
             self._consumed = 0
 
     def discard(self) -> None:
-        """Drop what the other side still sends: nobody reads this stream any more."""
+        """Drop what the other side still sends: this stream has no reader any more."""
         self._discards = True
         self._consume(sum(map(len, self._received)))
         self._received.clear()
@@ -171,7 +171,7 @@ class Stream:
             self._control(FrameType.ABORT, _failure_payload(error))
         if not self.accepted.done():
             self.accepted.set_exception(error)
-            self.accepted.exception()  # nobody may wait for it
+            self.accepted.exception()  # marked as retrieved: there may be no waiter
         self._readable.set()
         self._writable.set()
         self._streams.forget(self._id)

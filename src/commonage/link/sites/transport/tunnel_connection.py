@@ -1,9 +1,9 @@
-"""A TLS connection that carries one TCP connection, and nothing else: what a tunnel uses besides the site link.
+"""A TLS connection that carries one TCP connection, and nothing else: what a tunnel uses in addition to the site link.
 
-Both sides send pieces: a length (4 bytes), then so many bytes. The first piece of each is JSON: what is opened, and the
-answer. Two lengths have no bytes: END, after the last piece, and DELIVERED, once all up to the other side's END was
-passed on. A connection that ends before both sides sent DELIVERED has failed, and both TCP connections are reset: so a
-program never takes the first half of something for all of it.
+Both sides send pieces: a length (4 bytes), then that number of bytes. The first piece of each is JSON: what is opened,
+and the answer. Two lengths have no bytes: END, after the last piece, and DELIVERED, once all up to the other side's END
+was passed on. A connection that ends before both sides sent DELIVERED has failed, and both TCP connections are reset:
+so a program never takes the first half of something for all of it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class TunnelConnection(asyncio.BufferedProtocol):
             self.end.set_result(None)
         else:
             self.end.set_exception(failure)
-            self.end.exception()  # nobody may wait for it
+            self.end.exception()  # marked as retrieved: there may be no waiter
         if not self._head.done():
             self._head.set_exception(failure or ConnectionLost("it ended before its first piece"))
             self._head.exception()

@@ -24,7 +24,7 @@ from commonage.link.sites.transport.tunnel_connection import Buffers, TunnelConn
 _log = logging.getLogger(__name__)
 SPARES = 4
 SPARE_S = 60.0
-"""A spare one is closed after this time: firewalls forget silent connections, and tell nobody."""
+"""A spare one is closed after this time: firewalls forget silent connections without a notice."""
 MAX_TUNNELS = 1024
 
 Q = TypeVar("Q")
@@ -65,7 +65,7 @@ class TunnelPool:
         try:
             await tunnel.carry(connection)
         finally:
-            tunnel.abort("nobody uses it any more")
+            tunnel.abort("it is not used any more")
 
     async def _opened(self, kind: StreamType[Q], params: Q) -> TunnelConnection:
         while True:
@@ -93,7 +93,7 @@ class TunnelPool:
                 raise
 
     def arrived(self, number: int, writer: asyncio.StreamWriter) -> TunnelConnection | None:
-        """The site has dialled. None if nobody asked for this number."""
+        """The site has dialled. None if this number was not requested."""
         asked = self._asked.get(number)
         if asked is None or asked.done() or self._closed is not None:
             return None
@@ -105,7 +105,7 @@ class TunnelPool:
         return tunnel
 
     def close(self, reason: ConnectionLost) -> None:
-        """The link has ended: nothing of this site goes on."""
+        """The link has ended: close all tunnels of the site."""
         self._closed = reason
         for task in self._dialing:
             task.cancel()
@@ -135,7 +135,7 @@ class TunnelPool:
                 raise ConnectionLost(f"{self._name} answered without dialling a tunnel")
         except BaseException:
             if asked.done():
-                asked.result().abort("nobody waits for it")
+                asked.result().abort("no caller waits for it")
             raise
         finally:
             del self._asked[number]

@@ -1,6 +1,6 @@
 """WebSocket streams of the double: commands in containers (protocols v5 and v4), and ports of Pods (v4).
 
-As with a real kubelet, a command goes on when its client is gone, and a port cannot be closed in one direction.
+As with a real kubelet, a command continues when its client is gone, and a port cannot be closed in one direction.
 """
 
 from __future__ import annotations

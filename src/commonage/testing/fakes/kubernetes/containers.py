@@ -95,7 +95,7 @@ class Container:
     has_image: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path("/")
-    """Variables and folder of commands beside its program."""
+    """Variables and folder of further commands in it."""
     _process: asyncio.subprocess.Process | None = None
     _reading: asyncio.Task[None] | None = None
     _is_over_limit: bool = False
@@ -192,7 +192,7 @@ class Container:
         self.signal(signal.SIGKILL)
 
     def use(self) -> dict[str, Any]:
-        """CPU time and memory, as the kubelet's summary tells them."""
+        """CPU time and memory, as the kubelet's summary has them."""
         pids = list(marked(self.mark))
         cpu_ns = sum(_cpu_ticks_of(pid) for pid in pids) * 1_000_000_000 // _TICKS
         memory = sum(_memory_of(pid) for pid in pids)

@@ -386,7 +386,7 @@ class Kubelet:
         return found
 
     async def exec(self, command: Command, client: Client) -> None:
-        """Run a command. It goes on if the client leaves, until its container ends."""
+        """Run a command. It continues if the client leaves, until its container ends."""
         await command.start()
         self._spawn(command.run(client))
         await command.take(client)

@@ -2,7 +2,7 @@
 
 It serves the kinds of `store.KINDS`: get, list in pages, watch, create, patch, apply, delete, logs of Pods, commands in
 Pods and connections to their ports, the usage that kubelets report, and reviews of the tokens in `tokens`. All requests
-are those of one user, who lacks the rights in `forbidden`. Discovery tells only versions of groups. There is no TLS.
+are those of one user, who lacks the rights in `forbidden`. Discovery lists only versions of groups. There is no TLS.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Store:
         return made
 
     def _tell(self, change: Change) -> None:
-        """A listener that writes is told of its own change after all have heard of this one."""
+        """A listener that writes gets its own change after all listeners got this one."""
         self.history.append(change)
         self._pending.append(change)
         if self._is_telling:

@@ -1,4 +1,4 @@
-"""By which way a daemon gives GPUs: what it says, and what stands in its specifications."""
+"""How a daemon gives GPUs to containers: from its info, and from its CDI specifications."""
 
 from __future__ import annotations
 

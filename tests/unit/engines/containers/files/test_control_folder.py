@@ -128,7 +128,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> ControlFolder:
-    """A control folder with a wish."""
+    """A control folder with a request."""
     control_folder = ControlFolder(SafePath(tmp_path) / "control")
     control_folder.make({"KEY": "x"}, ME, stop=True)
     return control_folder

@@ -1,4 +1,4 @@
-"""Letting nodes into a Swarm and putting them out, over a manager that says what it is told to."""
+"""Nodes join a Swarm and are removed, over a scripted manager."""
 
 import asyncio
 from collections.abc import Sequence

@@ -197,7 +197,7 @@ def pairs(names: Iterable[str]) -> list[frozenset[str]]:
 
 @st.composite
 def node_warnings(draw: st.DrawFn, names: list[str]) -> list[Phase]:
-    """Some phases, of any graph of who sees whom: nobody says that seeing is passed on."""
+    """Some phases, each with any graph of which node reaches which; reaching need not be transitive."""
     phases = []
     for _ in range(draw(st.integers(1, 4))):
         off = frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
@@ -215,7 +215,7 @@ def test_no_attempt_runs_twice_in_any_partition(size: int, data: st.DataObject, 
     site = Site(size, agentless=agentless, sweeps=sweeps)
     asyncio.run(site.go_through([Phase(SURELY_S), *phases, Phase(SURELY_S)]))
     for one in site.swarm_nodes.values():
-        assert one.attempt != "paused", "whoever is linked knows whether it goes on"
+        assert one.attempt != "paused", "a linked node knows whether its attempts continue"
         assert (one.attempt == "running") is not one.begun_anew or one.attempt == "dead"
 
 

@@ -168,14 +168,14 @@ def test_node_without_agent_is_given_up_by_admin_only() -> None:
     site.found.pop()  # it was taken out of the Swarm
     site.poll()
     assert site.why() == NodeLost(node="b", cause=NotInSwarm(node="b", nodes=("a",)))
-    assert not asyncio.run(site.fencing.fence_attempt("b-1", "b")), "nobody can tell"
+    assert not asyncio.run(site.fencing.fence_attempt("b-1", "b")), "it is unknown"
 
 
 def test_changes_are_kept_for_next_poll() -> None:
     site = Site()
     site.poll()
     site.lose()
-    asyncio.run(site.node_tracker.refresh())  # somebody else asked meanwhile
+    asyncio.run(site.node_tracker.refresh())  # another caller refreshed meanwhile
     assert site.poll()
     assert not site.poll()
 

@@ -1,4 +1,4 @@
-"""When what ran on a node that is down may begin elsewhere: once it surely runs no more, and no sooner."""
+"""When attempts of a down node may start elsewhere: only once they certainly do not run any more."""
 
 from __future__ import annotations
 
