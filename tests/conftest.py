@@ -5,13 +5,12 @@ the names. Without it the test is skipped, and the summary says how to install i
 missing machinery fails the test, and any other skip fails the run.
 """
 
-import asyncio
 import os
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 import hypothesis
 import pytest
 from tests import made_ahead
+from tests.fakes.waiting import in_thread
 from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = ["tests.hanging"]
@@ -218,13 +218,36 @@ def no_blocking() -> Iterator[None]:
 
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
-    """Make a database for one test and drop it afterwards. Gives a URL for SQLAlchemy with asyncpg.
+    """Make an empty database for one test and drop it afterwards. Gives a URL for SQLAlchemy with asyncpg.
 
     A test that uses it is marked `needs("postgresql")`.
     """
+    with _database("template0") as url:
+        yield url
+
+
+@pytest.fixture
+def migrated_postgres_url(migrated_postgres: str) -> Iterator[str]:
+    """The same with the current schema."""
+    with _database(migrated_postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres() -> Iterator[str]:
+    """The name of a database with the current schema, to make others from."""
+    from commonage.store.upgrade import upgrade
+
+    with _database("template0") as url:
+        in_thread(upgrade(url))
+        yield urlsplit(url).path.removeprefix("/")
+
+
+@contextmanager
+def _database(template: str) -> Iterator[str]:
     server = os.environ[POSTGRES_VARIABLE]
     name = f"commonage_{secrets.token_hex(6)}"
-    _execute(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    _execute(server, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     try:
         yield urlsplit(server)._replace(scheme="postgresql+asyncpg", path=f"/{name}").geturl()
     finally:
@@ -232,8 +255,6 @@ def postgres_url() -> Iterator[str]:
 
 
 def _execute(server: str, statement: str) -> None:
-    """Run one statement on the server, in a thread, since the test may already have an event loop in this one."""
-
     async def execute() -> None:
         import asyncpg
 
@@ -243,8 +264,7 @@ def _execute(server: str, statement: str) -> None:
         finally:
             await connection.close()
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(asyncio.run, execute()).result()
+    in_thread(execute())
 
 
 @pytest.fixture(scope="session")

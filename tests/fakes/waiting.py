@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -33,3 +34,9 @@ async def early_in_a_minute(left_s: float = 15.0) -> None:
     """Wait for the next minute of the wall clock if less than this is left of the present one."""
     if (left := 60 - time.time() % 60) < left_s:
         await asyncio.sleep(left)
+
+
+def in_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Run it in an event loop of its own: the test may already have one in this thread."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(asyncio.run, work).result()

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from tests.fakes.databases import migrated_sqlite
 from tests.fakes.hub_users import HubUsers
 from tests.fakes.metrics import KeptMetrics
 from tests.fakes.waiting import until
@@ -58,7 +59,6 @@ from commonage.storage.materials.versions import Versions
 from commonage.storage.user_files import FolderFiles
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
-from commonage.store.upgrade import upgrade
 from commonage.testing import factories
 from commonage.testing.fakes.engine import FakeEngine
 from commonage.testing.fakes.store import MemoryStore
@@ -222,11 +222,11 @@ def make_control(
     return Control(world, settings), fake
 
 
-async def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
+def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
     """A fresh store: `sqlite` or `postgresql` (which needs the machinery of that name)."""
-    url = request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite+aiosqlite:///{folder}/api.db"
-    await upgrade(url)
-    return SqlStore(url)
+    if kind == "postgresql":
+        return SqlStore(request.getfixturevalue("migrated_postgres_url"))
+    return SqlStore(migrated_sqlite(folder / "api.db"))
 
 
 STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=STORES)
 async def api(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store(request.param, tmp_path, request)) as api:
+    async with serving(tmp_path, make_store(request.param, tmp_path, request)) as api:
         yield api
 
 

@@ -25,7 +25,7 @@ PATH = "/environments/lab/nlp"
 
 @pytest.fixture
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store("sqlite", tmp_path, request), rules=RULES) as running:
+    async with serving(tmp_path, make_store("sqlite", tmp_path, request), rules=RULES) as running:
         running.identity.groups = {"ann": ("lab",), "bob": ("optics",), "root": ()}
         lines = tuple(result_lines(BuildResult(("ipykernel==7.0", "numpy==2.1"))))
         running.engine.behave(Behaviour(prints=lines), command=COMMAND)

@@ -45,7 +45,7 @@ def wanted(name: str = "lab/torch", digit: str = "a", **fields: Any) -> dict[str
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store(request.param, tmp_path, request), rules=RULES) as running:
+    async with serving(tmp_path, make_store(request.param, tmp_path, request), rules=RULES) as running:
         running.identity.groups["ann"] = ("lab", "staff")
         running.identity.groups["bob"] = ("optics",)
         running.app.state.context.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))

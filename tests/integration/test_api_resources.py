@@ -23,7 +23,7 @@ PATH = "/resources/Tenant/vision%20lab%2Fa"
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store(request.param, tmp_path, request), run=False) as running:
+    async with serving(tmp_path, make_store(request.param, tmp_path, request), run=False) as running:
         yield running
 
 

@@ -45,7 +45,7 @@ def is_ready(api: Api, key: NodeKey) -> bool:
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    store = await make_store(request.param, tmp_path, request)
+    store = make_store(request.param, tmp_path, request)
     async with serving(tmp_path, store, rules=RULES) as running:
         running.engine.behave(Behaviour(lasts_s=None))
         running.identity.groups["ann"] = ("optics",)

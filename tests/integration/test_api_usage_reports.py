@@ -38,7 +38,7 @@ def device() -> Device:
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str, device: Device) -> AsyncIterator[Api]:
-    store = await make_store(request.param, tmp_path, request)
+    store = make_store(request.param, tmp_path, request)
     async with serving(tmp_path, store, devices=SampledDevices(device)) as running:
         running.engine.default = Behaviour(lasts_s=None, holds_mib=300)
         yield running

@@ -20,7 +20,7 @@ RULES = Rules((Tenant("optics"), Tenant("course")))
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store(request.param, tmp_path, request), rules=RULES) as running:
+    async with serving(tmp_path, make_store(request.param, tmp_path, request), rules=RULES) as running:
         running.identity.groups["ann"] = ("optics",)
         running.engine.behave(Behaviour(lasts_s=None))
         yield running

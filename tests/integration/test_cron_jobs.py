@@ -26,7 +26,7 @@ NIGHTLY = {"schedule": "0 7 * * 1-5", "time_zone": "Europe/Berlin", "job": {"com
 
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(tmp_path, await make_store(request.param, tmp_path, request)) as running:
+    async with serving(tmp_path, make_store(request.param, tmp_path, request)) as running:
         running.engine.behave(Behaviour(lasts_s=0.1))
         yield running
 

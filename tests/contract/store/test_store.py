@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.databases import migrated_sqlite
 
 from commonage.ports.store import Store
 from commonage.store.sql_store import SqlStore
-from commonage.store.upgrade import upgrade
-from commonage.store.urls import sqlite_url
 from commonage.testing.fakes.store import MemoryStore
 from commonage.testing.store.contract import StoreContract
 
@@ -26,9 +25,7 @@ class TestMemoryStore(StoreContract):
 class TestSqlite(StoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
-        url = sqlite_url(tmp_path / "commonage.db")
-        await upgrade(url)
-        store = SqlStore(url)
+        store = SqlStore(migrated_sqlite(tmp_path / "commonage.db"))
         await store.open()
         yield store
         await store.close()
@@ -37,9 +34,8 @@ class TestSqlite(StoreContract):
 @pytest.mark.needs("postgresql")
 class TestPostgres(StoreContract):
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[Store]:
-        await upgrade(postgres_url)
-        store = SqlStore(postgres_url)
+    async def store(self, migrated_postgres_url: str) -> AsyncIterator[Store]:
+        store = SqlStore(migrated_postgres_url)
         await store.open()
         yield store
         await store.close()

@@ -64,6 +64,13 @@ async def test_sites_may_have_nodes_of_the_same_name(site: Site) -> None:
         assert {each.key.label for each in control.live_state.nodes.values()} == {"gpu-1", "east/gpu-1"}
 
 
+async def test_nodes_of_an_added_site_are_known_at_once(site: Site) -> None:
+    async with site.open() as control:
+        control.engines.add(east(site))
+        await settle()
+        assert control.live_state.nodes[EAST].state is NodeState.READY
+
+
 async def test_a_silent_site_delays_no_other(site: Site) -> None:
     async with site.open() as control:
         control.engines.add(east(site, Silent))
