@@ -61,7 +61,7 @@ async def test_who_guesses_a_password_is_stopped_wherever_it_is_taken_and_others
 
 
 async def test_who_reaches_the_hub_past_the_proxy_cannot_forge_an_address(here: Installation) -> None:
-    """As workloads of the process engine do, and any Pod of a cluster that ignores NetworkPolicies."""
+    """As any Pod of a cluster that ignores NetworkPolicies could."""
     await here.identity.ensure_user("carol")
     async with httpx2.AsyncClient(base_url=here.plan.hub_url, trust_env=False) as past, here.browser() as through:
         for number in range(MAX + 1):

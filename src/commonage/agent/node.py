@@ -1,4 +1,4 @@
-"""The resources of this node without GPUs: cores, memory, disks, and the shared folder. Used by `agent`."""
+"""The resources of this node except GPUs: cores, memory, disks, and the shared folder. Used by `agent`."""
 
 from __future__ import annotations
 

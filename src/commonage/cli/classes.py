@@ -136,7 +136,7 @@ def _print_document(one: ClassOut) -> None:
     "--seats",
     type=click.IntRange(1, 2000),
     metavar="N",
-    help="Maximum number of students at the same time.  [default: number of users]",
+    help="Maximum number of students at the same time.  [default: number of users; required with --group]",
 )
 @click.option("--env", "environment", metavar="NAME", help="Environment of the sessions.")
 @click.option("--gpus", metavar="SHARE", help="GPU request of each seat: 4GiB, 0.25, 1 or A100:1.")

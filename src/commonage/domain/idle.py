@@ -1,7 +1,7 @@
 """Idle sessions: when the owner is warned, and when the session is stopped or gives its GPU back. Pure.
 
 Activity is what people and their programs do: a kernel that computes, a program in a terminal, output. An open page and
-CPU use alone do not count as use. Where the activity of a session is not known, the session counts as active.
+CPU use alone do not count as activity. Where the activity of a session is not known, the session counts as active.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ class Change(StrEnum):
 class WorkChoice(StrEnum):
     """The end of the workloads. Sessions are stopped in any case.
 
-    `stop`: now. `finish`: running workloads end by themselves. `hand-over`: it is requeued, for the new name or the
-    heir. In a rename, queued workloads keep their place in the queue under the new name. Cron jobs are handed over in
-    the same cases as queued workloads, and removed otherwise.
+    `stop`: now. `finish`: running workloads end by themselves. `hand-over`: workloads are requeued for the new
+    name or the heir. In a rename, queued workloads keep their place in the queue under the new name. Cron jobs are
+    handed over in the same cases as queued workloads, and removed otherwise.
     """
 
     STOP = "stop"

@@ -3,7 +3,7 @@
 - When a user becomes an admin, earlier sign-ins and tokens of the name end. Another person may have signed in under it
   before: with the shared passwords any user can.
 - Every token expires, and none makes another one. JupyterHub lets a token with the scope `tokens` make one that lasts
-longer and may do more. The control plane's API does not, so that API is the only way from one token to another.
+  longer and may do more. The control plane's API does not, so that API is the only way from one token to another.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class GuardedProxy(TraefikFileProviderProxy):
         routers, services = traefik["http"]["routers"], traefik["http"]["services"]
         for name, router in list(routers.items()):
             router["entryPoints"] = list(self.entry_points)
-            router["middlewares"] = [_PROXY_KEY, UNAVAILABLE] if "hub" in data else [UNAVAILABLE]
+            router["middlewares"] = [UNAVAILABLE, _PROXY_KEY] if "hub" in data else [UNAVAILABLE]
             if "user" in data:
                 # Only pages are replaced. Other answers are passed on unchanged, including a 502 of an app.
                 router["middlewares"] = [_SESSION_HEADERS]

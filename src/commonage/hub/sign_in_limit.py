@@ -4,8 +4,9 @@ Only failures count, so a class that signs in at the same time from behind one r
 counted for each address with each user name, and for each address with all names, at both places that accept a
 password: the sign-in form, and the hub's API, which makes tokens for a password.
 
-The address is the one in X-Forwarded-For only if the request came through the proxy. Others reach the hub's port, too:
-workloads of the process engine, and any Pod of a cluster without NetworkPolicies.
+The address is the one in X-Forwarded-For only if the request came through the proxy. Others may reach the hub's port,
+too, such as any Pod of a cluster without NetworkPolicies. Processes of this machine can still forge it at the proxy,
+which trusts the loopback, where an HTTPS edge connects from.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jupyterhub import log
 from jupyterhub.auth import Authenticator
 from tornado import web
 from tornado.httpserver import HTTPServer
@@ -94,6 +96,13 @@ def install(per_minute: int, proxy_key: str, proxies: Sequence[str] = ()) -> Non
         # JupyterHub's requests are small. tornado would keep 100 MiB of each in memory, from any client.
         initialize(self, *arguments, **{"max_body_size": MAX_BODY_BYTES, **named})
 
+    scrub = log._scrub_headers
+
+    def scrubbed(headers: Mapping[str, str]) -> dict[str, str]:
+        # JupyterHub logs the headers of a request that fails, and hides only those that it knows to be secret.
+        return {name: text for name, text in scrub(headers).items() if name.lower() != PROXY_KEY_HEADER.lower()}
+
+    log._scrub_headers = scrubbed
     Authenticator.get_authenticated_user = limited
     HTTPServer.initialize = bounded  # type: ignore[method-assign]  # JupyterHub has no setting for it
 

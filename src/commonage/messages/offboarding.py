@@ -85,7 +85,7 @@ def _claims(reason: r.ClaimsStay, _say: Say) -> str:
     after = (
         f"What starts for {reason.to} gets new, empty claims: copy the data with a Pod that mounts both."
         if reason.to
-        else "Delete them with `kubectl delete pvc -n NAMESPACE NAME` when nobody needs their data."
+        else "Delete them with `kubectl delete pvc -n NAMESPACE NAME` when their data is not needed any more."
     )
     return f"Data in {count(len(reason.claims), 'claim')} of the cluster stays ({_some(reason.claims)}). {after}"
 

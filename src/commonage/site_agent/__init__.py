@@ -16,6 +16,6 @@
 | what the control plane says of itself, for the next start | `network.py` |
 | joining as a site | `join.py` |
 
-While the link is down the agent continues: it starts the accepted attempts, and its engine keeps running and ended ones
-until the control plane has stored their ends.
+While the link is down the agent continues: it starts the accepted attempts, and its engine keeps attempts that run or
+have ended until the control plane has stored their ends.
 """

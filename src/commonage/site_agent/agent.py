@@ -67,6 +67,7 @@ from commonage.site_agent.tenants import KeptTenants
 
 _log = logging.getLogger(__name__)
 _MAX_STREAMS = 1024
+_MAX_UNKEPT = 1000
 _KEPT_WITHIN_S = 10.0  # while the agent is stopped: a driver that hangs must not hold it up
 
 
@@ -343,9 +344,13 @@ class SiteAgent:
 
     async def _keep_warnings(self) -> None:
         """Nobody else has a warning that was taken: it must reach the disk also when this agent is being stopped."""
-        self._unkept += await self._devices.take_warnings(self._report.nodes)
-        await self._warnings.keep(self._unkept)
-        self._unkept = []
+        self._unkept = [*self._unkept, *await self._devices.take_warnings(self._report.nodes)][-_MAX_UNKEPT:]
+        try:
+            await self._warnings.keep(self._unkept)
+        except CommonageError as error:  # a full disk keeps back no warning that is on it
+            _log.warning("%d warnings about GPUs are not stored yet: %s", len(self._unkept), error)
+        else:
+            self._unkept = []
 
     async def _deliver_samples(self, connection: SiteConnection) -> None:
         async def store(kept: Samples) -> None:

@@ -39,6 +39,7 @@ def share_environments(data: Path) -> None:
     """
     place = Path(f"/tmp/cmng-environments-{os.getuid()}")
     place.mkdir(mode=0o700, exist_ok=True)
+    assert place.stat().st_uid == os.getuid(), f"{place} belongs to another user"
     data.mkdir(mode=0o700)
     (data / "environments").symlink_to(place)
 

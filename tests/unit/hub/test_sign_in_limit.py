@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jupyterhub import log
 from jupyterhub.auth import Authenticator
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders
@@ -54,6 +55,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Authenticator, "get_authenticated_user", authenticate)
     monkeypatch.setattr(HTTPServer, "initialize", HTTPServer.initialize)
+    monkeypatch.setattr(log, "_scrub_headers", log._scrub_headers)
     install(2, "key")
 
 
@@ -106,3 +108,9 @@ async def test_every_authenticator_counts_only_failures() -> None:
 def test_the_hub_keeps_no_large_request_in_memory() -> None:
     server = HTTPServer(Application(), xheaders=True)
     assert server.conn_params.max_body_size == MAX_BODY_BYTES
+
+
+@pytest.mark.usefixtures("_installed")
+def test_key_of_proxy_is_not_logged() -> None:
+    headers = HTTPHeaders({PROXY_KEY_HEADER: "key", "Authorization": "token abc", "Host": "gpu.example.org"})
+    assert log._scrub_headers(headers) == {"Authorization": "token [secret]", "Host": "gpu.example.org"}

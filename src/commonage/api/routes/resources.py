@@ -118,7 +118,7 @@ async def put_resource(request: Request, kind: str, name: str) -> Response:
     summary="Delete a resource",
     responses=problems(
         *QUERY, "kind-not-found", "resource-not-found", "version-mismatch", "resource-in-use", "managed-elsewhere",
-        "unknown-reference", "site-would-open", "tenant-not-empty", "unavailable",
+        "unknown-reference", "site-would-open", "tenant-not-empty",
     ),
     openapi_extra=_VERSION,
 )  # fmt: skip
@@ -137,7 +137,7 @@ async def delete_resource(request: Request, kind: str, name: str, force: bool = 
     "/plan",
     tags=["resources"],
     summary="Plan a change of resources",
-    responses=problems(*BODY, *_DOCUMENTS, "unavailable"),
+    responses=problems(*BODY, *_DOCUMENTS),
     openapi_extra=body_of(PlanIn, {"documents": [_TENANT]}),
 )
 @asks(Permission.SEE_PLATFORM)
@@ -156,7 +156,7 @@ async def plan(request: Request) -> PlanOut:
     "/apply",
     tags=["resources"],
     summary="Apply resources",
-    responses=problems(*BODY, *_DOCUMENTS, "version-mismatch", "tenant-not-empty", "unavailable"),
+    responses=problems(*BODY, *_DOCUMENTS, "version-mismatch", "tenant-not-empty"),
     openapi_extra=body_of(ApplyIn, {"documents": [_TENANT], "revision": 12}),
 )
 @asks(Permission.MANAGE_PLATFORM)

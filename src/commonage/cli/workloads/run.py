@@ -95,7 +95,7 @@ def run(
     The files of the current folder are uploaded, at most 64 MiB. In a git work tree, ignored files are left out. With
     --schedule, the command creates a cron job, prints the next times, and exits. The job runs in its own copy of the
     folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job. If the command is a notebook, it is
-    executed, and the result is written to the same folder as NAME.result-TIME.ipynb.
+    executed, and the result is written next to it in the job's copy, below ~/jobs/ID, as NAME.result-TIME.ipynb.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 from commonage.control.access import access_of
 from commonage.control.catalogue.catalogue import Environments
@@ -67,7 +68,7 @@ class Nodes:
         self._live_state, self._writer, self._clock, self._settings = live_state, writer, clock, settings
         self._suspects: set[NodeKey] = set()  # nodes on which a workload was lost since their last report
         self._woken: dict[str, asyncio.Event] = {}  # by site
-        self._known: dict[str, Engine] = {}  # by site, the engine that was asked for its nodes
+        self._known: WeakSet[Engine] = WeakSet()  # engines that were asked for their nodes
         self._gone: dict[NodeKey, float] = {}  # by removed node, the time of its removal
         self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
         self._soon_until = 0.0
@@ -80,7 +81,7 @@ class Nodes:
 
     async def _follow(self, engine: Engine) -> None:
         woken = self._woken.setdefault(engine.site, asyncio.Event())
-        if self._known.get(engine.site) is not engine:  # of a site that was added
+        if engine not in self._known:  # of a site that was added
             woken.set()
         while True:
             changes = self._clock.now() < self._soon_until
@@ -95,7 +96,7 @@ class Nodes:
 
     async def refresh_site(self, engine: Engine) -> None:
         """Process one report; changes that cannot be written now are written with the next one."""
-        self._known[engine.site] = engine
+        self._known.add(engine)
         try:
             await self.tick(engine)
         except CommonageError as error:

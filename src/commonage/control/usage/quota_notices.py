@@ -1,7 +1,7 @@
 """Notices about quotas: one event when the use of a bound reaches 80 percent, and one when it reaches 100.
 
 Once in each period: the calendar month for GPU-hours, the day for all else. Sent notices are stored, so that a restart
-does not repeat it. Bounds beyond which the tenant may borrow are no limits, and have no notices.
+does not repeat them. Bounds beyond which the tenant may borrow are no limits, and have no notices.
 """
 
 from __future__ import annotations

@@ -405,7 +405,7 @@ class PreemptingForOthers(FreeButKept):
 
 
 class PromisedToOthers(FreeButKept):
-    """A workload further ahead starts there soon, and this one could still be running then."""
+    """A workload further ahead starts there in `starts_in_s`, and this one could still be running then."""
 
     starts_in_s: float
 

@@ -141,7 +141,7 @@ class Environments:
             built.setdefault(name, []).append((marker.stat().st_mtime, marker.parent))
         replaced = [folder for folders in built.values() for _, folder in sorted(folders)[:-1]]
         replaced += [marker.parent for marker in self._root.glob(f"*/{_REMOVING}")]
-        used = [Path(one.python) if one.python is not None else self._folder(one) for one in in_use]
+        used = [Path(one.python).parent.resolve() if one.python is not None else self._folder(one) for one in in_use]
         idle = [folder for folder in replaced if not any(one.is_relative_to(folder) for one in used)]
         return [folder for folder in idle if self._remove_unused(folder, now - _REPLACED_KEPT_S)]
 
@@ -214,7 +214,7 @@ class Environments:
         if not os.access(python, os.X_OK):
             raise self._failed(environment.name, f"it needs {python}, which is not a program here", retryable=False)
         self._stands(environment.name, EnvironmentState.READY)
-        root = python.parent.parent
+        root = python.parent.parent.resolve()
         place = _place(root, environment)
         return place if (root / "pyvenv.cfg").exists() else replace(place, programs=python.parent, root=None)
 

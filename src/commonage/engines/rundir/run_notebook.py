@@ -3,7 +3,7 @@
 Given to that environment's Python with -c (notebooks.py), so it uses the standard library and what Jupyter brings, and
 supports Python 3.8. The arguments: NOTEBOOK [--folder BELOW-HOME] [--show].
 
-The result is in the folder of the notebook, or in the working folder; it is written again after each cell, so that the
+The result is in the folder of the notebook, or in that of `--folder`; it is written again after each cell, so that the
 results until then survive a failure or a stop. With --show there is no result: each output is a line of the log, for
 the program that follows it. Such a line is MARK, `+` or `.` (`.`: the last part), and a part of the JSON of a message.
 """

@@ -284,8 +284,8 @@ class KubernetesSettings(BaseModel):
         Takes("/folder=CLAIM, separated by commas"),
     ] = setting(
         (),
-        "Claims, in each namespace of Pods, that contain these folders. Volumes in these folders are mounted from "
-        "the claim, not from the node.",
+        "Claims, in each namespace of Pods, that contain these folders. Volumes of these folders, and of folders "
+        "below them, are mounted from the claim, not from the node.",
     )
     kubernetes_files_image: str = setting(
         "",

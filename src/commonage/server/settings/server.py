@@ -221,7 +221,7 @@ class TracingSettings(BaseModel):
         "an address like http://collector:4318",
     )
     tracing_share: Annotated[float, Field(ge=0, le=1), Takes("a number from 0 to 1")] = setting(
-        1.0, "Fraction of the traces that begin here and are kept."
+        1.0, "Of the traces that begin here, the fraction that is kept."
     )
 
 

@@ -93,7 +93,7 @@ def _with_domain(settings: Settings, origins: dict[str, str]) -> Settings:
         )
     if settings.bind not in ("127.0.0.1", "::1"):
         raise SettingsError(
-            f"{origins['bind']}: bind = {settings.bind} would also serve plain HTTP to others, in addition to HTTPS of "
+            f"{origins['bind']}: bind = {settings.bind} would serve plain HTTP to others, next to HTTPS of "
             f"domain ({because}). Remove bind; https_bind sets the address for HTTPS."
         )
     if settings.children != "own":

@@ -1,8 +1,9 @@
 """The copy of a material in a home. Its user edits it, and nothing that the user wrote is ever lost.
 
-    HOME/materials/NAME/ the files HOME/.commonage/materials/NAME/state what was delivered, as JSON
-    HOME/.commonage/materials/NAME/new/ files that are being written HOME/.commonage/materials/NAME/old/ files that a
-    delivery replaced, until it is certain that they were not edited
+    HOME/materials/NAME/                    the files
+    HOME/.commonage/materials/NAME/state    what was delivered, as JSON
+    HOME/.commonage/materials/NAME/new/     files that are being written
+    HOME/.commonage/materials/NAME/old/     files that a delivery replaced, until it is certain that they are unedited
 
 | the file in the home | a new version of it |
 |---|---|
