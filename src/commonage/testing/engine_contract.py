@@ -142,6 +142,16 @@ class EngineContract:
         assert await rig.lines(request.attempt_id) == []
         assert await rig.processes(request.attempt_id) == 0
 
+    async def test_attempt_stopped_before_start_never_runs_once_forgotten(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
+        request = rig.start_request(FOREVER)
+        await engine.stop(request.attempt_id, 1)
+        await engine.forget(request.attempt_id)
+        await engine.start(request)
+        await rig.pass_time(0.3)
+        assert Phase.RUNNING not in {one.phase for one in await engine.statuses()}
+        assert await rig.processes(request.attempt_id) == 0
+
     # --- stopping ---------------------------------------------------------------------------------------------
 
     async def test_stop_sends_sigterm(self, rig: EngineRig) -> None:

@@ -152,7 +152,10 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     async def forget(self, attempt_id: str) -> None:
         run = self._table.runs.get(attempt_id)
-        if run is None or run.status.phase is not Phase.ENDED:
+        if run is None:
+            await self._in_thread(lambda: self._forget_unknown(attempt_id))
+            return
+        if run.status.phase is not Phase.ENDED:
             return
         await self._remove(run)
         await self._log_limit.cut(run)
@@ -160,6 +163,17 @@ class RunsEngine(Engine, ABC, Generic[R]):
         await self._in_thread(lambda: note_job_end(self._workspaces, request.owner, request.workload_id))
         await self._in_thread(lambda: self._files.forget(attempt_id))
         self._table.runs.pop(attempt_id, None)
+
+    def _forget_unknown(self, attempt_id: str) -> None:
+        """One that was stopped before its start arrived has a folder. A late start finds it forgotten."""
+        try:
+            runner = self._files.folder(attempt_id).runner()
+            if runner is not None and runner.is_forbidden:
+                self._files.forget(attempt_id)
+        except EngineFailure:  # not a valid id
+            return
+        except OSError as error:
+            raise EngineFailure(f"the folder of {attempt_id} cannot be removed: {error}", retryable=True) from error
 
     async def _remove(self, run: R) -> None:
         """Remove what exists of it outside its run folder. Raises EngineFailure."""

@@ -127,6 +127,18 @@ async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path
 
 
 @pytest.mark.anyio
+async def test_attempt_that_was_stopped_before_start_leaves_no_folder(tmp_path: Path) -> None:
+    async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
+        request = rig.start_request(Behaviour())
+        await (await rig.engine()).stop(request.attempt_id, 1)
+        await rig.restart()
+        engine = await rig.engine()
+        assert (tmp_path / "runs" / request.attempt_id).exists(), "a start that comes late must find it"
+        await engine.forget(request.attempt_id)
+        await engine.forget("never-heard-of-1")
+        assert not (tmp_path / "runs" / request.attempt_id).exists()
+
+
 async def test_a_second_shim_leaves_without_a_trace(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         request = await rig.started(rig.start_request(FOREVER))
