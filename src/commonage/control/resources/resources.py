@@ -228,6 +228,8 @@ class Resources:
         """
         self._access(principal).need(Permission.MANAGE_PLATFORM)
         wanted = documents.declaration()
+        # Before the lock: to look at folders, and at claims of a cluster, may take long.
+        empty = await self._empty(self._planned(wanted, principal.name)[0], frozenset())
         async with self._changing:
             await self._reread()
             if revision is not None and revision != self.revision:
@@ -235,11 +237,18 @@ class Resources:
                     "Resources were changed since the plan was made. Make a new plan.", code="version-mismatch"
                 )
             plan, following = self._planned(wanted, principal.name)
-            for one in (await self._with_refusals(plan)).changes:
-                if one.refusal is not None:
-                    raise _not_empty(one.refusal)
+            await self._empty(plan, empty)
             await self._commit(following)
         return plan
+
+    async def _empty(self, plan: Plan, known: Collection[str]) -> Collection[str]:
+        """Names of the tenants that it deletes. Raises Conflict for one that is not empty. Those in `known` are empty."""
+        changes = [one for one in plan.changes if one.change.name not in known]
+        for one in (await self._with_refusals(replace(plan, changes=tuple(changes)))).changes:
+            if one.refusal is not None:
+                raise _not_empty(one.refusal)
+        deleted = (one.change for one in plan.changes if one.change.action is Action.DELETE)
+        return {change.name for change in deleted if change.kind == "Tenant"}
 
     async def _with_refusals(self, plan: Plan) -> Plan:
         """Members are no reason to refuse: they go with the document that declares them, as the plan shows."""
