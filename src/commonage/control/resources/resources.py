@@ -242,7 +242,7 @@ class Resources:
         return plan
 
     async def _empty(self, plan: Plan, known: Collection[str]) -> Collection[str]:
-        """Names of the tenants that it deletes. Raises Conflict for one that is not empty. Those in `known` are empty."""
+        """Names of the tenants that it deletes. Raises Conflict for one that is not empty; `known` are."""
         changes = [one for one in plan.changes if one.change.name not in known]
         for one in (await self._with_refusals(replace(plan, changes=tuple(changes)))).changes:
             if one.refusal is not None:
