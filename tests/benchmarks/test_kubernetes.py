@@ -139,7 +139,8 @@ def test_objects_are_removed_when_the_benchmark_is_ended(
     }  # fmt: skip
     kubeconfig.write_text(json.dumps(config))
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks", "kubernetes", "--short"],
+        # A run of the tests that is in the background ignores SIGINT, and what it starts would do so, too.
+        ["env", "--default-signal=INT", sys.executable, "-m", "benchmarks", "kubernetes", "--short"],
         env=os.environ | {"KUBECONFIG": str(kubeconfig)}, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     try:
