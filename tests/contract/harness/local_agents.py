@@ -149,9 +149,10 @@ class LocalAgents(Agents):
             return []
         for attempt in attempt_ids:
             while there := processes_of(attempt):  # what is killed is there for a moment where many wait for a core
-                for pid in there:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                for number in (signal.SIGSTOP, signal.SIGKILL):  # as the real one does
+                    for pid in there:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, number)
                 await asyncio.sleep(0.02)
         return list(attempt_ids)
 

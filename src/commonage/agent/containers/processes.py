@@ -62,9 +62,11 @@ def end_processes(
         alive = processes_of(containers)
         if not alive or time.monotonic() > deadline:
             return set(alive.values())
-        for pid in alive:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        # Stopped first: a program whose child is killed before itself would go on, and might end with exit code 0.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in alive:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
         wake(set(alive.values()))
         time.sleep(_RETRY_S)
 

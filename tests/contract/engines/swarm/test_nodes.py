@@ -69,21 +69,23 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     ended = await rig.started(at(rig.start_request(FOREVER, command=waits), "worker3"))
     lost = swarm.machines["worker3"]
     lost.daemon.kill()
-    (rig.data / "workspaces" / "ada" / "end-now").touch()
-    for request in (*there, *deaf):
-        end = await rig.phase(request.attempt_id, Phase.ENDED)
+    try:
+        (rig.data / "workspaces" / "ada" / "end-now").touch()
+        for request in (*there, *deaf):
+            end = await rig.phase(request.attempt_id, Phase.ENDED)
+            assert end.exit_code is None
+            assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
+            assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
+        assert (await rig.phase(ended.attempt_id, Phase.ENDED)).exit_code == 0, "it ended by itself, and left word"
+        assert any(isinstance(one, SwarmNodeDown) for one in await faults(rig, "worker3"))
+        await rig.phase(neighbour.attempt_id, Phase.RUNNING)
+        late = at(rig.start_request(Behaviour()), "worker3")
+        end = await rig.ended(late)
         assert end.exit_code is None
-        assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
-        assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
-    assert (await rig.phase(ended.attempt_id, Phase.ENDED)).exit_code == 0, "it ended by itself, and left word"
-    assert any(isinstance(one, SwarmNodeDown) for one in await faults(rig, "worker3"))
-    await rig.phase(neighbour.attempt_id, Phase.RUNNING)
-    late = at(rig.start_request(Behaviour()), "worker3")
-    end = await rig.ended(late)
-    assert end.exit_code is None
-    for request in (*there, *deaf, ended, late):
-        await engine.forget(request.attempt_id)
-    lost.daemon.start()
+        for request in (*there, *deaf, ended, late):
+            await engine.forget(request.attempt_id)
+    finally:
+        lost.daemon.start()
 
     async def is_back() -> bool:
         return not await faults(rig, "worker3") and not lost.daemon.containers(label=["commonage.attempt"])

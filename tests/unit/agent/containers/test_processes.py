@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from commonage.agent.containers.processes import Freezer, OnDisk, freezer_of, on_disk
+from commonage.agent.containers import processes
+from commonage.agent.containers.processes import Freezer, OnDisk, end_processes, freezer_of, on_disk
 
 ONE, OTHER = "a" * 64, "b" * 64
 V1, V2 = ("FROZEN", "THAWED"), ("1", "0")
@@ -57,3 +61,22 @@ def test_finds_commonage_containers_in_the_daemons_files(tmp_path: Path) -> None
     keep("f", "{ half")
     found = sorted(on_disk(tmp_path), key=lambda one: one.id)
     assert found == [OnDisk("a", "x-1", True), OnDisk("b", "x-2", False), OnDisk("c", "x-3", True)]
+
+
+def test_program_does_not_go_on_when_its_child_is_killed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = "sleep 300 & echo $!; wait; echo went on >seen"
+    parent = subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    kill = os.kill
+
+    def kill_slowly(pid: int, number: int) -> None:
+        kill(pid, number)
+        time.sleep(0.1)
+
+    alive = [{child: ONE, parent.pid: ONE}, {}]
+    monkeypatch.setattr(processes, "processes_of", lambda _: alive.pop(0))
+    monkeypatch.setattr(processes.os, "kill", kill_slowly)
+    assert end_processes([ONE], 10) == set()
+    assert parent.wait(10) == -9
+    assert not (tmp_path / "seen").exists()
