@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-OURS = ("conftest.py", "hanging.py", "made_ahead.py")
+OURS = ("conftest.py", "hanging.py", "made_ahead.py", "fakes/waiting.py")
 NEEDS = """
 import pytest
 
@@ -28,9 +28,10 @@ def test_that_nobody_runs(): ...
 
 def run(folder: Path, text: str, *, ci: bool, workers: int = 0) -> subprocess.CompletedProcess[str]:
     """Run pytest on one file in a repository of its own that has our conftest, on a node without PostgreSQL."""
-    (folder / "tests" / "unit").mkdir(parents=True)
+    for name in ("unit", "fakes"):
+        (folder / "tests" / name).mkdir(parents=True)
     for name in OURS:
-        shutil.copy(TESTS / name, folder / "tests")
+        shutil.copy(TESTS / name, folder / "tests" / name)
     (folder / "tests" / "unit" / "test_one.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    needs\n")
     environment = {k: v for k, v in os.environ.items() if k not in {"CI", "COMMONAGE_TEST_POSTGRES_URL"}}
