@@ -1,13 +1,14 @@
 """A pytest plugin that ends a parallel run whose worker hangs or crashes, and names the test. Loaded by conftest.py.
 
 pytest-timeout ends a worker whose test takes too long, but its report goes to the worker's standard output, which is
-lost. Here the worker gets SIGABRT instead, so that faulthandler prints its stacks; xdist then reports the test as
-crashed and ends the run. The process that distributes the tests covers the cases that no thread of the worker can: a
+lost. Here the worker prints its stacks where faulthandler does, and ends; xdist then reports the test as crashed and
+ends the run. The process that distributes the tests covers the cases that no thread of the worker can: a
 worker that is stopped, that hangs outside of any test, or in a C function that keeps the interpreter's lock.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key  # pytest's copy of stderr, which it does not capture
 from pytest_timeout import is_debugging
 
 SILENT_MAX_S = "worker_silent_max_s"
@@ -96,16 +98,20 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
     """Set the timer of a test in a worker. The first result counts."""
     if "PYTEST_XDIST_WORKER" not in os.environ or settings.timeout <= 0:
         return None
-    timer = threading.Timer(settings.timeout, _abort)
+    timer = threading.Timer(settings.timeout, _abort, [item.config.stash.get(fault_handler_stderr_fd_key, 2)])
     timer.daemon = True
     timer.start()
     item.cancel_timeout = timer.cancel  # type: ignore[attr-defined]  # where pytest-timeout looks for it
     return True
 
 
-def _abort() -> None:
+def _abort(stderr: int) -> None:
+    """End this worker, and show what all threads do. With a signal that would be shown without the interpreter's lock,
+    which can crash before it comes to the thread that hangs.
+    """
     if not is_debugging():
-        os.kill(os.getpid(), signal.SIGABRT)
+        faulthandler.dump_traceback(stderr)
+        os._exit(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

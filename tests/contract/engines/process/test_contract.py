@@ -139,6 +139,7 @@ async def test_attempt_that_was_stopped_before_start_leaves_no_folder(tmp_path: 
         assert not (tmp_path / "runs" / request.attempt_id).exists()
 
 
+@pytest.mark.anyio
 async def test_a_second_shim_leaves_without_a_trace(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         request = await rig.started(rig.start_request(FOREVER))
