@@ -62,7 +62,7 @@ def end_processes(
         alive = processes_of(containers)
         if not alive or time.monotonic() > deadline:
             return set(alive.values())
-        # Stopped first: a program whose child is killed before itself would go on, and might end with exit code 0.
+        # SIGSTOP first: a program continues if its child is killed before it, and may end with exit code 0.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in alive:
                 with suppress(ProcessLookupError, PermissionError):

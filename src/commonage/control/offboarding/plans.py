@@ -127,14 +127,14 @@ class Planner:
     async def folders_of(self, wanted: Wanted) -> Sequence[OwnedFolder]:
         if self.homes is None:
             return []
-        whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
-        return await self.homes.folders_of(self.settings.volumes, **whose)
+        owner = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
+        return await self.homes.folders_of(self.settings.volumes, **owner)
 
     async def _claims_of(self, wanted: Wanted) -> Sequence[str]:
         if self.homes is None:
             return ()
-        whose = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
-        return await self.homes.claims_of(self.settings.volumes, **whose)
+        owner = {"user" if wanted.subject is Subject.USER else "tenant": wanted.name}
+        return await self.homes.claims_of(self.settings.volumes, **owner)
 
     def destination(self, homes: Homes, folder: OwnedFolder, wanted: Wanted) -> str:
         """The path to which the folder is moved."""
