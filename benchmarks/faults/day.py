@@ -133,6 +133,7 @@ class Day:
             if not server.found_disk_full:
                 code, last = server.process.returncode, server.tail(600)
                 self.ended_by_itself.append(f"{server.name} ended by itself with {code}. Its last lines:\n{last}")
+                server.keep_logs()
             server.start()
 
     # --- clients --------------------------------------------------------------------------------------------------

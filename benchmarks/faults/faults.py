@@ -81,6 +81,7 @@ async def _run(folder: Path, seed: int, day_s: float) -> tuple[Day, Findings]:
         for server in place.servers:
             if server.process is not None and server.process.poll() is None:
                 server.process.kill()
+            server.keep_logs()
         for network in place.networks.values():
             network.remove()
 

@@ -160,6 +160,11 @@ class Server:
     def tail(self, length: int = 3000) -> str:
         return self.log.read_text(errors="replace")[-length:]
 
+    def keep_logs(self) -> None:
+        """Copy the logs on its disk, which goes with the namespaces, beside `log`."""
+        with suppress(FileNotFoundError):
+            shutil.copytree(self.data / "logs", self.log.with_suffix(".logs"), dirs_exist_ok=True)
+
     # --- its disk -------------------------------------------------------------------------------------------------
 
     async def keep_full(self) -> None:

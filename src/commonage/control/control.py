@@ -401,4 +401,12 @@ class Control:
 
 def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:
     loop.iterations.begin()
-    loops.create_task(loop.run(), name=loop.iterations.name)
+    loops.create_task(_run(loop), name=loop.iterations.name)
+
+
+async def _run(loop: Loop) -> None:
+    try:
+        await loop.run()
+    except Exception as error:
+        error.add_note(f"It ended the loop {loop.iterations.name!r}.")
+        raise

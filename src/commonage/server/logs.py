@@ -91,8 +91,15 @@ class Short(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # local time
         error = record.exc_info[1] if record.exc_info else None
-        cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
+        cause = f" ({_named(error)}; more in logs/server.log)" if error else ""
         return f"{at} {record.levelname.lower()}: {_one_line(record.getMessage() + cause)}"
+
+
+def _named(error: BaseException) -> str:
+    """Its type and text; for a group, those of the errors in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_named(one) for one in error.exceptions)
+    return f"{type(error).__name__}: {error}"
 
 
 def _one_line(text: str) -> str:

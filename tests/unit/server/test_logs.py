@@ -46,6 +46,15 @@ def test_a_terminal_gets_no_traceback() -> None:
     assert "it broke (ValueError: why; more in logs/server.log)" in line
 
 
+def test_terminal_names_each_error_of_a_group() -> None:
+    made = record("control ended unexpectedly")
+    try:
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("why"), KeyError("a")])
+    except ExceptionGroup:
+        made.exc_info = sys.exc_info()
+    assert "control ended unexpectedly (ValueError: why; KeyError: 'a'; more in" in Short().format(made)
+
+
 def test_full_disk_prints_no_traceback_for_each_record(tmp_path: Path) -> None:
     (tmp_path / "server.log").symlink_to("/dev/full")
     program = (
