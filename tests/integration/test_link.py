@@ -149,6 +149,21 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
     assert caught.value.is_retryable
 
 
+async def test_figures_that_no_node_can_have_are_not_taken(site: Site) -> None:
+    async with Node(site.config()) as node:
+        before = (await site.connected()).report
+        node.report = replace(node.report, warnings=(("a-1", "\ud800"),))
+        await asyncio.sleep(0.5)
+        node.report = replace(node.report, warnings=(), report=replace(before, memory_mib=2**60))
+        await asyncio.sleep(0.5)
+        heard = site.agent_report()
+        assert heard is not None and heard.connected and heard.report == before
+        assert not site.agents.take_warnings()
+        node.answers[messages.MEASURE.name] = messages.Measured((Measurement("a-1", 1e306, 1),))
+        with pytest.raises(EngineFailure, match="measures the impossible"):
+            await site.agents.measure(NODE)
+
+
 async def refusal(config: AgentConfig) -> str:
     """Why an agent with these settings is not let in."""
     dialler = ControlPlaneConnection(config, {}, {}, _nothing)

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tests.fakes.metrics import KeptMetrics
 
 from commonage.control.usage.site_samples import SiteSamples
+from commonage.domain.codec import Unreadable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.attempts import NodeLost
-from commonage.domain.statuses import Capabilities, LastUse, Phase, StartRequest, Status
+from commonage.domain.statuses import Capabilities, LastUse, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.domain.workloads import State
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.statuses import MAX_UNKNOWN
 from commonage.engines.settings import RemoteSettings
-from commonage.link.messages import Nothing
+from commonage.link.exchange import RequestHandler
+from commonage.link.messages import Nothing, RequestType
 from commonage.link.sites.messages.engine import (
     ATTACH,
+    MEASURE,
     PULL_TOKEN,
     REPORT,
     START,
     STATUSES,
     STORE_SAMPLES,
+    STORE_WARNINGS,
+    DeviceWarning,
+    DeviceWarnings,
+    NodeDevices,
     Samples,
+    SiteMeasured,
     SiteReport,
     SiteStatuses,
     WantedImage,
 )
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
+from commonage.ports.devices import DeviceSample
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken
 from commonage.ports.store import Batch
@@ -74,7 +84,9 @@ class Attack:
 
 
 @asynccontextmanager
-async def attack(folder: Path) -> AsyncIterator[Attack]:
+async def attack(
+    folder: Path, more: Mapping[RequestType[Any, Any], RequestHandler] = MappingProxyType({})
+) -> AsyncIterator[Attack]:
     clock, stored = FakeClock(), list[tuple[str, Sample]]()
 
     async def store(site: str, samples: Sequence[Sample]) -> None:
@@ -94,7 +106,7 @@ async def attack(folder: Path) -> AsyncIterator[Attack]:
     from_sites = FromSites(store, pull_token=pull_token)
     engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, from_sites)
     await engine.open()
-    served = Handlers(requests={ATTACH: hold, START: accept})
+    served = Handlers(requests={ATTACH: hold, START: accept, **more})
     async with connected_pair(engine.handlers(), served) as (control, site):
         engine.attach(control)
         yield Attack(engine, site, clock, stored)
@@ -155,6 +167,7 @@ BAD = {
     "text that is not Unicode": Status("bad-1", Phase.ENDED, 0.0, node="\ud800"),
     "exit code that no column holds": Status("bad-1", Phase.ENDED, 0.0, exit_code=2**40),
     "use that no column holds": Status("bad-1", Phase.ENDED, 0.0, exit_code=0, used=LastUse(1.0, 2**70)),
+    "use beyond all numbers": Status("bad-1", Phase.ENDED, 0.0, exit_code=0, used=LastUse(1e306, 1)),
     "endless reason": Status("bad-1", Phase.ENDED, 0.0, reason=NodeLost(node="x" * 100_000)),
 }
 
@@ -175,6 +188,43 @@ async def test_address_that_is_no_port_is_not_used(attacked: Attack, url: str) -
     await attacked.engine.start(request)
     await attacked.report(Status(request.attempt_id, Phase.RUNNING, attacked.clock.now(), url=url))
     assert (await attacked.statuses())[request.attempt_id].url is None
+
+
+IMPOSSIBLE = {
+    "CPU time": SiteMeasured((Measurement("a-1", 1e306, 1),)),
+    "memory": SiteMeasured((Measurement("a-1", 1.0, 2**31),)),
+    "power": SiteMeasured((), (NodeDevices("n", (DeviceSample("GPU-1", 1, 0.5, power_w=1e308),)),)),
+    "VRAM": SiteMeasured((), (NodeDevices("n", (DeviceSample("GPU-1", 10**400, 0.5),)),)),
+    "attempt": SiteMeasured((), (NodeDevices("n", (), (ProcessOwner(1, "\ud800", "python", 0.0),)),)),
+}
+
+
+@pytest.mark.parametrize("measured", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+async def test_impossible_measurement_is_refused(tmp_path: Path, measured: SiteMeasured) -> None:
+    async def measure(_: Nothing, __: OnProgress) -> SiteMeasured:
+        return measured
+
+    async with attack(tmp_path, {MEASURE: measure}) as attacked:
+        await attacked.report()
+        with pytest.raises(Unreadable):
+            await attacked.engine.measure()
+        assert not attacked.engine.devices.agent_reports()
+
+
+async def test_sample_or_warning_that_nobody_can_store_is_dropped_alone(attacked: Attack) -> None:
+    good = Sample("power_w", "device:/GPU-1", 1.0, 100.0)
+    bad = [replace(good, value=1e300), replace(good, subject="device:/\ud800")]
+    await attacked.site.request(STORE_SAMPLES, Samples((*bad, good)))
+    assert [sample.value for _, sample in attacked.stored] == [100.0]
+    warnings = [DeviceWarning(1, "n", "a-1", "bad \ud800"), DeviceWarning(2, "n", "a-1", "good")]
+    await attacked.site.request(STORE_WARNINGS, DeviceWarnings(tuple(warnings)))
+    assert attacked.engine.devices.take_warnings() == [("n", "a-1", "good")]
+
+
+async def test_times_long_ago_are_no_longer_ago_than_ten_years(attacked: Attack) -> None:
+    await attacked.report(Status("a-1", Phase.RUNNING, -1e15, started_at=-1e15))
+    found = (await attacked.statuses())["a-1"]
+    assert found.started_at is not None and attacked.clock.now() - found.started_at < 11 * 365 * 86400
 
 
 async def test_times_in_the_future_become_now(attacked: Attack) -> None:

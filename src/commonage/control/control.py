@@ -405,8 +405,15 @@ def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:
 
 
 async def _run(loop: Loop) -> None:
+    """Raises what the loop raises, and RuntimeError if it ends without that; a task group would ignore both others."""
+    task = asyncio.current_task()
     try:
         await loop.run()
     except Exception as error:
         error.add_note(f"It ended the loop {loop.iterations.name!r}.")
         raise
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"the loop {loop.iterations.name!r} waited for a task that was cancelled") from error
+    raise RuntimeError(f"the loop {loop.iterations.name!r} ended; it must run until it is cancelled")

@@ -94,7 +94,7 @@ class Engines(Mapping[str, Engine]):
         answers = await asyncio.gather(*(one(engine) for engine in engines), return_exceptions=True)
         found: dict[str, T] = {}
         for engine, answer in zip(engines, answers, strict=True):
-            if isinstance(answer, CommonageError | TimeoutError):
+            if isinstance(answer, CommonageError | OSError):  # TimeoutError is one
                 why = str(answer) or f"it did not answer within {timeout_s:g} s"
                 log.warning("site %s: left out of this round: %s", engine.site, why)
             elif isinstance(answer, BaseException):

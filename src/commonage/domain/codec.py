@@ -8,6 +8,7 @@ unknown reason is read as `NewerReason`.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import types
 import typing
@@ -24,6 +25,8 @@ from commonage.domain.reasons.notes import NewerReason
 T = TypeVar("T")
 Json = Any  # the values that the module `json` reads and writes
 _MAX_CODE = 100
+_MAX_FLOAT = 10**300
+MAX_NUMBER = 2**53
 
 
 class Unreadable(InvalidInput):
@@ -45,6 +48,32 @@ def to_json(value: object) -> Json:
     if is_dataclass(value):
         return _fields_to_json(value)
     raise TypeError(f"{type(value).__name__} does not cross the link")
+
+
+def storable(value: object, max_int: int = MAX_NUMBER) -> str:
+    """The value as JSON, if a database can hold it and one can compute with it: for what other machines report.
+
+    Raises Unreadable for text that is not Unicode or has a NUL, for integers beyond `max_int`, and for other numbers
+    beyond 2**53.
+    """
+    data = to_json(value)
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("it has text that is not Unicode") from None
+    if "\\u0000" in text:
+        raise Unreadable("it has text with a NUL")
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+        elif (type(one) is int and abs(one) > max_int) or (type(one) is float and not abs(one) <= MAX_NUMBER):
+            raise Unreadable("it has a number out of range")
+    return text
 
 
 def _fields_to_json(value: Any) -> Json:
@@ -99,7 +128,7 @@ def _reader(kind: Any, ignore_unknown: bool) -> _Reader:
 
 
 def _float(data: Json) -> float:
-    if type(data) in (int, float) and math.isfinite(data):
+    if (type(data) is int and abs(data) <= _MAX_FLOAT) or (type(data) is float and math.isfinite(data)):
         return float(data)
     raise _Wrong(f"should be a number, and is {_shown(data)}")
 

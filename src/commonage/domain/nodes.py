@@ -12,7 +12,7 @@ from commonage.domain.node_usage import NodeUsage
 from commonage.domain.reasons import Reason
 
 INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
-
+_MAX_SIZE = 2**31 - 1
 
 LOCAL_SITE = "local"
 """The site of the control plane's own engine."""
@@ -205,6 +205,14 @@ class NodeReport:
     gone: bool = False
     awaits_admin: Reason | None = None
     usage: NodeUsage | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a node can have these sizes. An agent, or a site, may report any number."""
+        sizes = [self.cpus_milli, self.memory_mib]
+        for device in self.devices:
+            sizes += [device.memory_mib, device.parent_memory_mib, device.slots, device.context_mib]
+        return all(0 <= size <= _MAX_SIZE for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)

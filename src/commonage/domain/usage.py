@@ -194,6 +194,7 @@ class Measured:
 
 
 IDLE_BELOW = 0.01
+_MAX_CPU_MILLI = 2**31 - 1
 
 
 def with_measurement(figures: UsageFigures, measured: Measured) -> UsageFigures:
@@ -222,6 +223,11 @@ def with_measurement(figures: UsageFigures, measured: Measured) -> UsageFigures:
     )
 
 
+def cpu_milli_of(cpu_s: float, over_s: float) -> int:
+    """Thousandths of a CPU in use over this time, in the range of a database's number."""
+    return round(min(1000 * max(0.0, cpu_s) / over_s, _MAX_CPU_MILLI))
+
+
 def completed(figures: UsageFigures, used: LastUse, ran_s: float) -> UsageFigures:
     """The figures after the end. An attempt that ended before the first measurement has only the kernel's figures.
 
@@ -230,7 +236,7 @@ def completed(figures: UsageFigures, used: LastUse, ran_s: float) -> UsageFigure
     cpu_s = max(figures.cpu_s, used.cpu_s)
     if figures.measured_s:
         return replace(figures, cpu_s=cpu_s)
-    cpu_milli = round(1000 * cpu_s / ran_s) if ran_s else 0
+    cpu_milli = cpu_milli_of(cpu_s, ran_s) if ran_s else 0
     memory = used.memory_peak_mib
     return UsageFigures(ran_s, cpu_s, cpu_milli, memory_peak_mib=memory, memory_mib_s=memory * ran_s)
 

@@ -213,10 +213,14 @@ class SqlMetrics:
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that does not wait for the disk. Raises Unavailable."""
-        async with self._translated() as engine, engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
-            yield connection
+        try:
+            async with self._translated() as engine, engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+                yield connection
+        except BaseException:
+            self._ids.clear()  # series of a transaction that was rolled back do not exist
+            raise
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
@@ -229,7 +233,7 @@ class SqlMetrics:
             raise Unavailable("the samples are not open")
         try:
             yield self._engine
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, UnicodeEncodeError) as error:
             native = error.orig if isinstance(error, DBAPIError) else error
             raise Unavailable(f"the samples cannot be kept or read: {native}") from error
 

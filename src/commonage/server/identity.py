@@ -30,6 +30,7 @@ from commonage.domain.errors import (
 )
 from commonage.domain.principals import Principal, Scope
 from commonage.ports.identity import Account, IssuedToken
+from commonage.server.http_client import http_client
 from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
 _KNOWN_S = 30.0  # a revoked token works for up to this long
@@ -59,9 +60,8 @@ class HubIdentity:
         self._service_token = service_token
         self._doubt = doubt
         self._monotonic = monotonic
-        self._client = httpx2.AsyncClient(
+        self._client = http_client(
             base_url=f"{hub_url}/hub/api/",
-            trust_env=False,
             transport=transport,
             timeout=httpx2.Timeout(10, read=30),
             limits=httpx2.Limits(max_connections=50, max_keepalive_connections=10),
@@ -108,7 +108,7 @@ class HubIdentity:
         )
         if response.status_code != httpx2.codes.OK:
             raise Unauthenticated("The sign-in is no longer valid. Sign in again.")
-        return str(response.json()["access_token"])
+        return str(_json(response)["access_token"])
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
         """Start a session through the hub. Raises Conflict if it runs already or still stops, InvalidInput with the
@@ -139,7 +139,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.NOT_FOUND:
             return False
         _check(response)
-        return bool(response.json().get("servers", {}).get(name, {}).get("ready"))
+        return bool(_json(response).get("servers", {}).get(name, {}).get("ready"))
 
     async def stop_session(self, user: str, name: str) -> None:
         """Stop a session through the hub. An unknown or stopped session is no error."""
@@ -157,13 +157,13 @@ class HubIdentity:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is not valid."""
         response = await self._send("GET", "user", token=token)
         if response.is_success:
-            owner = response.json()
+            owner = _json(response)
             path = f"users/{_quoted(str(owner['name']))}/tokens/{owner['token_id']}"
             response = await self._call("GET", path)
         if await self._is_unknown_token(response):
             raise Unauthenticated("The token is unknown or expired. Get a new one with `commonage login`.")
         _check(response)
-        return _expiry(response.json())
+        return _expiry(_json(response))
 
     async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
         """A new API token of `user` with scopes that the user has. Raises NotFound, Forbidden, InvalidInput."""
@@ -183,7 +183,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.BAD_REQUEST:
             raise Forbidden(f"JupyterHub refused a token for {user}: {_message(response)}")
         _check(response)
-        made = response.json()
+        made = _json(response)
         expires_at = _expiry(made)
         if expires_at is None:  # the request asked for a token that expires
             raise Unavailable("JupyterHub issued a token that never expires. See its log.")
@@ -200,7 +200,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.NOT_FOUND:
             return False
         _check(response)
-        return bool(response.json().get("admin"))
+        return bool(_json(response).get("admin"))
 
     async def ensure_user(self, user: str) -> None:
         response = await self._call("POST", f"users/{_quoted(user)}")
@@ -217,7 +217,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.NOT_FOUND:
             return None
         _check(response)
-        return _account(response.json(), len(await self._tokens(user)))
+        return _account(_json(response), len(await self._tokens(user)))
 
     async def accounts(self) -> Sequence[Account]:
         found: list[Account] = []
@@ -225,7 +225,7 @@ class HubIdentity:
             query = urlencode({"offset": len(found), "limit": _PAGE})
             response = await self._call("GET", f"users?{query}")
             _check(response)
-            page = response.json()
+            page = _json(response)
             found += (_account(model) for model in page)
             if len(page) < _PAGE:
                 return sorted(found, key=lambda one: one.name)
@@ -236,7 +236,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.NOT_FOUND:
             return []
         _check(response)
-        models = response.json()
+        models = _json(response)
         return [str(one["id"]) for kind in ("api_tokens", "oauth_tokens") for one in models.get(kind, ())]
 
     async def revoke_tokens(self, user: str) -> None:
@@ -273,7 +273,7 @@ class HubIdentity:
         if response.status_code == httpx2.codes.NOT_FOUND:
             return None
         _check(response)
-        return [str(user) for user in response.json().get("users", ())]
+        return [str(user) for user in _json(response).get("users", ())]
 
     async def rename_group(self, name: str, to: str) -> None:
         members = await self.group(name)
@@ -294,7 +294,7 @@ class HubIdentity:
         if await self._is_unknown_token(response):
             principal = None
         elif response.is_success:
-            principal = _principal(response.json())
+            principal = _principal(_json(response))
         else:
             raise Unavailable(
                 f"JupyterHub answered {response.status_code} to a token check. Try again in a few seconds."
@@ -326,6 +326,14 @@ class HubIdentity:
             return await self._client.request(method, path, headers=headers, **arguments)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise Unavailable("JupyterHub does not answer. Try again in a few seconds.") from error
+
+
+def _json(response: httpx2.Response) -> Any:
+    """Raises Unavailable, for the answer of a program that is not the hub."""
+    try:
+        return response.json()
+    except ValueError as error:
+        raise Unavailable(f"JupyterHub answered without JSON (status {response.status_code}).") from error
 
 
 def _server_path(user: str, name: str) -> str:

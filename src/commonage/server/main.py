@@ -37,6 +37,7 @@ from commonage.messages import text
 from commonage.server import ServerError, logs
 from commonage.server.bootstrap import Components, assemble, database_of, registry_of, trace
 from commonage.server.data_dir import DataDir, Running, prepare, sentence
+from commonage.server.http_client import http_client
 from commonage.server.joining import JoiningPods
 from commonage.server.logs import Terminal
 from commonage.server.origins import origins_of
@@ -347,7 +348,7 @@ def _check_free(plan: HubPlan) -> None:
 async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
     """Wait for the portal's route, which the hub creates shortly after it is ready. Raises ChildFailed."""
     try:
-        async with asyncio.timeout(within_s), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
+        async with asyncio.timeout(within_s), http_client(timeout=5) as client:
             while True:
                 with contextlib.suppress(httpx2.TransportError):
                     if (await client.get(f"{plan.proxy_url}{API_PATH}/health")).is_success:

@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 from commonage.domain.errors import Unavailable
 from commonage.server.data_dir import write_private
+from commonage.server.http_client import http_client
 from commonage.wire.hub import CONTROL_RULES_PATH
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class RulesSource:
 async def follow_rules(source: RulesSource, token: str, every_s: float = _EVERY_S) -> None:
     """Keep the file equal to what the source serves. Never returns; a problem is logged when it begins."""
     file, tag, problem = RulesFile(source.file), "", ""
-    async with httpx2.AsyncClient(trust_env=False, timeout=10) as client:
+    async with http_client(timeout=10) as client:
         while True:
             try:
                 text, tag = await _fetch(client, source, token, tag)

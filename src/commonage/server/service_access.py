@@ -10,13 +10,14 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
 from commonage.domain.services import ServiceRoute
+from commonage.server.http_client import HttpTransport
 from commonage.server.proxy_rules import PutRules
 from commonage.wire.hub import PORTAL_PATH, SERVICE_ACCESS_PATH
 from commonage.wire.origins import SERVICE_LABEL, SERVICE_PATH, service_url, session_domain
@@ -24,6 +25,11 @@ from commonage.wire.origins import SERVICE_LABEL, SERVICE_PATH, service_url, ses
 _FIRST = 2_000_000  # before all other routes
 _ACCESS, _HEADERS, _ENDED = "service-access", "service-headers", "service-ended"
 _ID = "[0-9a-z]{13}"
+
+
+def _transport_of_checks() -> HttpTransport:
+    """Each check opens a connection of its own, as a new user's browser does."""
+    return HttpTransport(trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +43,21 @@ class TraefikServices:
     session_origin: str
     within_s: float = 5.0
     """The longest time of a health check."""
+    _transport: HttpTransport = field(default_factory=_transport_of_checks, init=False, repr=False, compare=False)
 
     async def publish(self, routes: Sequence[ServiceRoute]) -> None:
         await self.put_rules(json.dumps(self.configuration(routes), indent=1))  # JSON is YAML
 
     async def failure(self, url: str, path: str) -> str | None:
         try:
-            # httpx2's timeout is one for each read; a service may send a byte from time to time, or 103 without end.
-            async with asyncio.timeout(self.within_s), httpx2.AsyncClient(trust_env=False, timeout=None) as client:
-                answer = await client.send(client.build_request("GET", f"{url}{path or '/'}"), stream=True)
+            # The transport's own timeout is one for each read, and a service may send a byte from time to time, or 103
+            # without end. A client would also read cookies and the address of a redirect, which a service chooses.
+            async with asyncio.timeout(self.within_s):
+                answer = await self._transport.handle_async_request(httpx2.Request("GET", f"{url}{path or '/'}"))
                 await answer.aclose()
         except TimeoutError:
             return f"no answer within {self.within_s:g} s"
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             return str(error) or type(error).__name__
         is_healthy = not path or answer.status_code < httpx2.codes.BAD_REQUEST
         return None if is_healthy else f"status {answer.status_code}"

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from commonage.api.failures import answer
 from commonage.api.problems import PROBLEMS, problem
+from commonage.server.http_client import http_client
 from commonage.wire.hub import API_PATH
 
 HUB_API_PATH = "/hub/api"
@@ -48,8 +49,7 @@ class WorkloadGateway:
     def __init__(self, api: Any, hub_url: str) -> None:
         self._api: ASGIApp = api
         self._hub_url = httpx2.URL(hub_url)
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-        self._hub = httpx2.AsyncClient(trust_env=False, timeout=_HUB_TIMEOUT, limits=limits)
+        self._hub = http_client(timeout=_HUB_TIMEOUT)
 
     async def close(self) -> None:
         await self._hub.aclose()

@@ -5,6 +5,7 @@ All code of this package that accesses a database does so inside `translated`. N
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -44,12 +45,13 @@ def translated(where: str) -> Iterator[None]:
         raise
     except IntegrityError as error:
         raise _conflict(error) from error
-    except DataError as error:
+    except (DataError, UnicodeEncodeError, OverflowError) as error:
+        # The last two are of sqlite3: text that is not Unicode, and a number of more than 64 bits.
         raise InvalidInput(f"the database cannot hold this: {_native(error)}") from error
     except (ProgrammingError, NotSupportedError) as error:
         raise _unavailable(error, where, "lacks tables that this program needs, run `commonage db upgrade`") from error
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
-        # OSError and TimeoutError: asyncpg does not wrap those of the network.
+    except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
+        # asyncpg does not wrap those of the network, and sqlite3.Error comes from the cursor of the driver.
         raise _unavailable(error, where, "does not answer") from error
 
 

@@ -1,14 +1,19 @@
 """The contract of the metrics port, on every store of samples there is."""
 
+import errno
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.metrics import sql_metrics
 from commonage.metrics.sql_metrics import SqlMetrics
-from commonage.ports.metrics import Metrics
+from commonage.ports.metrics import Metrics, Sample
 from commonage.store.upgrade import check, upgrade
 from commonage.store.urls import sqlite_url
 from commonage.testing.fakes.metrics import MemoryMetrics
@@ -88,3 +93,27 @@ async def test_closed_or_broken_is_unavailable(tmp_path: Path) -> None:
         await metrics.open()
     with pytest.raises(Unavailable):
         await SqlMetrics("postgresql://ann:hush@127.0.0.1:1/x").open()
+
+
+async def test_series_of_a_write_that_failed_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(table: Table, connection: AsyncConnection) -> Any:
+        if table is sql_metrics.raw:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return insert(table, connection)
+
+    insert = sql_metrics._insert
+    metrics = SqlMetrics(sqlite_url(tmp_path / "commonage.db"))
+    await metrics.open()
+    try:
+        first, second = (Sample("power_w", f"device:/{number}", START, number) for number in (1.0, 2.0))
+        monkeypatch.setattr(sql_metrics, "_insert", full)
+        with pytest.raises(Unavailable, match="no space"):
+            await metrics.write([first])
+        monkeypatch.undo()
+        await metrics.write([second])
+        await metrics.write([first])
+        for sample, value in ((first, 1.0), (second, 2.0)):
+            found = await metrics.query(sample.metric, sample.subject, since=START - 1, until=START + 1)
+            assert [point.mean for point in found] == [value]
+    finally:
+        await metrics.close()

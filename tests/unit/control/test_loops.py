@@ -1,5 +1,7 @@
 """Loops one by one: what they do when a part they need is away, and what they measure."""
 
+import asyncio
+
 import pytest
 from tests.unit.control.world import ANN, Site, job, submit
 
@@ -9,6 +11,7 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import Unavailable
+from commonage.domain.iterations import Iterations
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
@@ -38,6 +41,38 @@ async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() 
     store.trouble = None
     await timers.tick()
     assert timers._writer.waiting == 1
+
+
+class Ends:
+    """A loop that ends without an error."""
+
+    def __init__(self, waits_for: str) -> None:
+        self._waits_for = waits_for
+        self.iterations = Iterations("ends", FakeClock().now)
+
+    async def run(self) -> None:
+        if self._waits_for:
+            other = asyncio.create_task(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(other.cancel)
+            await other
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "why"), [("", "ended"), ("another task", "waited for a task that was cancelled")]
+)
+async def test_loop_that_ends_ends_the_control_plane(site: Site, waits_for: str, why: str) -> None:
+    """A task group would leave the others running: a control plane without one of its loops."""
+    await site.store.open()
+    control = site.control()
+    await control.open()
+    try:
+        with pytest.raises(ExceptionGroup) as failed:
+            async with asyncio.timeout(10):
+                await control.run(Ends(waits_for))
+        (error,) = failed.value.exceptions
+        assert isinstance(error, RuntimeError) and why in str(error)
+    finally:
+        await control.close()
 
 
 def met(verdict: Verdict) -> bool | None:

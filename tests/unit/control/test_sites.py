@@ -1,6 +1,7 @@
 """Several sites under one control plane: the same node names, and sites that do not answer."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -149,16 +150,18 @@ async def test_a_removed_site_takes_no_work(site: Site) -> None:
 
 async def test_sites_that_fail_or_are_slow_are_left_out_of_an_answer() -> None:
     clock = FakeClock()
-    good, slow, broken = (FakeEngine(name, [], clock) for name in ("good", "slow", "broken"))
+    good, slow, broken, full = (FakeEngine(name, [], clock) for name in ("good", "slow", "broken", "full"))
 
     async def name(engine: Engine) -> str:
         if engine is slow:
             await asyncio.Event().wait()
         if engine is broken:
             raise EngineFailure("its daemon is away", retryable=True)
+        if engine is full:
+            raise OSError(errno.EMFILE, "too many open files")
         return engine.site
 
-    assert await Engines([slow, good, broken]).ask(name, timeout_s=0.05) == {"good": "good"}
+    assert await Engines([slow, good, broken, full]).ask(name, timeout_s=0.05) == {"good": "good"}
 
 
 async def test_each_engine_has_one_task_while_its_site_is_known() -> None:

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.requests import parse_gpus, parse_memory
+from commonage.domain.statuses import LastUse
 from commonage.domain.usage import (
     Measured,
     Suggestion,
     UsageFigures,
     UsageReport,
+    completed,
     cores_enough_for,
     hash_command,
     memory_text,
@@ -160,3 +162,8 @@ def test_suggests_nothing_without_measurements() -> None:
 )
 def test_describes_a_usage_report(fields: dict[str, object], words: str) -> None:
     assert words in usage_report_in_words(usage_report(**fields))
+
+
+def test_any_use_over_any_time_is_a_number_that_a_database_holds() -> None:
+    figures = completed(UsageFigures(), LastUse(cpu_s=2.0**53, memory_peak_mib=1), ran_s=2e-7)
+    assert figures.cpu_peak_milli == 2**31 - 1

@@ -283,3 +283,10 @@ async def test_ensure_user_that_is_there_already() -> None:
 async def test_ensure_user_refused() -> None:
     with pytest.raises(InvalidInput, match=r"Invalid user name '\.\./x'\. Use at most 63 lower-case letters"):
         await hub(400, {"message": "Failed to create user: ../x"}).identity.ensure_user("../x")
+
+
+async def test_answer_of_another_program_means_that_the_hub_is_away() -> None:
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>Sign in to the network</html>"))
+    identity = HubIdentity("http://hub", "service-token", transport=answer)
+    with pytest.raises(Unavailable, match="without JSON"):
+        await identity.whois("t0ken")

@@ -1,11 +1,14 @@
 """The proxy's rules for services."""
 
 import asyncio
+import select
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from commonage.domain.services import ServiceRoute
 from commonage.server.proxy_rules import RulesFile
@@ -67,3 +70,53 @@ async def test_a_service_that_sends_a_little_without_end_does_not_hold_its_check
             assert await access.failure(url, "") == "no answer within 0.3 s"
     finally:
         server.close()
+
+
+def checker() -> TraefikServices:
+    return TraefikServices(RulesFile(Path("/rules/services.yaml")).put, "http://127.0.0.1:1", ("http",), None, "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"302 Found\r\nLocation: http://xn--a.b_c/", None),
+        (b"302 Found\r\nLocation: http://[", None),
+        (b"200 OK\r\nSet-Cookie: a=\xff; Domain=.", None),
+        (b"200 OK\r\nContent-Type: \xff\xfe", None),
+        (b"503 Not yet", "status 503"),
+    ],
+)
+async def test_headers_that_a_service_chooses_are_not_interpreted(answer: bytes, why: str | None) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 " + answer + b"\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        assert await checker().failure(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "/health") == why
+    finally:
+        server.close()
+
+
+def test_a_service_that_ends_in_the_moment_of_its_check_has_failed_it() -> None:
+    """With the event loop of the server: it then has a connection without a socket."""
+
+    async def look(access: TraefikServices, turns: int) -> str | None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            looking = asyncio.create_task(access.failure(f"http://127.0.0.1:{listener.getsockname()[1]}", ""))
+            while not select.select([listener], [], [], 0)[0]:  # noqa: ASYNC110 - the kernel sets no event
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        return await looking
+
+    async def look_often() -> set[str | None]:
+        access = checker()
+        return {await look(access, turns) for _ in range(20) for turns in range(4)}
+
+    assert None not in uvloop.run(look_often())

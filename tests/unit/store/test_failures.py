@@ -76,3 +76,14 @@ def test_invalid_data_is_invalid_input() -> None:
 def test_our_own_errors_are_unchanged() -> None:
     error = NotFound("no such workload")
     assert caught(error) is error
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70])
+def test_value_that_sqlite_cannot_take_is_invalid_input(value: object) -> None:
+    with pytest.raises((UnicodeEncodeError, OverflowError)) as raw:
+        sqlite3.connect(":memory:").execute("SELECT ?", (value,))
+    assert isinstance(caught(raw.value), InvalidInput)
+
+
+def test_error_of_the_drivers_own_cursor_is_translated() -> None:
+    assert "is full" in caught(sqlite3.OperationalError("database or disk is full")).message

@@ -56,7 +56,7 @@ class Sampling:
             began = self.clock.now()
             try:
                 await self.tick()
-            except CommonageError as error:
+            except (CommonageError, OSError) as error:
                 log.warning("this round of samples is lost: %s", error)
             with self.iterations.rest():
                 # A site that does not answer makes rounds longer, not rarer.

@@ -10,6 +10,7 @@ from commonage import tracing
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
+from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AllocationAssigned, StopRequested
 from commonage.domain.workloads import StopCause, StopRequest
@@ -41,7 +42,10 @@ class Schedule:
             self._live_state.changed.clear()
             # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
             began = self._clock.now()
-            await self.tick()
+            try:
+                await self.tick()
+            except CommonageError as error:  # nothing was allocated: the next pass plans it again
+                log.error("the database refuses what the scheduler has planned: %s", error)
             self.pass_s = max(0.0, self._clock.now() - began)
             # Short pauses collect arrivals, and leave time for answering when planning takes long.
             with self.iterations.rest():

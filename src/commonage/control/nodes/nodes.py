@@ -138,7 +138,9 @@ class Nodes:
         except (CommonageError, TimeoutError) as error:
             log.warning("site %s does not report: %s", engine.site, str(error) or f"silent for {REPORT_TIMEOUT_S:g} s")
             return {}
-        reports = {NodeKey(engine.site, report.name): report for report in found}
+        reports = {NodeKey(engine.site, report.name): report for report in found if report.is_possible}
+        if impossible := [report.name for report in found if not report.is_possible]:
+            log.warning("site %s: these nodes report impossible sizes: %s", engine.site, ", ".join(impossible[:20]))
         # A node that is reported as gone is ignored if it is unknown or was removed.
         return {key: report for key, report in reports.items() if not report.gone or key in self._live_state.nodes}
 

@@ -21,6 +21,7 @@ from commonage.domain.usage import (
     UsageFigures,
     UsageReport,
     completed,
+    cpu_milli_of,
     hash_command,
     sum_of,
     with_measurement,
@@ -151,7 +152,7 @@ class UsageReports:
         if at - before_at < 1:
             return None  # over less than a second the kernel's counts are too coarse for a peak
         self._cpu[attempt.id] = (at, use.cpu_s)
-        return round(1000 * max(0.0, use.cpu_s - before) / (at - before_at))
+        return cpu_milli_of(use.cpu_s - before, at - before_at)
 
     def _forget(self, allocated: set[str]) -> None:
         self._cpu = {key: value for key, value in self._cpu.items() if key in allocated}

@@ -9,6 +9,7 @@ from commonage.engines.remote.records import SiteRecords
 
 _log = logging.getLogger(__name__)
 _STEP_S = 0.25
+_OLDEST_S = 10 * 365 * 86400.0
 
 
 class SiteClock:
@@ -32,5 +33,6 @@ class SiteClock:
             self._records.keep_clock_offset(estimate_s)
 
     def here(self, at: float) -> float:
-        """The time of this side; nothing that was observed is in the future."""
-        return min(at + self._offset_s, self._now())
+        """The time of this side; nothing that was observed is in the future, or older than ten years."""
+        now = self._now()
+        return max(now - _OLDEST_S, min(at + self._offset_s, now))

@@ -51,7 +51,7 @@ def rare_shapes(grid: Grid, cpus: Floats) -> list[Shape]:
 
 
 def _rounded(cpus: int) -> int:
-    step = max(1 << max(cpus, 1).bit_length() - 4, 1)
+    step = 1 << max(cpus.bit_length() - 4, 0)
     return max(cpus // step * step, 1)
 
 

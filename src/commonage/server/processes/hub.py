@@ -13,6 +13,7 @@ import httpx2
 import yaml
 
 from commonage.server.data_dir import write_private
+from commonage.server.http_client import http_client
 from commonage.server.processes.children import Child, ChildFailed, inherited_environment
 from commonage.server.processes.ports import LOOPBACK, in_url, is_free, local_host
 from commonage.server.secrets import secrets_folder
@@ -213,7 +214,7 @@ def _entry_point(plan: HubPlan, address: str) -> dict[str, Any]:
 def answers(url: str) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=2) as client:
+            async with http_client(timeout=2) as client:
                 return (await client.get(url)).status_code == httpx2.codes.OK
         except httpx2.TransportError:
             return False

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import httpx2
 import yaml
 
-from commonage.domain.errors import Conflict, EngineFailure
+from commonage.domain.errors import CommonageError, Conflict, EngineFailure
 from commonage.domain.images import DELETE, PULL, PUSH, Access
 from commonage.domain.iterations import Iterations
 from commonage.images.registry import (
@@ -51,6 +51,7 @@ from commonage.ports.registry import (
     machine_user,
 )
 from commonage.server.data_dir import write_private
+from commonage.server.http_client import http_client
 from commonage.server.processes.children import Child, ChildFailed, Supervisor, inherited_environment
 from commonage.server.processes.ports import in_url, local_host
 
@@ -217,9 +218,7 @@ class PlatformRegistry:
 
     def _client(self) -> httpx2.AsyncClient:
         context = ssl.create_default_context(cadata=self._authority.certificate)
-        return httpx2.AsyncClient(
-            base_url=f"https://{self._plan.here}:{self._plan.port}", verify=context, trust_env=False, timeout=30
-        )
+        return http_client(base_url=f"https://{self._plan.here}:{self._plan.port}", verify=context, timeout=30)
 
     async def _remove_layers(self) -> None:
         if not (self._plan.storage / "docker" / "registry" / "v2" / "repositories").exists():
@@ -267,8 +266,8 @@ class RegistryCollection:
             pause_s = _DAY_S
             try:
                 await self._registry.collect(self._keep())
-            except (Conflict, EngineFailure) as error:
-                log.warning("registry garbage collection failed: %s", error.message)
+            except (CommonageError, OSError) as error:
+                log.warning("registry garbage collection failed: %s", error)
 
 
 def registry_settings(plan: RegistryPlan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.nodes.node_states import device_of
 from commonage.domain.errors import Forbidden, NotFound
-from commonage.domain.nodes import Device
+from commonage.domain.nodes import Device, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import FatalXid, Remedy
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
@@ -115,3 +115,15 @@ def test_a_device_is_meant_by_index_label_or_uuid() -> None:
     assert [device_of(node, text) for text in ("1", "GPU-12", "GPU-1234-aaaa")] == [whole] * 3
     assert [device_of(node, text) for text in ("0:3", "103", "MIG-5678")] == [part] * 3
     assert (whole.label, part.label) == ("1", "0:3")
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"cpus_milli": -1}, {"memory_mib": 2**40}, {"devices": (make.device(memory_mib=-1),)}]
+)
+async def test_node_of_impossible_size_is_not_believed(site: Site, sizes: dict[str, Any]) -> None:
+    async with site.open() as control:
+        site.engine.add_node(replace(site.nodes[0], **sizes))
+        site.engine.add_node(replace(site.nodes[0], name="gpu-2", devices=()))
+        await site.clock.advance(10)
+        states = {node.name: node.state for node in control.live_state.nodes.values()}
+        assert (states["gpu-1"], states["gpu-2"]) == (NodeState.FAULTY, NodeState.READY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.scheduler.policies.rules import make, node, put, stop
@@ -72,6 +73,12 @@ def test_rare_workloads_take_a_node_of_each_size_and_a_device_of_each_model() ->
         (1000, 1, False),
         (1000, 1, False),
     ]
+
+
+@pytest.mark.parametrize("cpus", [0, 1, 7, 8])
+def test_node_may_have_hardly_any_cpus(cpus: int) -> None:
+    grid = Grid([node("a", 2, cpus)])
+    assert [one.request.cpus_milli for one in rare_shapes(grid, grid.cpus_total.astype(float))] == [max(1, cpus), 1000]
 
 
 def test_small_workloads_leave_the_nodes_that_large_ones_need() -> None:
