@@ -161,8 +161,8 @@ class Server:
         return self.log.read_text(errors="replace")[-length:]
 
     def keep_logs(self) -> None:
-        """Copy the logs on its disk, which goes with the namespaces, beside `log`."""
-        with suppress(FileNotFoundError):
+        """Copy the logs on its disk, which is lost with the namespaces, to a folder next to `log`."""
+        with suppress(OSError):  # it has none yet, or one was rotated meanwhile
             shutil.copytree(self.data / "logs", self.log.with_suffix(".logs"), dirs_exist_ok=True)
 
     # --- its disk -------------------------------------------------------------------------------------------------

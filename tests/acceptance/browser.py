@@ -5,12 +5,14 @@ told by `problems`; a test of a page ends with it being empty.
 """
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
+import psutil
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -72,12 +74,27 @@ class Problems:
 @contextlib.contextmanager
 def chromium(*arguments: str) -> Iterator[Browser]:
     """A browser, with more arguments of its own; a test that uses it is marked `needs("chromium")`."""
-    with sync_playwright() as playwright:
+    before = set(psutil.Process().children())
+    with contextlib.ExitStack() as at_exit, sync_playwright() as playwright:
+        driver = next(one for one in psutil.Process().children() if one not in before)
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=[*ARGUMENTS, *arguments])
         try:
             yield browser
         finally:
-            browser.close()
+            # On a busy machine Chromium, or the driver that ends it, may wait for ever.
+            for processes, after_s in ((driver.children(recursive=True), 30.0), ([driver], 45.0)):
+                timer = threading.Timer(after_s, _kill, [processes])
+                timer.daemon = True
+                timer.start()
+                at_exit.callback(timer.cancel)
+            with contextlib.suppress(PlaywrightError):  # it was killed
+                browser.close()
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @contextlib.contextmanager

@@ -405,7 +405,7 @@ def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:
 
 
 async def _run(loop: Loop) -> None:
-    """Raises what the loop raises, and RuntimeError if it ends without that; a task group would ignore both others."""
+    """Raises RuntimeError if the loop returns, or awaited a task that was cancelled: a task group ignores both."""
     task = asyncio.current_task()
     try:
         await loop.run()

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from commonage.control.access import access_of
 from commonage.control.settings import ControlSettings
@@ -36,6 +35,7 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request, format_duration
 from commonage.domain.tenants import Reservation, Rules
+from commonage.domain.time_zones import utc
 from commonage.domain.windows import Window
 from commonage.domain.workloads import Event, EventKind, IdSequence
 from commonage.ports.clock import Clock
@@ -350,7 +350,7 @@ def _check_window(starts_at: float, ends_at: float, now: float) -> None:
 
 
 def _at(instant: float) -> str:
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return utc(instant).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _info(reservation: Reservation) -> ReservationInfo:

@@ -8,11 +8,11 @@ unknown reason is read as `NewerReason`.
 from __future__ import annotations
 
 import itertools
-import json
 import math
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -25,14 +25,29 @@ from commonage.domain.reasons.notes import NewerReason
 T = TypeVar("T")
 Json = Any  # the values that the module `json` reads and writes
 _MAX_CODE = 100
-_MAX_FLOAT = 10**300
+MAX_CAUSES = 20
 MAX_NUMBER = 2**53
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Unreadable(InvalidInput):
     """The data is not of the expected type. The message says where."""
 
     code = "unreadable"
+
+
+def clean(text: str) -> str:
+    """`text` as a database can hold it: U+FFFD for NUL and lone surrogates, which a program's output may contain."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def cleaned(data: Json) -> Json:
+    """The same with all its texts cleaned."""
+    if isinstance(data, str):
+        return clean(data)
+    if isinstance(data, dict):
+        return {clean(name): cleaned(value) for name, value in data.items()}
+    return [cleaned(value) for value in data] if isinstance(data, list) else data
 
 
 def to_json(value: object) -> Json:
@@ -48,32 +63,6 @@ def to_json(value: object) -> Json:
     if is_dataclass(value):
         return _fields_to_json(value)
     raise TypeError(f"{type(value).__name__} does not cross the link")
-
-
-def storable(value: object, max_int: int = MAX_NUMBER) -> str:
-    """The value as JSON, if a database can hold it and one can compute with it: for what other machines report.
-
-    Raises Unreadable for text that is not Unicode or has a NUL, for integers beyond `max_int`, and for other numbers
-    beyond 2**53.
-    """
-    data = to_json(value)
-    text = json.dumps(data, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Unreadable("it has text that is not Unicode") from None
-    if "\\u0000" in text:
-        raise Unreadable("it has text with a NUL")
-    waiting = [data]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        elif (type(one) is int and abs(one) > max_int) or (type(one) is float and not abs(one) <= MAX_NUMBER):
-            raise Unreadable("it has a number out of range")
-    return text
 
 
 def _fields_to_json(value: Any) -> Json:
@@ -128,7 +117,7 @@ def _reader(kind: Any, ignore_unknown: bool) -> _Reader:
 
 
 def _float(data: Json) -> float:
-    if (type(data) is int and abs(data) <= _MAX_FLOAT) or (type(data) is float and math.isfinite(data)):
+    if (type(data) is float and math.isfinite(data)) or (type(data) is int and abs(data) <= MAX_NUMBER):
         return float(data)
     raise _Wrong(f"should be a number, and is {_shown(data)}")
 
@@ -178,6 +167,37 @@ def _enum_reader(kind: type[Enum]) -> _Reader:
 
 
 def _read_reason(data: Json, ignore_unknown: bool) -> Reason:
+    if isinstance(data, dict) and data.keys() == {"code", "params"}:
+        _cut_causes(data)
+    return _reason_of(data, ignore_unknown)
+
+
+def _cut_causes(data: Json) -> None:
+    """Shorten a chain of causes to `MAX_CAUSES`, in place: a site may send any, and each is read within another."""
+    level = [data]
+    for _ in range(MAX_CAUSES):
+        level = [holder[key] for one in level for holder, key in _causes(one)]
+        if not level:
+            return
+    for one in level:
+        for holder, key in list(_causes(one)):
+            holder[key] = {"code": NewerReason.__name__, "params": {"reason": str(holder[key]["code"])[:_MAX_CODE]}}
+
+
+def _causes(data: Json) -> Iterator[tuple[Json, Json]]:
+    """Where the causes of this reason are: in a dict or list, and its key there."""
+    holders = [data["params"]]
+    while holders:
+        holder = holders.pop()
+        items = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list) else ()
+        for key, value in items:
+            if isinstance(value, dict) and value.keys() == {"code", "params"}:
+                yield holder, key
+            elif isinstance(value, list):
+                holders.append(value)
+
+
+def _reason_of(data: Json, ignore_unknown: bool) -> Reason:
     if not isinstance(data, dict) or data.keys() != {"code", "params"}:
         raise _Wrong(f"should be a reason, and is {_shown(data)}")
     kind = REASONS.get(data["code"]) if isinstance(data["code"], str) else None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from commonage.domain.codec import MAX_NUMBER
 from commonage.domain.requests import GpuRequest, format_duration, format_memory
 from commonage.domain.statuses import LastUse
 from commonage.domain.tenants import Amounts
@@ -194,7 +195,6 @@ class Measured:
 
 
 IDLE_BELOW = 0.01
-_MAX_CPU_MILLI = 2**31 - 1
 
 
 def with_measurement(figures: UsageFigures, measured: Measured) -> UsageFigures:
@@ -224,8 +224,8 @@ def with_measurement(figures: UsageFigures, measured: Measured) -> UsageFigures:
 
 
 def cpu_milli_of(cpu_s: float, over_s: float) -> int:
-    """Thousandths of a CPU in use over this time, in the range of a database's number."""
-    return round(min(1000 * max(0.0, cpu_s) / over_s, _MAX_CPU_MILLI))
+    """Thousandths of a CPU in use over this time. A site may report any `cpu_s`."""
+    return round(min(1000 * max(0.0, cpu_s) / over_s, MAX_NUMBER))
 
 
 def completed(figures: UsageFigures, used: LastUse, ran_s: float) -> UsageFigures:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from cryptography import x509
 
-from commonage.domain.codec import Unreadable, storable
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Allocation, NodeReport
@@ -44,7 +43,6 @@ A = TypeVar("A")
 _CHECK_INTERVAL_S = 5.0
 _RECONNECT_TIMEOUT_S = 4.0
 _MAX_WARNINGS = 1000
-_MAX_COLUMN = 2**31 - 1
 _REPORTED_FIELDS = {one.name for one in fields(Report)} & {one.name for one in fields(AgentReport)}
 
 
@@ -178,11 +176,6 @@ class AgentConnections:
             return  # another link took its place
         if report.report.name != link.node:
             link.connection.close(f"the agent of {link.node} reports as {report.report.name[:64]}")
-            return
-        try:
-            storable(report)
-        except Unreadable as error:
-            _log.warning("a report of the agent of %s is dropped: %s", link.node, error)
             return
         self._reports[link.node_id] = AgentReport(
             node=link.node,
@@ -328,12 +321,7 @@ class AgentConnections:
         return await self._link(node_id).connection.request(kind, params, on_progress)
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
-        measured = (await self._request(node_id, messages.MEASURE, messages.Nothing())).measurements
-        try:
-            storable(measured, _MAX_COLUMN)
-        except Unreadable as error:
-            raise EngineFailure(f"the agent of the node measures the impossible: {error}", retryable=True) from error
-        return measured
+        return (await self._request(node_id, messages.MEASURE, messages.Nothing())).measurements
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
         return (await self._request(node_id, messages.OWNERS, messages.Pids(tuple(pids)))).owners

@@ -12,12 +12,13 @@ import asyncio
 import itertools
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from commonage.domain.codec import Json, Unreadable, from_json, to_json
+from commonage.domain.codec import MAX_NUMBER, Json, Unreadable, cleaned, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.link.messages import SILENCE_S, RequestType
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 _MAX_CONCURRENT_REQUESTS = 1000
+_MAX_DIGITS = 20
+_UNSTORABLE = re.compile(rb"\\u0000|\\u[dD][89a-fA-F]")
 
 RequestHandler = Callable[[Any, OnProgress], Awaitable[object]]
 """Handles a request and returns its result; may report progress. An exception is sent to the requester."""
@@ -43,8 +46,28 @@ def encode_json(frame: Json) -> bytes:
 
 
 def parse_json(data: bytes) -> Json:
-    """Raises ValueError, RecursionError."""
-    return json.loads(data)
+    """JSON of another machine, so that one can compute with it and store it, whatever was sent.
+
+    Numbers beyond ±2**53 become that, and NUL and lone surrogates become U+FFFD. Raises ValueError, RecursionError.
+    """
+    parsed = _JSON.decode(data.decode())
+    return cleaned(parsed) if _UNSTORABLE.search(data) else parsed
+
+
+def _bounded_int(text: str) -> int:
+    number = int(text) if len(text) <= _MAX_DIGITS else -MAX_NUMBER if text.startswith("-") else MAX_NUMBER
+    return max(-MAX_NUMBER, min(number, MAX_NUMBER))
+
+
+def _bounded_float(text: str) -> float:
+    return max(-float(MAX_NUMBER), min(float(text), float(MAX_NUMBER)))
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+_JSON = json.JSONDecoder(parse_int=_bounded_int, parse_float=_bounded_float, parse_constant=_no_number)
 
 
 def decode_json(frame: bytes) -> Mapping[str, Any]:
@@ -259,7 +282,8 @@ def _number(frame: Mapping[str, Any], key: str) -> int:
 def _progress_of(progress: Json, *, ignore_unknown: bool) -> tuple[Reason, float | None]:
     match progress:
         case [reason, (int() | float() | None) as fraction]:
-            return from_json(Reason, reason, ignore_unknown=ignore_unknown), fraction
+            done = None if fraction is None else max(0.0, min(float(fraction), 1.0))
+            return from_json(Reason, reason, ignore_unknown=ignore_unknown), done
         case _:
             raise Unreadable("the progress of a request cannot be read")
 

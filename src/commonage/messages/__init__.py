@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from commonage.domain.codec import to_json
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
 from commonage.messages import (
@@ -37,9 +38,12 @@ TEXTS: Texts = {reason: text for family in _FAMILIES for reason, text in family.
 
 
 def text(reason: Reason) -> str:
-    """The sentences for a reason, with those of its causes."""
+    """The sentences for a reason, with those of its causes. Never fails: a site reports any parameters."""
     template = TEXTS[type(reason)]
-    return template.format_map(Params(reason, text)) if isinstance(template, str) else template(reason, text)
+    try:
+        return template.format_map(Params(reason, text)) if isinstance(template, str) else template(reason, text)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return f"{reason.code}: {to_json(reason)['params']}"
 
 
 def texts(reasons: Iterable[Reason]) -> str:

@@ -6,9 +6,9 @@ Source of the Xids: NVIDIA, "Analyzing Xid Errors with the Xid Catalog".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from commonage.domain.reasons import devices as r
+from commonage.domain.time_zones import utc
 from commonage.messages.template import Say, Texts, sentence
 
 _COPY, _VIDEO = "fault of a copy engine", "fault of a video or image engine"
@@ -93,7 +93,7 @@ def _fatal_xid(reason: r.FatalXid, _say: Say) -> str:
 
 def _xid(reason: r.XidReported, _say: Say) -> str:
     reporter = "An application had" if reason.by_application else "The driver reported"
-    clock = datetime.fromtimestamp(reason.seen_at, UTC).strftime("%H:%M UTC")
+    clock = utc(reason.seen_at).strftime("%H:%M UTC")
     return f"{reporter} Xid {reason.number} ({_meaning(reason.number)}) at {clock}."
 
 
@@ -182,8 +182,7 @@ TEXTS: Texts = {
         "It is not in exclusive-process mode: {error}. A program that clears its variables leaves MPS and its limits."
     ),
     r.MpsDaemonEnded: lambda reason, _: (
-        f"Its MPS daemon ended at {datetime.fromtimestamp(reason.ended_at, UTC):%H:%M} UTC. Programs that used it have "
-        "to be started again."
+        f"Its MPS daemon ended at {utc(reason.ended_at):%H:%M} UTC. Programs that used it have to be started again."
     ),
     r.GpuSimulated: "The GPU is simulated.",
     r.NvidiaOnly: "Only NVIDIA's driver for Linux has it.",

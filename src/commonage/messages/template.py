@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import format_cpus, format_duration, format_memory
+from commonage.domain.time_zones import utc
 
 Say = Callable[[Reason], str]
 """`messages.text`: the sentences for a cause."""
@@ -19,7 +19,7 @@ Texts = Mapping[type[Reason], Text]
 
 def moment(at: float) -> str:
     """`2026-11-23 14:05 UTC`."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{utc(at):%Y-%m-%d %H:%M} UTC"
 
 
 def count(number: int, noun: str) -> str:

@@ -7,7 +7,6 @@ updates "3 min ago".
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.usage.attribution import unattributed
 from commonage.domain.materials import printable
 from commonage.domain.requests import format_cpus, format_duration, format_memory
+from commonage.domain.time_zones import utc
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.messages.waiting import resources
@@ -96,7 +96,7 @@ def instant(at: float, form: str) -> Markup:
 
     `form`: `ago`, `for` (duration since), `left`, `moment` (day and time) or `clock` (time).
     """
-    when = datetime.fromtimestamp(at, UTC)
+    when = utc(at)
     shown = when.strftime("%H:%M:%S UTC" if form == "clock" else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}" data-form="{}">{}</time>').format(
         when.isoformat(timespec="seconds").replace("+00:00", "Z"), form, shown

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 
 import httpx2
 
+log = logging.getLogger(__name__)
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 
 
 class HttpTransport(httpx2.AsyncHTTPTransport):
-    """Raises httpx2.TransportError when a connection is reset in the moment in which it was opened.
+    """Raises httpx2.TransportError for a connection that is reset while it opens.
 
     uvloop then has no socket any more, and anyio asks that for its address: AttributeError. A listener that closes
     without accepting suffices.
@@ -20,6 +22,7 @@ class HttpTransport(httpx2.AsyncHTTPTransport):
         try:
             return await super().handle_async_request(request)
         except AttributeError as error:
+            log.debug("no answer from %s", request.url.host, exc_info=True)
             raise httpx2.ConnectError("the connection was reset", request=request) from error
 
 
@@ -31,5 +34,6 @@ def http_client(
     verify: ssl.SSLContext | bool = True,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> httpx2.AsyncClient:
+    """`limits` and `verify` have no effect on a given `transport`."""
     transport = transport or HttpTransport(verify=verify, trust_env=False, limits=limits)
     return httpx2.AsyncClient(base_url=base_url, trust_env=False, timeout=timeout, transport=transport)

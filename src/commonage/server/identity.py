@@ -225,7 +225,7 @@ class HubIdentity:
             query = urlencode({"offset": len(found), "limit": _PAGE})
             response = await self._call("GET", f"users?{query}")
             _check(response)
-            page = _json(response)
+            page = _json(response, list)
             found += (_account(model) for model in page)
             if len(page) < _PAGE:
                 return sorted(found, key=lambda one: one.name)
@@ -328,12 +328,15 @@ class HubIdentity:
             raise Unavailable("JupyterHub does not answer. Try again in a few seconds.") from error
 
 
-def _json(response: httpx2.Response) -> Any:
+def _json(response: httpx2.Response, kind: type[object] = dict) -> Any:
     """Raises Unavailable, for the answer of a program that is not the hub."""
     try:
-        return response.json()
-    except ValueError as error:
-        raise Unavailable(f"JupyterHub answered without JSON (status {response.status_code}).") from error
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, kind):
+        raise Unavailable("Another program than JupyterHub answers at its address. Check `hub_url`.")
+    return answer
 
 
 def _server_path(user: str, name: str) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,11 +27,12 @@ from commonage.wire.origins import SERVICE_LABEL, SERVICE_PATH, service_url, ses
 _FIRST = 2_000_000  # before all other routes
 _ACCESS, _HEADERS, _ENDED = "service-access", "service-headers", "service-ended"
 _ID = "[0-9a-z]{13}"
+_CHECK_HEADERS = {"User-Agent": "commonage-health-check", "Accept": "*/*"}
 
 
-def _transport_of_checks() -> HttpTransport:
-    """Each check opens a connection of its own, as a new user's browser does."""
-    return HttpTransport(trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
+@cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,6 @@ class TraefikServices:
     session_origin: str
     within_s: float = 5.0
     """The longest time of a health check."""
-    _transport: HttpTransport = field(default_factory=_transport_of_checks, init=False, repr=False, compare=False)
 
     async def publish(self, routes: Sequence[ServiceRoute]) -> None:
         await self.put_rules(json.dumps(self.configuration(routes), indent=1))  # JSON is YAML
@@ -52,8 +54,9 @@ class TraefikServices:
         try:
             # The transport's own timeout is one for each read, and a service may send a byte from time to time, or 103
             # without end. A client would also read cookies and the address of a redirect, which a service chooses.
-            async with asyncio.timeout(self.within_s):
-                answer = await self._transport.handle_async_request(httpx2.Request("GET", f"{url}{path or '/'}"))
+            asked = httpx2.Request("GET", f"{url}{path or '/'}", headers=_CHECK_HEADERS)
+            async with asyncio.timeout(self.within_s), HttpTransport(verify=_trusted(), trust_env=False) as transport:
+                answer = await transport.handle_async_request(asked)
                 await answer.aclose()
         except TimeoutError:
             return f"no answer within {self.within_s:g} s"

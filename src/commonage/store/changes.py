@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from commonage.domain.codec import clean
 from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
@@ -22,7 +23,6 @@ from commonage.store.rows import (
     Row,
     Stored,
     attempt_row,
-    clean,
     progress_row,
     secrets_to_json,
     spec_to_json,

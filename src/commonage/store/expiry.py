@@ -13,9 +13,9 @@ from sqlalchemy import Select, and_, delete, func, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
+from commonage.domain.codec import clean
 from commonage.domain.usage import DailyUsage, HeldByAttempt, daily_usage
 from commonage.store.many import is_among, many_in_one
-from commonage.store.rows import clean
 from commonage.store.tables import ENDED, attempts, secrets, specs, usage_reports, usage_totals, workloads
 
 _ADDED: Final = [field.name for field in fields(DailyUsage) if field.name not in usage_totals.primary_key.columns]

@@ -46,7 +46,7 @@ def translated(where: str) -> Iterator[None]:
     except IntegrityError as error:
         raise _conflict(error) from error
     except (DataError, UnicodeEncodeError, OverflowError) as error:
-        # The last two are of sqlite3: text that is not Unicode, and a number of more than 64 bits.
+        # sqlite3 raises the last two: for text that is not Unicode, and for a number of more than 64 bits.
         raise InvalidInput(f"the database cannot hold this: {_native(error)}") from error
     except (ProgrammingError, NotSupportedError) as error:
         raise _unavailable(error, where, "lacks tables that this program needs, run `commonage db upgrade`") from error

@@ -10,9 +10,9 @@ from sqlalchemy import Column, ColumnElement, Select, Text, false, func, literal
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from commonage.domain.codec import clean
 from commonage.domain.workloads import State
 from commonage.ports.store import Filter, Visible
-from commonage.store.rows import clean
 from commonage.store.tables import workloads
 
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Select, Table, select
 
 from commonage.domain.classes import ClassMeeting
-from commonage.domain.codec import from_json, to_json
+from commonage.domain.codec import clean, cleaned, from_json, to_json
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node, Share
@@ -34,27 +34,13 @@ T = TypeVar("T")
 Row = dict[str, Any]
 Secrets = tuple[tuple[str, str], ...]
 
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\u0000|\\ud[89a-f]")
 _encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
-def clean(text: str) -> str:
-    """`text` as a database can hold it: U+FFFD for NUL and lone surrogates, which a program's output may contain."""
-    return _UNSTORABLE.sub("\ufffd", text)
-
-
-def _cleaned(data: Any) -> Any:
-    if isinstance(data, str):
-        return clean(data)
-    if isinstance(data, dict):
-        return {name: _cleaned(value) for name, value in data.items()}
-    return [_cleaned(value) for value in data] if isinstance(data, list) else data
-
-
 def _encode(data: Any) -> str:
     text = _encoder.encode(data)
-    return _encoder.encode(_cleaned(data)) if _ESCAPED.search(text) else text
+    return _encoder.encode(cleaned(data)) if _ESCAPED.search(text) else text
 
 
 class Stored(Generic[T]):

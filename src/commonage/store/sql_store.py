@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Executable, Select, case, func, literal, select
 
 from commonage.domain.classes import ClassMeeting
+from commonage.domain.codec import clean
 from commonage.domain.cron_jobs import CronJob
 from commonage.domain.errors import InvalidInput, Unavailable
 from commonage.domain.images import Image
@@ -42,7 +43,6 @@ from commonage.store.rows import (
     USAGE_REPORT,
     Stored,
     attempt_from_row,
-    clean,
     shares_from_text,
 )
 from commonage.store.tables import (

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from sqlalchemy import Select, case, func, literal, select, union_all
 
+from commonage.domain.codec import clean
 from commonage.domain.usage import DAY_S, Usage
 from commonage.ports.store import Visible
 from commonage.store.paging import is_visible
-from commonage.store.rows import clean
 from commonage.store.tables import attempts, usage_totals
 
 _HOUR_S: Final = 3600.0

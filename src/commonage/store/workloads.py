@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from sqlalchemy import Select, func, select
 
+from commonage.domain.codec import clean
 from commonage.domain.errors import NotFound
 from commonage.domain.workloads import Spec, State, Workload
 from commonage.ports.store import Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
 from commonage.store.database import Database
 from commonage.store.paging import conditions_of, newest_first
-from commonage.store.rows import ATTEMPT_COLUMNS, WORKLOAD, attempt_from_row, clean, spec_from_json
+from commonage.store.rows import ATTEMPT_COLUMNS, WORKLOAD, attempt_from_row, spec_from_json
 from commonage.store.tables import attempts, secrets, specs, workloads
 
 _LIVE: Final = [state.value for state in State if not state.is_terminal]

@@ -95,7 +95,7 @@ async def test_closed_or_broken_is_unavailable(tmp_path: Path) -> None:
         await SqlMetrics("postgresql://ann:hush@127.0.0.1:1/x").open()
 
 
-async def test_series_of_a_write_that_failed_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recreates_series_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(table: Table, connection: AsyncConnection) -> Any:
         if table is sql_metrics.raw:
             raise OSError(errno.ENOSPC, "no space left on device")

@@ -4,7 +4,7 @@ import json
 import re
 import types
 import typing
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from string import Formatter
 from typing import Any
@@ -69,6 +69,18 @@ def test_a_text_is_made_of_whole_sentences(kind: type[Reason], rich: bool) -> No
     assert said[:1] == said[:1].upper()
     assert said.endswith((".", "!", "?"))
     assert not re.search(r"  |\.\.|\. [a-z]|None|\w+\(\w+=", said), said
+
+
+@pytest.mark.parametrize("rich", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_any_parameters_have_a_text(kind: type[Reason], rich: bool) -> None:
+    """Sites report reasons, and their texts are shown at the start of the server and on pages of all tenants."""
+    reason: Any = sample(kind, rich=rich)
+    values = {field.name: getattr(reason, field.name) for field in fields(kind)}
+    numbers = {name: type(value) for name, value in values.items() if type(value) in (int, float)}
+    for extreme in (-(2**53), 2**53):
+        assert messages.text(replace(reason, **{name: number(extreme) for name, number in numbers.items()}))
+    assert messages.text(replace(reason, **{name: () for name, value in values.items() if isinstance(value, tuple)}))
 
 
 @pytest.mark.parametrize("rich", [False, True])

@@ -285,8 +285,9 @@ async def test_ensure_user_refused() -> None:
         await hub(400, {"message": "Failed to create user: ../x"}).identity.ensure_user("../x")
 
 
-async def test_answer_of_another_program_means_that_the_hub_is_away() -> None:
-    answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>Sign in to the network</html>"))
+@pytest.mark.parametrize("text", ["<html>Sign in to the network</html>", "[]"])
+async def test_answer_of_another_program_means_that_the_hub_is_away(text: str) -> None:
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=text))
     identity = HubIdentity("http://hub", "service-token", transport=answer)
-    with pytest.raises(Unavailable, match="without JSON"):
+    with pytest.raises(Unavailable, match="Another program"):
         await identity.whois("t0ken")

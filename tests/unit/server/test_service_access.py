@@ -101,7 +101,7 @@ async def test_headers_that_a_service_chooses_are_not_interpreted(answer: bytes,
         server.close()
 
 
-def test_a_service_that_ends_in_the_moment_of_its_check_has_failed_it() -> None:
+def test_check_fails_when_the_connection_is_reset_while_it_opens() -> None:
     """With the event loop of the server: it then has a connection without a socket."""
 
     async def look(access: TraefikServices, turns: int) -> str | None:

@@ -42,14 +42,16 @@ class Schedule:
             self._live_state.changed.clear()
             # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
             began = self._clock.now()
+            pause_s = SHORTEST_REST_S
             try:
                 await self.tick()
-            except CommonageError as error:  # nothing was allocated: the next pass plans it again
-                log.error("the database refuses what the scheduler has planned: %s", error)
+            except CommonageError as error:  # the next pass plans again what was not stored
+                log.error("the planned allocations cannot be stored: %s", error)
+                pause_s = LONGEST_REST_S
             self.pass_s = max(0.0, self._clock.now() - began)
             # Short pauses collect arrivals, and leave time for answering when planning takes long.
             with self.iterations.rest():
-                await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
+                await self._clock.sleep(max(pause_s, REST_FOR_PLANNING * self._plan_s))
                 await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
 
     def pause(self) -> None:
@@ -76,8 +78,9 @@ class Schedule:
             for workload_id, allocation in outcome.starts
         ]
         writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
-        if writing:
-            await asyncio.gather(*writing)
+        for failed in await asyncio.gather(*writing, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                raise failed
         return len(outcome.starts)
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 from commonage.control.access import access_of
@@ -28,6 +27,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.nodes import NodeInUse
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
+from commonage.domain.time_zones import utc
 from commonage.domain.workloads import Event, EventKind, Kind, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
@@ -236,4 +236,4 @@ def _names(workloads: Sequence[Workload]) -> str:
 
 
 def _moment(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{utc(at):%Y-%m-%d %H:%M} UTC"

@@ -71,6 +71,7 @@ class Nodes:
         self._known: WeakSet[Engine] = WeakSet()  # engines that were asked for their nodes
         self._gone: dict[NodeKey, float] = {}  # by removed node, the time of its removal
         self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
+        self._impossible: dict[str, list[str]] = {}  # by site, the nodes that report impossible sizes
         self._soon_until = 0.0
         self.iterations = Iterations("nodes", clock.now)
 
@@ -139,8 +140,10 @@ class Nodes:
             log.warning("site %s does not report: %s", engine.site, str(error) or f"silent for {REPORT_TIMEOUT_S:g} s")
             return {}
         reports = {NodeKey(engine.site, report.name): report for report in found if report.is_possible}
-        if impossible := [report.name for report in found if not report.is_possible]:
-            log.warning("site %s: these nodes report impossible sizes: %s", engine.site, ", ".join(impossible[:20]))
+        impossible = sorted(report.name for report in found if not report.is_possible)
+        if impossible != self._impossible.get(engine.site, []):
+            log.warning("site %s: nodes with impossible sizes: %s", engine.site, ", ".join(impossible[:20]) or "none")
+        self._impossible[engine.site] = impossible
         # A node that is reported as gone is ignored if it is unknown or was removed.
         return {key: report for key, report in reports.items() if not report.gone or key in self._live_state.nodes}
 

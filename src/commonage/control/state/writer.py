@@ -52,7 +52,8 @@ class Writer:
 
     async def open(self) -> None:
         self._seq = await self._store.last_event_seq()
-        self._live_state.load(await self._store.live(), await self._store.nodes())
+        nodes = [node for node in await self._store.nodes() if node.report.is_possible]
+        self._live_state.load(await self._store.live(), nodes)
         await self._remember()
 
     async def _remember(self) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from commonage.domain.nodes import Allocation, NodeReport
-from commonage.engines.remote.claims import is_storable
 from commonage.engines.remote.records import SiteRecords, Warned
 from commonage.link.exchange import ConnectionLost
 from commonage.link.messages import RESUME, Device, Nothing
@@ -45,7 +44,7 @@ class SiteDevices(RemoteDevices):
         new = [one for one in sent.warnings if one.number > self._warned.number]
         if new:
             self._warned = Warned(max(one.number for one in new))
-            found = [(one.node, one.attempt_id, one.text) for one in new if is_storable(one)]
+            found = [(one.node, one.attempt_id, one.text) for one in new]
             self._warnings = [*self._warnings, *found][-_MAX_WARNINGS:]
             await self._records.keep_warned(self._warned)
         return Nothing()

@@ -23,7 +23,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.domain.tenants import Tenant
-from commonage.engines.remote.claims import checked_measured, checked_report, checked_waiting, is_storable
+from commonage.engines.remote.claims import checked_report, checked_waiting
 from commonage.engines.remote.clock import SiteClock
 from commonage.engines.remote.commands import Commands
 from commonage.engines.remote.cron_jobs import RemoteCronSite
@@ -248,7 +248,7 @@ class RemoteEngine(Engine):
     def _own(self, sample: Sample) -> Sample | None:
         """With this site in the subject: a site names none, and so speaks of itself only. In the time of this side."""
         kind, _, name = sample.subject.partition(":")
-        if sample.metric not in MEASURED.get(kind, ()) or not is_storable(sample):
+        if sample.metric not in MEASURED.get(kind, ()):
             return None
         sample = replace(sample, at=self._site_clock.here(sample.at))
         if kind == "attempt":
@@ -398,7 +398,7 @@ class RemoteEngine(Engine):
         try:
             if self._connection is None:
                 return ()
-            measured = checked_measured(await self._connection.request(MEASURE, Nothing()))
+            measured = await self._connection.request(MEASURE, Nothing())
         except ConnectionLost as error:
             _log.warning("site %s is not measured: %s", self._site, error)
             return ()

@@ -76,7 +76,7 @@ def test_rare_workloads_take_a_node_of_each_size_and_a_device_of_each_model() ->
 
 
 @pytest.mark.parametrize("cpus", [0, 1, 7, 8])
-def test_node_may_have_hardly_any_cpus(cpus: int) -> None:
+def test_plans_nodes_with_few_cpus(cpus: int) -> None:
     grid = Grid([node("a", 2, cpus)])
     assert [one.request.cpus_milli for one in rare_shapes(grid, grid.cpus_total.astype(float))] == [max(1, cpus), 1000]
 
