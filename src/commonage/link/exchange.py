@@ -31,6 +31,8 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 _MAX_CONCURRENT_REQUESTS = 1000
 _MAX_DIGITS = 20
+_LARGE = re.compile(rb"(?<![.\d])\d{16}|\d[eE]\+?\d\d|NaN|Infinity")
+_DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _UNSTORABLE = re.compile(rb"\\u0000|\\u[dD][89a-fA-F]")
 
 RequestHandler = Callable[[Any, OnProgress], Awaitable[object]]
@@ -50,8 +52,15 @@ def parse_json(data: bytes) -> Json:
 
     Numbers beyond ±2**53 become that, and NUL and lone surrogates become U+FFFD. Raises ValueError, RecursionError.
     """
-    parsed = _JSON.decode(data.decode())
+    parsed = (_BOUNDED if _may_exceed(data) else _PLAIN).decode(data.decode())
     return cleaned(parsed) if _UNSTORABLE.search(data) else parsed
+
+
+def _may_exceed(data: bytes) -> bool:
+    """Whether a number may be beyond 2**53: the parser that bounds numbers takes eight times as long."""
+    shape = data.translate(_DIGITS, b"+")
+    parts = (b"0" * 16, b"0e00", b"NaN", b"Infinity")
+    return any(part in shape for part in parts) and _LARGE.search(data) is not None
 
 
 def _bounded_int(text: str) -> int:
@@ -67,7 +76,8 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-_JSON = json.JSONDecoder(parse_int=_bounded_int, parse_float=_bounded_float, parse_constant=_no_number)
+_PLAIN = json.JSONDecoder()
+_BOUNDED = json.JSONDecoder(parse_int=_bounded_int, parse_float=_bounded_float, parse_constant=_no_number)
 
 
 def decode_json(frame: bytes) -> Mapping[str, Any]:
