@@ -150,18 +150,18 @@ async def test_a_removed_site_takes_no_work(site: Site) -> None:
 
 async def test_sites_that_fail_or_are_slow_are_left_out_of_an_answer() -> None:
     clock = FakeClock()
-    good, slow, broken, full = (FakeEngine(name, [], clock) for name in ("good", "slow", "broken", "full"))
+    engines = Engines([FakeEngine(name, [], clock) for name in ("slow", "good", "broken", "full")])
 
     async def name(engine: Engine) -> str:
-        if engine is slow:
+        if engine.site == "slow":
             await asyncio.Event().wait()
-        if engine is broken:
+        if engine.site == "broken":
             raise EngineFailure("its daemon is away", retryable=True)
-        if engine is full:
+        if engine.site == "full":
             raise OSError(errno.EMFILE, "too many open files")
         return engine.site
 
-    assert await Engines([slow, good, broken, full]).ask(name, timeout_s=0.05) == {"good": "good"}
+    assert await engines.ask(name, timeout_s=0.05) == {"good": "good"}
 
 
 async def test_each_engine_has_one_task_while_its_site_is_known() -> None:
