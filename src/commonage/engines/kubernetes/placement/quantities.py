@@ -15,6 +15,15 @@ _UNITS = {
 }
 
 
+MAX_DEVICES = 256
+"""GPUs of a node, and units of a resource that a Pod can hold. A larger number is none that a node has."""
+
+
+def devices(quantity: str | int) -> int:
+    """The number of devices in a quantity of an extended resource, at most `MAX_DEVICES`. Raises ValueError."""
+    return max(0, min(-(-milli(quantity) // 1000), MAX_DEVICES))
+
+
 def milli(quantity: str | int | float) -> int:
     """Thousandths, rounded up as the cluster does. Raises ValueError."""
     found = _QUANTITY.fullmatch(str(quantity))
