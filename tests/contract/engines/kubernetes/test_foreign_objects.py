@@ -4,18 +4,20 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 from tests.kubernetes.rig import IMAGE, KubernetesRig
 
-from commonage.domain.errors import EngineFailure
+from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.devices import GpuHeldByOthers
 from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.engines.kubernetes.client import Client
 from commonage.engines.kubernetes.gpus.hami import REGISTER
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.elastic_pools import PoolCloud
 from commonage.engines.kubernetes.placement.quantities import MAX_DEVICES
 from commonage.engines.kubernetes.storage.sizes import used_in
 from commonage.testing.engine_rig import FOREVER
@@ -64,19 +66,36 @@ async def test_a_pod_that_requests_a_thousand_gpus_holds_those_of_its_node(site:
     assert [GpuHeldByOthers() in one.faults for one in devices] == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("offered", "count"), [("1k", MAX_DEVICES), ("1000000001", MAX_DEVICES), ("1e400", MAX_DEVICES)]
-)
-async def test_a_node_that_offers_countless_gpus_has_a_bounded_number(site: Site, offered: str, count: int) -> None:
+async def test_a_node_that_offers_no_number_of_gpus_has_none(site: Site) -> None:
+    site.change_node({UNIT: "many"})
+    assert (await site.nodes())[NODE].devices == ()
+
+
+async def test_a_placeholder_that_cannot_be_read_ends_no_loop_of_node_pools() -> None:
+    class Forged:
+        async def nodes(self) -> list[Manifest]:
+            return [{}]
+
+        async def release(self, nodes: list[Manifest]) -> None:
+            raise KeyError("resources")
+
+    pools: Any = Forged()
+    pool: Any = None
+    with pytest.raises(Unavailable, match="node pools is not of the expected form"):
+        await PoolCloud(pool, lambda: pools).machines()
+
+
+@pytest.mark.parametrize("offered", ["1k", "1000000001", "1e400"])
+async def test_a_node_that_offers_countless_gpus_has_a_bounded_number(site: Site, offered: str) -> None:
     site.change_node({UNIT: offered})
-    assert len((await site.nodes())[NODE].devices) == count
+    assert len((await site.nodes())[NODE].devices) == MAX_DEVICES
 
 
 async def test_a_node_that_cannot_be_read_keeps_its_sizes_and_takes_no_work(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = (await site.nodes())[NODE]
-    site.change_node({UNIT: "many"})
+    site.change_node({"cpu": "many"})
 
     async def is_noticed() -> bool:
         return bool((await site.nodes())[NODE].faults)

@@ -20,8 +20,11 @@ MAX_DEVICES = 256
 
 
 def devices(quantity: str | int) -> int:
-    """The number of devices in a quantity of an extended resource, at most `MAX_DEVICES`. Raises ValueError."""
-    return max(0, min(-(-milli(quantity) // 1000), MAX_DEVICES))
+    """The number of devices in a quantity of an extended resource, at most `MAX_DEVICES`; 0 if it is no quantity."""
+    try:
+        return max(0, min(-(-milli(quantity) // 1000), MAX_DEVICES))
+    except ValueError:
+        return 0
 
 
 def milli(quantity: str | int | float) -> int:
