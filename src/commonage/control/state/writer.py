@@ -227,9 +227,7 @@ class Writer:
 
 
 def _unexpected(error: Exception) -> CommonageError:
-    failure = CommonageError(f"The change was not written: {type(error).__name__}. The server's log has the traceback.")
-    failure.__cause__ = error
-    return failure
+    return CommonageError(f"The change was not written: {type(error).__name__}. The server's log has the traceback.")
 
 
 _ENDED = Unavailable("the server is stopping; try again in a moment")
