@@ -35,6 +35,7 @@ from commonage.site_agent.agent import SiteAgent, SiteSettings
 from commonage.site_agent.gateway import SiteGateway
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import StartRequestFactory
+from commonage.testing.fakes.clock import FakeClock, settle
 from commonage.testing.fakes.engine import FakeEngine, FakeWorld
 from commonage.testing.fault_proxy import FaultProxy, Faults
 
@@ -373,3 +374,28 @@ async def test_killed_agent_takes_its_running_workloads_over(platform: Platform)
             if agent.returncode is None:
                 agent.terminate()
                 await agent.wait()
+
+
+async def test_a_defect_of_the_engine_does_not_end_the_site_agent(tmp_path: Path) -> None:
+    clock = FakeClock()
+    engine = FakeEngine("east", [NodeReport("node-1", 64000, 65536)], clock)
+    gateway = SiteGateway()
+    await gateway.open()
+    agent = SiteAgent(engine, gateway, tmp_path, clock)
+    await agent.open()
+
+    async def fail(*_: object) -> list[NodeReport]:
+        raise ValueError("invalid literal for int(): '1k'")
+
+    for call in ("nodes", "statuses", "measure"):
+        setattr(engine, call, fail)
+    loops = asyncio.create_task(agent.run())
+    await settle()
+    await clock.advance(5)
+    await until(lambda: "in nodes(): ValueError" in agent._report.failure, "the failure is reported")
+    await clock.advance(60)
+    assert not loops.done()
+    loops.cancel()
+    await asyncio.gather(loops, return_exceptions=True)
+    await agent.close()
+    gateway.close()

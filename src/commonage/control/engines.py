@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from commonage.control.signals import cancel_all
 from commonage.domain.errors import CommonageError
 from commonage.ports.engine import Engine
+from commonage.ports.guarded import guarded
 
 log = logging.getLogger(__name__)
 ASK_TIMEOUT_S = 2.0
@@ -23,10 +24,10 @@ T = TypeVar("T")
 
 
 class Engines(Mapping[str, Engine]):
-    """Engines by site."""
+    """Engines by site, guarded: an unexpected error of one fails that call only, as an EngineFailure."""
 
     def __init__(self, engines: Collection[Engine] = ()) -> None:
-        self._engines = {engine.site: engine for engine in engines}
+        self._engines = {engine.site: guarded(engine) for engine in engines}
         self._changed: set[asyncio.Event] = set()
         self._late: set[asyncio.Task[None]] = set()  # engines that are still being opened
 
@@ -41,6 +42,9 @@ class Engines(Mapping[str, Engine]):
 
     def add(self, engine: Engine) -> None:
         """Add an open engine; it replaces the engine of its site, if there is one."""
+        self._put(guarded(engine))
+
+    def _put(self, engine: Engine) -> None:
         self._engines[engine.site] = engine
         self._notify()
 
@@ -72,7 +76,7 @@ class Engines(Mapping[str, Engine]):
         if (error := task.exception()) is not None:
             log.error("site %s: cannot be opened: %s", engine.site, error, exc_info=error)
         elif engine.site not in self._engines:
-            self.add(engine)
+            self._put(engine)
 
     async def close(self) -> None:
         """Close all engines. Sites that do not answer in time are left as they are."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from typing import Generic, ParamSpec
 
 from commonage.ports.clock import Clock
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
 class Signal(Generic[P]):
-    """Calls its followers in the order in which they were added. A follower must not block."""
+    """Calls its followers in the order in which they were added. A follower must not block.
+
+    An exception of one is logged: what it is told has happened, and the other followers and the sender go on.
+    """
 
     def __init__(self) -> None:
         self._followers: list[Callable[P, None]] = []
@@ -22,7 +27,10 @@ class Signal(Generic[P]):
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for follower in self._followers:
-            follower(*args, **kwargs)
+            try:
+                follower(*args, **kwargs)
+            except Exception:  # any exception is a defect of that follower
+                log.exception("a follower of a signal failed: %s", getattr(follower, "__qualname__", follower))
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:

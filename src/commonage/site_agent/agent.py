@@ -48,6 +48,7 @@ from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.ports.agents import OnProgress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
+from commonage.ports.guarded import guarded
 from commonage.ports.homes import Storage
 from commonage.ports.joining import Joining
 from commonage.site_agent import attempts, cron_jobs, devices, samples
@@ -107,6 +108,7 @@ class SiteAgent:
         settings: SiteSettings | None = None,
         parts: SiteParts | None = None,
     ) -> None:
+        engine = guarded(engine)  # the control plane is not there to restart this agent
         self._engine, self._clock, self._settings = engine, clock, settings or SiteSettings()
         parts = parts or SiteParts()
         self._devices = parts.devices

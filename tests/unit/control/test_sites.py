@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.lifecycle import StopRun
 from commonage.domain.nodes import NodeKey, NodeReport, NodeState
 from commonage.domain.requests import parse_gpus
-from commonage.domain.statuses import Measurement, Phase, Status
+from commonage.domain.statuses import Measurement, Phase, StartRequest, Status
 from commonage.domain.workloads import State
 from commonage.ports.engine import Engine
 from commonage.testing import factories as make
@@ -150,18 +150,18 @@ async def test_a_removed_site_takes_no_work(site: Site) -> None:
 
 async def test_sites_that_fail_or_are_slow_are_left_out_of_an_answer() -> None:
     clock = FakeClock()
-    good, slow, broken, full = (FakeEngine(name, [], clock) for name in ("good", "slow", "broken", "full"))
+    engines = Engines([FakeEngine(name, [], clock) for name in ("slow", "good", "broken", "full")])
 
     async def name(engine: Engine) -> str:
-        if engine is slow:
+        if engine.site == "slow":
             await asyncio.Event().wait()
-        if engine is broken:
+        if engine.site == "broken":
             raise EngineFailure("its daemon is away", retryable=True)
-        if engine is full:
+        if engine.site == "full":
             raise OSError(errno.EMFILE, "too many open files")
         return engine.site
 
-    assert await Engines([slow, good, broken, full]).ask(name, timeout_s=0.05) == {"good": "good"}
+    assert await engines.ask(name, timeout_s=0.05) == {"good": "good"}
 
 
 async def test_each_engine_has_one_task_while_its_site_is_known() -> None:
@@ -258,3 +258,60 @@ async def test_the_stop_of_an_unknown_attempt_waits_for_no_silent_site(site: Sit
 
 def test_labels_of_nodes_elsewhere_name_their_site() -> None:
     assert (replace(make.node("n"), site="east").key.label, make.node("n").key.label) == ("east/n", "n")
+
+
+class Defective(FakeEngine):
+    """Its answers raise an exception that is no CommonageError."""
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        raise ValueError("invalid literal for int(): '1k'")
+
+    async def measure(self) -> Sequence[Measurement]:
+        raise KeyError("podRef")
+
+    async def statuses(self) -> Sequence[Status]:
+        raise TypeError("a defect")
+
+    async def start(self, request: StartRequest) -> None:
+        raise ValueError("a defect")
+
+    async def watch(self) -> AsyncIterator[Status]:
+        raise OverflowError("a defect")
+        yield
+
+
+async def test_an_engine_with_a_defect_ends_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async with site.open() as control:
+        control.engines.add(east(site, Defective))
+        engine = control.engines["east"]
+        await control.nodes.tick(engine)
+        measured = len(site.metrics.samples)
+        await control.sampling.tick()
+        assert len(site.metrics.samples) > measured
+        await site.clock.advance(60)
+        here = await submit(control)
+        await site.clock.advance(10)
+        assert site.there(here).state is not State.QUEUED
+        assert EAST not in control.live_state.nodes
+    traced = [one.message for one in caplog.records if one.exc_info]
+    calls = ("nodes", "measure", "statuses", "watch")
+    assert sorted(traced) == sorted(f"site east: unexpected error of the engine in {call}()" for call in calls)
+
+
+async def test_a_start_that_raises_anything_is_refused(site: Site) -> None:
+    class Refusing(FakeEngine):
+        async def start(self, request: StartRequest) -> None:
+            raise ValueError("a defect")
+
+    async with site.open(Refusing("local", [make.node("gpu-1", 1).report], site.clock)) as control:
+        asked = await submit(control)
+        await site.clock.advance(120)
+        assert "in start(): ValueError" in str(site.there(asked).reason)
+
+
+async def test_cancelling_passes_the_guard(site: Site) -> None:
+    asked = asyncio.create_task(Engines([Silent("east", [], site.clock)])["east"].nodes())  # type: ignore[arg-type]  # a coroutine
+    await settle()
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert asked.cancelled()

@@ -132,9 +132,9 @@ class Writer:
 
     async def _write(self, changes: list[Change]) -> None:
         while changes:
-            draft = draft_of(changes, self._live_state, self._clock.now(), self._seq + 1)
-            self._seq += len(draft.batch.events)
             try:
+                draft = draft_of(changes, self._live_state, self._clock.now(), self._seq + 1)
+                self._seq += len(draft.batch.events)
                 if draft.batch:
                     await self._commit(draft.batch, len(changes))
             except StaleVersion:
@@ -148,6 +148,11 @@ class Writer:
                 if not await self._wait_for_store(draft, changes, error):
                     changes = [change for change in changes if change.trigger is not None]
                     continue
+            except Exception as error:  # any exception: a change that cannot be written must not end the others
+                if len(changes) == 1:
+                    log.exception("a change cannot be written: %s", changes[0].workload_id or sorted(changes[0].rows))
+                await self._write_apart(changes, error)
+                return
             self._publish(draft)
             for change in changes:
                 change.answer(draft)
@@ -160,10 +165,10 @@ class Writer:
         self.commit_s += max(0.0, self._clock.now() - began)
         self.changes += changes
 
-    async def _write_apart(self, changes: list[Change], error: CommonageError) -> None:
+    async def _write_apart(self, changes: list[Change], error: Exception) -> None:
         """One of several changes cannot be written: fail that one, write the others."""
         if len(changes) == 1:
-            changes[0].fail(error)
+            changes[0].fail(error if isinstance(error, CommonageError) else _unexpected(error))
             return
         # A client key that is taken is the usual cause, so the other changes can most likely be written together.
         keyed = [change for change in changes if any(one.spec.key is not None for one in change.inserts)]
@@ -210,6 +215,7 @@ class Writer:
         return (there.version, there.state, there.since) == (ours.version, ours.state, ours.since)
 
     def _publish(self, draft: Draft) -> None:
+        # The live state first, unguarded: where it no longer equals the store, only a restart helps.
         changed = [one for one in draft.latest.values() if self._live_state.get(one.id) is not one]
         for workload in changed:
             self._live_state.put(workload)
@@ -218,6 +224,10 @@ class Writer:
             self.written.send(workload)
         for workload_id, effect in draft.effects:
             self.effects.send(workload_id, effect)
+
+
+def _unexpected(error: Exception) -> CommonageError:
+    return CommonageError(f"The change was not written: {type(error).__name__}. The server's log has the traceback.")
 
 
 _ENDED = Unavailable("the server is stopping; try again in a moment")

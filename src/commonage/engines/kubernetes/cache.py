@@ -20,6 +20,7 @@ from commonage.domain.iterations import Iterations
 from commonage.engines.kubernetes.manifest import Manifest
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 15.0
+_MAX_UNREAD = 100
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +62,9 @@ def key_of(manifest: Manifest) -> str:
 
 
 class Cache:
-    """`fault` is empty while the server answers. `on_change` must not raise."""
+    """`fault` is empty while the server answers. An exception of `on_change` is logged, and concerns that object only:
+    tenants and nodes write parts of the objects.
+    """
 
     def __init__(self, source: Source, on_change: OnChange, name: str) -> None:
         self._source = source
@@ -70,6 +73,7 @@ class Cache:
         self._objects: dict[str, Manifest] = {}
         self._version: str | None = None
         self._is_synced = False
+        self._unread: set[tuple[str, type[Exception]]] = set()  # logged
         self.fault = ""
 
     @property
@@ -154,11 +158,20 @@ class Cache:
             before = None
         self._objects[key] = manifest
         if before is None or before["metadata"].get("resourceVersion") != manifest["metadata"].get("resourceVersion"):
-            self._on_change(manifest, False)
+            self._report(manifest, False)
 
     def _remove(self, key: str, last: Manifest) -> None:
         known = self._objects.get(key)
         if known is None or known["metadata"].get("uid") != last["metadata"].get("uid"):
             return
         del self._objects[key]
-        self._on_change(last, True)
+        self._report(last, True)
+
+    def _report(self, manifest: Manifest, deleted: bool) -> None:
+        try:
+            self._on_change(manifest, deleted)
+        except Exception as error:  # any exception: the other objects must still be followed
+            where = (key_of(manifest), type(error))
+            if where not in self._unread and len(self._unread) < _MAX_UNREAD:
+                self._unread.add(where)
+                _log.exception("%s: %s cannot be read, and is left out", self._name, key_of(manifest))

@@ -8,6 +8,7 @@ needs it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2 as httpx
 
+from commonage.domain.codec import cleaned
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import WaitingForCluster
@@ -34,6 +36,7 @@ _WATCH_S = 60
 _PAGE = 500
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/strategic-merge-patch+json"
+_ESCAPES = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")  # of NUL and surrogates
 _AWAY = frozenset({429, 502, 503, 504})
 
 
@@ -181,8 +184,7 @@ class Client:
         with _errors():
             answer = await self._open_http.request(method, path, **request)
             _check(answer.status_code, answer.content, what)
-            found: Manifest = answer.json()
-            return found
+            return _parsed(answer.content)
 
     @property
     def _open_http(self) -> httpx.AsyncClient:
@@ -224,9 +226,9 @@ class Client:
         with _errors():
             async with self._stream(path, params, f"watch {path}", read_s=_WATCH_S + _TIMEOUT_S) as answer:
                 yield Event("BOOKMARK", {"metadata": {}})
-                async for line in answer.aiter_lines():
+                async for line in _lines(answer.aiter_bytes()):
                     if line:
-                        yield _event(json.loads(line))
+                        yield _event(_parsed(line))
 
     @asynccontextmanager
     async def _stream(
@@ -249,6 +251,24 @@ class Client:
             async with self._stream(path, params, "show a log", None if follow else _TIMEOUT_S) as answer:
                 async for chunk in answer.aiter_raw():
                     yield chunk
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """httpx also splits at other line ends, such as U+0085, which an annotation of a Pod may contain."""
+    parts: list[bytes] = []
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for one in others:
+            yield b"".join(parts)
+            parts = [one]
+    yield b"".join(parts)
+
+
+def _parsed(content: bytes) -> Manifest:
+    """Texts in it are as a database can hold them: others than the API server write them."""
+    found: Manifest = json.loads(content)
+    return cleaned(found) if _ESCAPES.search(content) else found
 
 
 def _not_open() -> EngineFailure:
@@ -287,5 +307,5 @@ def _errors() -> Iterator[None]:
     except (httpx.HTTPError, httpx.StreamError, OSError) as error:
         words = str(error) or type(error).__name__
         raise Unreachable(f"the API server of the cluster does not answer: {words}") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits, and too many brackets
         raise Unreachable(f"the API server of the cluster sent an answer that is not JSON: {error}") from error

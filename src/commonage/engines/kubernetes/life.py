@@ -145,6 +145,11 @@ class AttemptLife:
                     _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
                 run.last_error = str(error)
                 self.settle_soon_again(run)
+            except Exception as error:  # any exception: a Pod that cannot be read affects its attempt only
+                if repr(error) != run.last_error:
+                    _log.exception("cannot read the Pod of %s, will try again", run.id)
+                run.last_error = repr(error)
+                self.settle_soon_again(run)
 
     def settle_soon_again(self, run: Run) -> None:
         if run.again is None:

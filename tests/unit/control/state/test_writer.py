@@ -21,16 +21,19 @@ pytestmark = pytest.mark.anyio
 
 
 class Slow(MemoryStore):
-    """Commits wait while `held`; `after` is raised once something was written."""
+    """Commits wait while `held`; `after` is raised once something was written. The workload `breaks_on` breaks it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go = asyncio.Event()
         self.go.set()
         self.after: CommonageError | None = None
+        self.breaks_on = ""
 
     async def commit(self, batch: Batch) -> None:
         await self.go.wait()
+        if any(one.id == self.breaks_on for one in batch.inserts):
+            raise ValueError("a value that no column holds")
         await super().commit(batch)
         if self.after is not None:
             raise self.after
@@ -126,6 +129,35 @@ async def test_one_key_taken_among_many_harms_only_its_own(desk: Desk) -> None:
     assert isinstance(answers[25], Conflict)
     assert len(desk.live_state) == 50
     assert desk.store.commits <= commits + 3
+
+
+async def test_a_change_that_breaks_the_store_fails_alone(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    many = [factories.workload() for _ in range(10)]
+    desk.store.breaks_on = many[3].id
+    answers = await asyncio.gather(*(desk.writer.insert([one]) for one in many), return_exceptions=True)
+    assert [type(one) for one in answers if one is not None] == [CommonageError]
+    assert isinstance(answers[3], CommonageError)
+    assert "traceback" in str(answers[3])
+    assert len(desk.live_state) == 9
+    assert [one.exc_info is not None for one in caplog.records if "cannot be written" in one.message] == [True]
+    await desk.writer.insert([factories.workload()])
+    assert len(desk.live_state) == 10
+
+
+async def test_a_listener_that_fails_undoes_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a defect")
+
+    told: list[str] = []
+    desk.writer.written.follow(broken)
+    desk.writer.written.follow(lambda workload: told.append(workload.id))
+    desk.writer.effects.follow(broken)
+    one = factories.workload()
+    await desk.writer.insert([one])
+    assert told == [one.id]
+    assert await desk.writer.apply(one.id, AllocationAssigned(factories.allocation(f"{one.id}-1"))) is not None
+    assert len(desk.effects) == 1
+    assert {str(one.exc_info[1]) for one in caplog.records if one.exc_info} == {"a defect"}
 
 
 async def test_one_key_twice_at_once_is_inserted_once(desk: Desk) -> None:

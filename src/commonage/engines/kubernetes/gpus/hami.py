@@ -32,12 +32,14 @@ from commonage.engines.kubernetes.gpus.mode import (
     uuids_of,
 )
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.quantities import MAX_DEVICES
 
 REGISTER = "hami.io/node-nvidia-register"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 USE_UUID = "nvidia.com/use-gpuuuid"
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 _WEBHOOK = "vgpu.hami.io"
+_MAX_DIGITS, _MAX_TEXT = 12, 128
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health")
 
 
@@ -112,21 +114,36 @@ def _given(allocated: str) -> Iterator[str]:
 
 
 def _registered(text: str) -> list[Manifest]:
-    """Devices that HAMi's plugin registered: JSON, or `UUID,COUNT,MIB,CORES,TYPE,NUMA,HEALTH:…` of older versions."""
+    """Devices that HAMi's plugin on the node registered, without those that cannot be read.
+
+    JSON, or `UUID,COUNT,MIB,CORES,TYPE,NUMA,HEALTH:…` of older versions.
+    """
     if not text.startswith("["):
         rows = [dict(zip(_FIELDS, row.split(","), strict=False)) for row in text.split(":") if row.count(",") >= 6]
-        return [
+        found: list[object] = [
             row | {"devmem": _number(row["devmem"]), "numa": _number(row["numa"]), "health": row["health"] == "true"}
             for row in rows
         ]
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return []
+    else:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return []
     # Empty values are left out of the JSON.
     empty: Manifest = {"devmem": 0, "type": "NVIDIA GPU", "numa": 0, "health": False}
-    return [empty | one for one in found if isinstance(one, dict) and one.get("id")]
+    return [made for one in found if isinstance(one, dict) and _is_readable(made := empty | one)][:MAX_DEVICES]
+
+
+def _is_readable(device: Manifest) -> bool:
+    texts: list[object] = [device.get("id"), device["type"]]
+    numbers: list[object] = [device["devmem"], device["numa"], device.get("index", 0)]
+    return (
+        bool(texts[0])
+        and all(isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in texts)
+        and all(isinstance(number, int) and abs(number) < 10**_MAX_DIGITS for number in numbers)
+        and device["health"] in (True, False)
+    )
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0

@@ -12,16 +12,13 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.domain.reasons import Reason
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.quantities import devices, milli
 
 ATTEMPT_LABEL, INSTALLATION_LABEL = "commonage.dev/attempt", "commonage.dev/installation"
 GRANTED = "commonage.dev/gpu-uuids"
 """Annotation of a Pod: uuids that a device plugin gave its first container, as that container's variable names them."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9./-]+", re.ASCII)
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|)", re.ASCII)
-_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
-    f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +171,7 @@ def requested(pod: Manifest, resource: str) -> int:
     """The number of an extended resource that a Pod holds: its containers' together, or a larger init container's."""
 
     def asked(containers: Iterable[Manifest]) -> list[int]:
-        return [int(one.get("resources", {}).get("requests", {}).get(resource, 0)) for one in containers]
+        return [devices(one.get("resources", {}).get("requests", {}).get(resource, 0)) for one in containers]
 
     spec = pod["spec"]
     return max([sum(asked(spec["containers"])), *asked(spec.get("initContainers", ()))])
@@ -201,5 +198,7 @@ def equal_share(shares: Sequence[Share], mode: str) -> Share:
 
 def mib_of(quantity: str | int) -> int:
     """Whole MiB of a quantity of memory, rounded down; 0 if it is none."""
-    found = _QUANTITY.fullmatch(str(quantity))
-    return int(float(found[1]) * _BYTES[found[2]]) // 1024**2 if found else 0
+    try:
+        return max(0, milli(quantity) // 1000 // 1024**2)
+    except ValueError:
+        return 0

@@ -28,6 +28,7 @@ from commonage.engines.kubernetes.gpus.mode import (
     requested,
 )
 from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.placement.quantities import devices
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 _WHOLE, _INSTANCE = "plugin-gpu", "MIG-plugin"
@@ -76,7 +77,7 @@ def _offered(node: Manifest) -> Iterator[tuple[str, int]]:
     allocatable = node.get("status", {}).get("allocatable", {})
     for resource in sorted(allocatable):
         if resource in (GPU, SHARED) or mig_profile(resource):
-            yield resource, int(allocatable[resource])
+            yield resource, devices(allocatable[resource])
 
 
 def _whole(objects: NodeObjects, resource: str, number: int, faults: list[Reason]) -> Device:

@@ -20,6 +20,7 @@ from commonage.engines.kubernetes.gpus.modes import MODES_IN_USE, best_mode
 from commonage.engines.kubernetes.gpus.plugin import Plugin
 from commonage.engines.kubernetes.manifest import Manifest, owned
 from commonage.engines.kubernetes.placement.capacity import node_of
+from commonage.engines.kubernetes.placement.quantities import MAX_DEVICES
 
 MODE = "commonage.dev/gpu-mode"
 """Annotation of a Pod: the mode by which it has its GPUs."""
@@ -89,7 +90,8 @@ class SiteGpus:
             return ()
         name = str(node["metadata"]["name"])
         pods = [self._pods[uid] for uid in self._on_node.get(name, ())]
-        return self._mode.devices(NodeObjects(node, self._slices.get(name, ()), pods, self._claims, self._installation))
+        objects = NodeObjects(node, self._slices.get(name, ()), pods, self._claims, self._installation)
+        return self._mode.devices(objects)[:MAX_DEVICES]
 
     # --- Pods ---------------------------------------------------------------------------------------------------------
 

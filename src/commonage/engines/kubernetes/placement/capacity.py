@@ -6,18 +6,26 @@ foreign pods did, so that 1,000 nodes with 10,000 pods cost nothing between chan
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.nodes import ClusterNodeCordoned, ClusterNodeNotReady, ClusterNodeTainted
+from commonage.domain.reasons.nodes import (
+    ClusterNodeCordoned,
+    ClusterNodeNotReady,
+    ClusterNodeTainted,
+    EngineNotAnswering,
+)
 from commonage.engines.kubernetes.manifest import Manifest, has_ended
 from commonage.engines.kubernetes.placement.quantities import milli
 from commonage.engines.kubernetes.placement.tolerations import Toleration, tolerates
 
+_log = logging.getLogger(__name__)
 INSTALLATION = "commonage.dev/installation"
 Amounts = Counter[str]
 """Thousandths of each resource by its name in the cluster: `cpu`, `memory`, `nvidia.com/gpu`."""
@@ -144,11 +152,13 @@ class Capacity:
         self._pods: dict[str, tuple[str, Amounts]] = {}  # by uid: its node and requests
         self._on_node: dict[str, dict[str, Amounts]] = {}
         self._reports: dict[str, NodeReport] = {}
+        self._changed: set[str] = set()  # nodes whose report must be made again
+        self._unread: set[tuple[str, type[Exception]]] = set()  # logged
 
     def put_node(self, node: Manifest) -> None:
         name = str(node["metadata"]["name"])
         self._nodes[name] = node
-        self._reports.pop(name, None)
+        self._changed.add(name)
 
     def remove_node(self, name: str) -> None:
         self._nodes.pop(name, None)
@@ -165,7 +175,7 @@ class Capacity:
         if now is not None:
             self._pods[uid] = now
             self._on_node.setdefault(node, {})[uid] = now[1]
-            self._reports.pop(node, None)
+            self._changed.add(node)
 
     def remove_pod(self, uid: str) -> None:
         before = self._pods.pop(uid, None)
@@ -175,16 +185,29 @@ class Capacity:
         del there[uid]
         if not there:
             del self._on_node[before[0]]
-        self._reports.pop(before[0], None)
+        self._changed.add(before[0])
 
     def forget_reports(self) -> None:
         """Call this when the result of `devices_of` has changed."""
-        self._reports.clear()
+        self._changed.update(self._nodes)
 
     def reports(self) -> Sequence[NodeReport]:
-        for name in self._nodes.keys() - self._reports.keys():
-            foreign: Amounts = Counter()
-            for amounts in self._on_node.get(name, {}).values():
-                foreign.update(amounts)
-            self._reports[name] = report_of(self._nodes[name], foreign, self._tolerations, self._devices_of)
+        for name in self._nodes.keys() & self._changed:
+            self._reports[name] = self._report_of(name)
+        self._changed.clear()
         return [self._reports[name] for name in sorted(self._reports)]
+
+    def _report_of(self, name: str) -> NodeReport:
+        """A node that cannot be read keeps its last sizes, because work may run there, and takes no more work."""
+        foreign: Amounts = Counter()
+        for amounts in self._on_node.get(name, {}).values():
+            foreign.update(amounts)
+        try:
+            return report_of(self._nodes[name], foreign, self._tolerations, self._devices_of)
+        except Exception as error:  # any exception: the other nodes must still be reported
+            if (name, type(error)) not in self._unread:
+                self._unread.add((name, type(error)))
+                _log.exception("the node %s of the cluster cannot be read", name)
+            last = self._reports.get(name) or NodeReport(name, 0, 0)
+            said = f"the objects of the node cannot be read ({type(error).__name__}): see the log of the server"
+            return replace(last, faults=(EngineNotAnswering(error=said),))

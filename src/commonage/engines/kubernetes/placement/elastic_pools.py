@@ -14,7 +14,7 @@ from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.nodes import Machine
 from commonage.domain.resources import NodePool
 from commonage.engines.kubernetes.client import NODES, PODS, Client
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, reading
 from commonage.engines.kubernetes.placement import placeholders as pure
 from commonage.engines.kubernetes.translate import PodContext, selector_of
 from commonage.engines.settings import KubernetesSettings
@@ -122,6 +122,7 @@ class PoolCloud(Cloud):
 @contextmanager
 def _errors() -> Iterator[None]:
     try:
-        yield
+        with reading("an object of the cluster's node pools"):
+            yield
     except EngineFailure as error:
         raise Unavailable(str(error)) from error

@@ -15,6 +15,18 @@ _UNITS = {
 }
 
 
+MAX_DEVICES = 256
+"""GPUs of a node, and units of a resource that a Pod can hold. A larger number is none that a node has."""
+
+
+def devices(quantity: str | int) -> int:
+    """The number of devices in a quantity of an extended resource, at most `MAX_DEVICES`; 0 if it is no quantity."""
+    try:
+        return max(0, min(-(-milli(quantity) // 1000), MAX_DEVICES))
+    except ValueError:
+        return 0
+
+
 def milli(quantity: str | int | float) -> int:
     """Thousandths, rounded up as the cluster does. Raises ValueError."""
     found = _QUANTITY.fullmatch(str(quantity))

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from commonage.domain.errors import EngineFailure, Unavailable
 from commonage.domain.volumes import Extent, Volume, VolumeKind, folder_name, source_of
 from commonage.engines.kubernetes.client import NODES, VOLUME_CLAIMS, Client, Refused
-from commonage.engines.kubernetes.manifest import Manifest
+from commonage.engines.kubernetes.manifest import Manifest, reading
+from commonage.engines.kubernetes.stats import count_of
 from commonage.engines.kubernetes.storage.claims import VOLUME, size_mib, volume_claim_name
 from commonage.engines.kubernetes.tenants.names import OWNER, TENANT
 from commonage.engines.kubernetes.translate import selector_of
@@ -21,6 +22,7 @@ from commonage.ports.homes import Enforcement, FolderSize, Homes, OwnedFolder
 
 _MIB = 1024 * 1024
 _SUMMARY_S = 10.0
+_MAX_WARNINGS = 100
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +34,7 @@ class ClaimSizes:
     ) -> None:
         self._client, self._installation, self._settings, self._pods = client, installation, settings, pods
         self._used: dict[tuple[str, str], int] = {}
-        self._warned = False
+        self._warned: set[str] = set()
 
     async def measure(self) -> Sequence[FolderSize]:
         """Raises EngineFailure."""
@@ -41,7 +43,14 @@ class ClaimSizes:
             await self._read_use()
         keys = {_key(one) for one in claims}
         self._used = {key: mib for key, mib in self._used.items() if key in keys}
-        return [self._folder(one) for one in claims]
+        folders = []
+        for one in claims:
+            try:
+                with reading(f"the PersistentVolumeClaim {'/'.join(_key(one))}"):
+                    folders.append(self._folder(one))
+            except EngineFailure as error:
+                self._warn(str(error))
+        return folders
 
     async def claims(self) -> Sequence[Manifest]:
         """Those of this installation; none if they may not be listed. Raises EngineFailure."""
@@ -56,8 +65,8 @@ class ClaimSizes:
         return listed.items
 
     def _warn(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if text not in self._warned and len(self._warned) < _MAX_WARNINGS:
+            self._warned.add(text)
             _log.warning("%s", text)
 
     def _folder(self, claim: Manifest) -> FolderSize:
@@ -73,28 +82,33 @@ class ClaimSizes:
 
     async def _read_use(self) -> None:
         nodes = {one["spec"].get("nodeName") for one in self._pods() if _claims_of(one)} - {None}
-        answers = await asyncio.gather(*(self._summary(str(node)) for node in nodes), return_exceptions=True)
+        answers = await asyncio.gather(*(self._used_on(str(node)) for node in nodes), return_exceptions=True)
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, EngineFailure | TimeoutError):
                 _log.info("cannot read the use of claims on node %s: %s", node, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                self._used |= used_in(answer)
+                self._used |= answer
 
-    async def _summary(self, node: str) -> Manifest:
+    async def _used_on(self, node: str) -> dict[tuple[str, str], int]:
         async with asyncio.timeout(_SUMMARY_S):
-            return await self._client.get(NODES.path(None, node, "proxy/stats/summary"))
+            summary = await self._client.get(NODES.path(None, node, "proxy/stats/summary"))
+        return used_in(summary)
 
 
 def used_in(summary: Manifest) -> dict[tuple[str, str], int]:
-    """MiB in each claim (namespace, name) that a Pod of the node mounts, from its kubelet's summary."""
-    volumes = (volume for pod in summary.get("pods") or () for volume in pod.get("volume") or ())
-    return {
-        (str(one["pvcRef"]["namespace"]), str(one["pvcRef"]["name"])): -(-int(one["usedBytes"]) // _MIB)
-        for one in volumes
-        if "pvcRef" in one and "usedBytes" in one
-    }
+    """MiB in each claim (namespace, name) that a Pod of the node mounts, from its kubelet's summary.
+
+    Raises EngineFailure.
+    """
+    with reading("the summary of a kubelet"):
+        volumes = (volume for pod in summary.get("pods") or () for volume in pod.get("volume") or ())
+        return {
+            (str(one["pvcRef"]["namespace"]), str(one["pvcRef"]["name"])): -(-count_of(one["usedBytes"]) // _MIB)
+            for one in volumes
+            if "pvcRef" in one and "usedBytes" in one
+        }
 
 
 class ClusterHomes(Homes):
