@@ -20,6 +20,7 @@ from commonage import messages
 from commonage.api import failures
 from commonage.api.problems import problem_of
 from commonage.domain.errors import CommonageError
+from commonage.queues import SizedQueue
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ EVENT_STREAM = "text/event-stream"
 HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
 _BATCH_S, _MAX_BATCH_S = 0.0005, 0.05  # per open stream, and at most
-_MAX_QUEUED = 1000
+_MAX_QUEUED, _MAX_QUEUED_BYTES = 1000, 256 * 1024  # per open stream
 _CHUNK_BYTES = 64 * 1024
 _CLOSE_TIMEOUT_S = 5.0
 # no-transform and X-Accel-Buffering keep proxies from buffering the stream.
@@ -160,7 +161,7 @@ class Streams:
 
         `heartbeat_s` None: plain text, which an error of the source just ends.
         """
-        items: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_QUEUED)
+        items = SizedQueue[bytes | None](_MAX_QUEUED, _MAX_QUEUED_BYTES, lambda item: len(item or b""))
         reader = asyncio.create_task(_read(source, items, as_event=heartbeat_s is not None))
         self._readers.add(reader)
         reader.add_done_callback(self._readers.discard)

@@ -32,14 +32,17 @@ def encode_frame(frame: Json) -> bytes:
 
 async def read_frame(reader: asyncio.StreamReader, timeout_s: float) -> Mapping[str, Any]:
     """The next frame. Raises TimeoutError, and the errors in FRAME_ERRORS."""
+    return decode_json(await _read_line(reader, timeout_s))
+
+
+async def _read_line(reader: asyncio.StreamReader, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
-            line = await reader.readuntil(b"\n")
+            return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as error:
         raise EOFError("the other side closed the connection") from error
     except asyncio.LimitOverrunError as error:
         raise ValueError(f"the frame is larger than {MAX_FRAME_BYTES} bytes") from error
-    return decode_json(line)
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:
@@ -80,9 +83,9 @@ class Connection(Exchange):
     async def run(self, silence_s: float = SILENCE_S) -> None:
         try:
             while self._close_reason is None:
-                frame = await read_frame(self._reader, silence_s)
+                line = await _read_line(self._reader, silence_s)
                 if self._close_reason is None:
-                    await self._dispatch(frame)
+                    await self._dispatch(line)
         except TimeoutError:
             self.close(f"{self.name} sent nothing for {silence_s:.0f} s")
         except FRAME_ERRORS as error:

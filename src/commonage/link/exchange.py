@@ -29,7 +29,7 @@ from commonage.ports.execs import NotRunning
 _log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
-_MAX_CONCURRENT_REQUESTS = 1000
+_MAX_CONCURRENT_REQUESTS, _MAX_HANDLED_BYTES = 1000, 4 * MAX_FRAME_BYTES
 _MAX_DIGITS = 20
 _LARGE = re.compile(rb"(?<![.\d])\d{16}|\d[eE]\+?\d\d|NaN|Infinity")
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
@@ -127,6 +127,7 @@ class Exchange(ABC):
         self._numbers = itertools.count(1)
         self._pending: dict[int, _PendingRequest] = {}
         self._handling: dict[int, asyncio.Task[None]] = {}
+        self._handled_bytes = 0
         self._close_reason: str | None = None
 
     # --- what carries the frames ------------------------------------------------------------------------------------
@@ -194,13 +195,15 @@ class Exchange(ABC):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, frame: Mapping[str, Any]) -> None:
+    async def _dispatch(self, data: bytes) -> None:
+        """Raises ValueError, RecursionError, Unreadable."""
+        frame = decode_json(data)
         if "message" in frame:
             kind, handler = self._message_handlers.get(str(frame["message"]), (None, None))
             if kind is not None and handler is not None:
                 self._on_message(kind, handler, frame)
         elif "request" in frame:
-            self._on_request(frame)
+            self._on_request(frame, len(data))
         elif "cancel" in frame:
             task = self._handling.get(_number(frame, "cancel"))
             if task is not None:
@@ -219,13 +222,23 @@ class Exchange(ABC):
         else:
             handler(message)
 
-    def _on_request(self, frame: Mapping[str, Any]) -> None:
+    def _on_request(self, frame: Mapping[str, Any], size: int) -> None:
         number = _number(frame, "id")
         if len(self._handling) >= _MAX_CONCURRENT_REQUESTS or number in self._handling:
             raise Unreadable(f"more than {_MAX_CONCURRENT_REQUESTS} requests at once, or two with the same id")
+        if self._handled_bytes + size > _MAX_HANDLED_BYTES:
+            why = f"requests of {self._handled_bytes} bytes are being handled, at most {_MAX_HANDLED_BYTES}; try again"
+            self._write({"id": number, "error": encode_failure(EngineFailure(why, retryable=True))})
+            return
         task = asyncio.create_task(self._handle(number, str(frame["request"]), frame.get("body")))
         self._handling[number] = task
-        task.add_done_callback(lambda _: self._handling.pop(number, None))
+        self._handled_bytes += size
+
+        def on_done(_: asyncio.Task[None]) -> None:
+            del self._handling[number]
+            self._handled_bytes -= size
+
+        task.add_done_callback(on_done)
 
     async def _handle(self, number: int, name: str, params: Json) -> None:
         def on_progress(reason: Reason, progress: float | None) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from commonage.domain.codec import Unreadable
 from commonage.domain.errors import EngineFailure
 from commonage.link.connection import Connection
 from commonage.link.exchange import MessageHandlers
 from commonage.link.messages import RequestType
-from commonage.ports.execs import NotRunning, Terminal
+from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 
 STDIN = 0
 """The input stream; OUT and ERR are the output streams."""
@@ -114,8 +115,24 @@ class ExecSender:
         self._changed.set()
 
 
-def decode_data(message: ExecData) -> bytes:
-    return base64.b64decode(message.data, validate=True)
+class ExecReceiver:
+    """The window of one command in one direction, at the receiver: it bounds the data that waits to be consumed."""
+
+    def __init__(self, connection: Connection, exec_id: str) -> None:
+        self._connection, self._id = connection, exec_id
+        self._window = WINDOW_BYTES
+
+    def received(self, message: ExecData) -> bytes:
+        """The data of the message. Raises Unreadable for more than the window, ValueError."""
+        data = base64.b64decode(message.data, validate=True)
+        if len(data) > self._window:
+            raise Unreadable(f"the command {self._id} got {len(data)} bytes, and only {self._window} were allowed")
+        self._window -= len(data)
+        return data
+
+    def consumed(self, count: int) -> None:
+        self._window += count
+        self._connection.send("exec-consumed", ExecConsumed(self._id, count))
 
 
 class LinkExecs:
@@ -164,6 +181,7 @@ class LinkedExec:
         self._started = asyncio.Event()
         self._is_exhausted = False
         self.sender = ExecSender(connection, request.id)
+        self._receiver = ExecReceiver(connection, request.id)
         self.end = asyncio.create_task(connection.request(EXEC, request))
         self.end.add_done_callback(self._on_end)
 
@@ -178,7 +196,11 @@ class LinkedExec:
         self._started.set()
 
     def on_output(self, message: ExecData) -> None:
-        self._output.put_nowait((message.stream, decode_data(message)))
+        """Raises Unreadable, which ends the link: only a faulty agent sends more than the window allows."""
+        data = self._receiver.received(message)
+        if message.stream not in (OUT, ERR) or not data:
+            raise Unreadable(f"the command {message.id[:32]} sent no output in the stream {message.stream}")
+        self._output.put_nowait((message.stream, data))
 
     async def wait_started(self) -> None:
         await self._started.wait()
@@ -210,7 +232,7 @@ class LinkedExec:
             if not self.end.cancelled():
                 self.end.result()
             return None
-        self._connection.send("exec-consumed", ExecConsumed(self._request.id, len(output[1])))
+        self._receiver.consumed(len(output[1]))
         return output
 
     async def exit_code(self) -> int:

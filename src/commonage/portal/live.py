@@ -21,6 +21,7 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Event
 from commonage.ports.clock import Clock
+from commonage.queues import SizedQueue
 
 MIN_S = 1.0  # between two updates
 MAX_S = 5.0  # measurements change without an event
@@ -41,7 +42,8 @@ def message(data: str, *, event: str | None = None, id_: str | None = None) -> s
 
 
 def json_message(event: str, value: Any, *, id_: str | None = None) -> str:
-    return message(json.dumps(value, separators=(",", ":")), event=event, id_=id_)
+    """The text in `value` must be encodable in UTF-8. It is not escaped, which would make six bytes of a letter."""
+    return message(json.dumps(value, separators=(",", ":"), ensure_ascii=False), event=event, id_=id_)
 
 
 def partials(parts: Parts) -> str:
@@ -138,7 +140,7 @@ async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> As
 
 async def merged(*sources: AsyncIterator[str]) -> AsyncIterator[str]:
     """Messages of all sources in order of arrival; ends when the first of `sources` does."""
-    queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
+    queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=2)  # each may be large, and the browser slow
 
     async def pump(source: AsyncIterator[str], *, is_first: bool) -> None:
         async for one in source:
@@ -162,7 +164,8 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 
 LONGEST_LINE = 4_000  # characters shown
-_MAX_AT_ONCE = 5_000  # lines in one message
+_MAX_READ = 4 * LONGEST_LINE  # with escape sequences, which are not shown
+_MAX_AT_ONCE, _MAX_TEXT_AT_ONCE = 5_000, 256 * 1024  # lines and characters in one message
 _PAUSE_S = 0.25  # between two messages
 # Escape sequences: CSI (colors, cursor), OSC (titles), and the short ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
@@ -171,23 +174,23 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 def shown(text: str) -> str:
     """One line as a terminal would show it: without text overwritten after a carriage return, and without colors."""
-    text = text.rstrip("\r")
-    if "\r" in text:
-        text = text.rpartition("\r")[2]
+    text = text.rstrip("\r").rpartition("\r")[2]
+    unread, text = len(text[_MAX_READ:]), text[:_MAX_READ]
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
-    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
-    if len(text) > LONGEST_LINE:
-        return f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE} more characters, see the plain log)"
-    return text
+    more, text = len(text[LONGEST_LINE:]) + unread, text[:LONGEST_LINE]
+    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)  # last, because it is slow
+    return f"{text} … ({more} more characters, see the plain log)" if more else text
 
 
 async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[list[LogLine]]:
     """Lines in lists, a few lists per second: a program that prints fast costs a page no more than a slow one.
 
+    The queue bounds a list, too: none is added while a list is made.
+
     Raises the errors of `lines`, after the lines before them.
     """
-    queue: asyncio.Queue[LogLine | None] = asyncio.Queue(maxsize=_MAX_AT_ONCE)
+    queue = SizedQueue[LogLine | None](_MAX_AT_ONCE, _MAX_TEXT_AT_ONCE, lambda line: len(line.text) if line else 0)
 
     async def pump() -> None:
         try:
@@ -200,7 +203,7 @@ async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[
     try:
         while (first := await queue.get()) is not None:
             batch, ended = [first], False
-            while not queue.empty() and len(batch) < _MAX_AT_ONCE and not ended:
+            while not queue.empty() and not ended:
                 line = queue.get_nowait()
                 ended = line is None
                 if line is not None:
@@ -212,4 +215,6 @@ async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[
         await pumping
     finally:
         pumping.cancel()
+        while not queue.empty():  # otherwise the end mark finds no room, and the pump does not end
+            queue.get_nowait()
         await asyncio.gather(pumping, return_exceptions=True)

@@ -50,6 +50,25 @@ async def test_a_source_is_not_read_faster_than_it_is_sent() -> None:
     await body.aclose()
 
 
+async def test_a_stream_that_is_not_read_holds_few_bytes() -> None:
+    item = b"x" * 100_000  # a line of control characters as JSON
+    given = 0
+
+    async def source() -> AsyncGenerator[bytes]:
+        nonlocal given
+        for _ in range(500):
+            given += 1
+            yield item
+
+    body = Streams().events(source(), nullcontext).body_iterator
+    rest = [await anext(body)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert given * len(item) < 1024 * 1024
+    rest += [chunk async for chunk in body]
+    assert b"".join(rest) == item * 500, "it goes on as soon as it is read"
+
+
 async def test_only_event_streams_send_heartbeats() -> None:
     async def source() -> AsyncGenerator[bytes]:
         await asyncio.sleep(0.05)

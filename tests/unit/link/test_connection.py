@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from commonage.domain.reasons.attempts import ExitCode
 from commonage.link.connection import close_writer
-from commonage.link.exchange import decode_failure
+from commonage.link.exchange import MAX_FRAME_BYTES, Exchange, RequestHandler, decode_failure, encode_json
+from commonage.link.messages import Attempts, RequestType
+from commonage.testing.fakes.clock import settle
 
 pytestmark = pytest.mark.anyio
+PING = RequestType("ping", Attempts, Attempts, 5.0)
 
 
 class Transport:
@@ -52,6 +57,50 @@ async def test_closing_aborts_a_connection_that_was_closed_before(closed_before:
     await close_writer(writer)
     assert writer.transport.closed
     assert writer.transport.protocol == ["aborted"]
+
+
+class Peer(Exchange):
+    """An end of a link that keeps what it sends."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        super().__init__("peer", {PING: handler}, {})
+        self.sent: list[Any] = []
+
+    def _transmit(self, frame: bytes) -> None:
+        self.sent.append(json.loads(frame))
+
+    def _disconnect(self) -> None:
+        """There is nothing to close."""
+
+    async def run(self, silence_s: float = 0) -> None:
+        """Frames come by `_dispatch`."""
+
+
+async def test_requests_that_wait_hold_a_bounded_number_of_bytes() -> None:
+    go_on, handled = asyncio.Event(), 0
+
+    async def wait(_params: Attempts, _on_progress: object) -> Attempts:
+        nonlocal handled
+        handled += 1
+        await go_on.wait()
+        return Attempts(())
+
+    def request(number: int) -> bytes:
+        attempts = ["x" * (MAX_FRAME_BYTES - 1024)]
+        return encode_json({"request": PING.name, "id": number, "body": {"ids": attempts}})
+
+    peer = Peer(wait)
+    for number in range(20):
+        await peer._dispatch(request(number))
+    assert handled == 4
+    failures = [decode_failure(answer["error"]) for answer in peer.sent]
+    assert len(failures) == 16
+    assert all(one.is_retryable and "are being handled" in one.message for one in failures)
+    go_on.set()
+    await settle()
+    await peer._dispatch(request(20))
+    await settle()
+    assert handled == 5, "requests are handled again after the others ended"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from commonage.agent.containers.execs import Execs
 from commonage.domain.errors import EngineFailure
 from commonage.link.connection import Connection
 from commonage.link.exchange import ConnectionLost
-from commonage.link.execs import EXEC, WINDOW_BYTES, LinkExecs
+from commonage.link.execs import EXEC, STDIN, WINDOW_BYTES, ExecData, LinkExecs
 from commonage.link.messages import MEASURE, Measured, Nothing, RequestType
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 from commonage.testing.behaviour import Aside
@@ -39,8 +40,8 @@ class Counting(FakeExec):
 class Ends:
     """The control plane's end, and the agent's."""
 
-    def __init__(self, aside: Aside) -> None:
-        self.aside = aside
+    def __init__(self, aside: Aside, kind: type[Counting]) -> None:
+        self.aside, self.kind = aside, kind
         self.made: list[Counting] = []
         self.states: Iterator[str] = repeat("running")
         self.lines = LinkExecs()
@@ -53,7 +54,7 @@ class Ends:
         return [{"Id": "c0ffee", "State": next(self.states)}] if label.endswith("=here-1") else []
 
     async def begin(self, container: str, attempt: str, command: object, terminal: Terminal | None) -> Counting:
-        self.made.append(Counting(self.aside, terminal, {}))
+        self.made.append(self.kind(self.aside, terminal, {}))
         return self.made[-1]
 
 
@@ -62,9 +63,9 @@ async def _measured(_params: object, on_progress: object) -> Measured:
 
 
 @asynccontextmanager
-async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Connection]]:
+async def linked(aside: Aside, kind: type[Counting] = Counting) -> AsyncIterator[tuple[Ends, Connection]]:
     """Both ends, and the peer by which the control plane asks."""
-    ends = Ends(aside)
+    ends = Ends(aside, kind)
     request_handlers: dict[RequestType[Any, Any], Callable[..., Awaitable[object]]] = {
         EXEC: ends.agent.run,
         MEASURE: _measured,
@@ -127,6 +128,60 @@ async def test_terminal_gets_its_size() -> None:
         await line.write(b"\n")
         assert await line.read() == (OUT, b"20 70\r\n")
         await line.close()
+
+
+class Stuck(Counting):
+    """Reads no input, and counts the sizes of its terminal."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.sizes: list[tuple[int, int]] = []
+        self.reads = asyncio.Event()
+
+    async def write(self, data: bytes) -> None:
+        await self.reads.wait()
+
+    async def resize(self, columns: int, rows: int) -> None:
+        self.sizes.append((columns, rows))
+
+
+async def test_only_the_newest_size_waits_for_a_program_that_reads_nothing() -> None:
+    async with linked(Aside(lasts=True), Stuck) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", (), Terminal(90, 30))
+        (command,) = ends.agent._running.values()
+        stuck: Any = ends.made[0]
+        await line.write(b"\n")
+        for columns in range(1, 1001):
+            await line.resize(columns, 20)
+        assert await control.request(MEASURE, Nothing()) == Measured(())  # all before it have arrived
+        assert command._inputs.qsize() <= 1
+        stuck.reads.set()
+        await until(lambda: stuck.sizes[-1:] == [(1000, 20)])
+        assert len(stuck.sizes) <= 2
+        await line.close()
+
+
+@pytest.mark.parametrize("is_output", [True, False])
+async def test_more_than_the_window_allows_ends_the_link(is_output: bool) -> None:
+    async with linked(Aside(lasts=True), Stuck) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", (), Terminal(90, 30))
+        sender, receiver = (ends.agent._connection, control) if is_output else (control, ends.agent._connection)
+        sent = ExecData(line._request.id, OUT if is_output else STDIN, base64.b64encode(b"x" * 1024).decode())
+        for _ in range(WINDOW_BYTES // 1024):
+            sender.send("exec-data", sent)
+        assert await control.request(MEASURE, Nothing()) == Measured(())  # all before it has arrived, within the window
+        sender.send("exec-data", sent)
+        await until(lambda: receiver.is_closed)
+        assert "only 0 were allowed" in str(receiver._close_reason)
+
+
+@pytest.mark.parametrize(("stream", "data"), [(OUT, ""), (STDIN, "eA=="), (999, "eA==")])
+async def test_output_that_is_none_ends_the_link(stream: int, data: str) -> None:
+    async with linked(Aside(lasts=True)) as (ends, control):
+        line = await ends.lines.begin(control, "here-1", (), None)
+        ends.agent._connection.send("exec-data", ExecData(line._request.id, stream, data))
+        await until(lambda: control.is_closed)
+        assert "sent no output" in str(control._close_reason)
 
 
 async def test_refuses_commands_for_attempts_that_do_not_run() -> None:

@@ -157,6 +157,56 @@ async def test_fast_output_comes_in_few_batches_and_complete(clock: FakeClock) -
     assert len(got) <= 30
 
 
+def test_a_line_is_cut_before_its_control_characters_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced = 0
+
+    class Counting:
+        def sub(self, by: str, text: str) -> str:
+            nonlocal replaced
+            replaced += len(text)
+            return by * len(text)
+
+    monkeypatch.setattr(live, "_CONTROLS", Counting())
+    text = live.shown("\x01" * 16_384)
+    assert replaced == live.LONGEST_LINE
+    assert text.startswith("\ufffd" * live.LONGEST_LINE) and "12384 more characters" in text
+
+
+async def test_long_lines_come_in_small_messages_and_are_not_read_ahead(clock: FakeClock) -> None:
+    given = 0
+
+    async def lines() -> AsyncIterator[LogLine]:
+        nonlocal given
+        for number in range(2_000):
+            given += 1
+            yield LogLine("\x01" * 16_384, number)
+
+    stream = live.batches(lines(), clock)
+    batch = await anext(stream)
+    assert len(batch) <= 17
+    message = live.json_message("log", [live.shown(line.text) for line in batch])
+    assert len(message.encode()) < 256 * 1024
+    await settle()
+    assert given <= 35
+    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def test_merged_streams_are_read_no_faster_than_the_browser_reads() -> None:
+    given = 0
+
+    async def first() -> AsyncIterator[str]:
+        nonlocal given
+        while True:
+            given += 1
+            yield "x" * 256 * 1024
+
+    stream = live.merged(first())
+    await anext(stream)
+    await settle()
+    assert given <= 5
+    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
 async def test_an_error_comes_after_what_came_before_it(clock: FakeClock) -> None:
     async def lines() -> AsyncIterator[LogLine]:
         yield LogLine("one", 4)

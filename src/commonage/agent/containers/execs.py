@@ -15,11 +15,11 @@ from commonage.link.execs import (
     ExecConsumed,
     ExecData,
     ExecEnd,
+    ExecReceiver,
     ExecRequest,
     ExecResize,
     ExecSender,
     ExecStarted,
-    decode_data,
 )
 from commonage.ports.agents import OnProgress
 from commonage.ports.execs import ExecStream, NotRunning
@@ -41,7 +41,7 @@ class Execs:
 
     def message_handlers(self) -> MessageHandlers:
         return {
-            "exec-data": (ExecData, lambda sent: self._deliver(sent.id, lambda one: one.on_input(decode_data(sent)))),
+            "exec-data": (ExecData, lambda sent: self._deliver(sent.id, lambda one: one.on_input(sent))),
             "exec-consumed": (
                 ExecConsumed,
                 lambda sent: self._deliver(sent.id, lambda one: one.sender.consumed(sent.count)),
@@ -101,17 +101,21 @@ class _Command:
     """The input and output of one command. `cancelled` is set when the client is gone."""
 
     def __init__(self, connection: Connection, exec_id: str) -> None:
-        self._connection, self._id = connection, exec_id
-        self._inputs: asyncio.Queue[bytes | ExecResize] = asyncio.Queue()  # bounded by the window
+        self._inputs: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the terminal got `_new_size`
+        self._new_size: ExecResize | None = None
+        self._receiver = ExecReceiver(connection, exec_id)
         self.sender = ExecSender(connection, exec_id)
         self.cancelled = asyncio.Event()
 
-    def on_input(self, data: bytes) -> None:
-        """Queue input; empty data is the end of the input."""
-        self._inputs.put_nowait(data)
+    def on_input(self, message: ExecData) -> None:
+        """Queue input within the window; empty data is the end of the input. Raises Unreadable, ValueError."""
+        self._inputs.put_nowait(self._receiver.received(message))
 
     def on_resize(self, size: ExecResize) -> None:
-        self._inputs.put_nowait(size)
+        """Only the newest size waits for a program that reads no input."""
+        if self._new_size is None:
+            self._inputs.put_nowait(None)
+        self._new_size = size
 
     async def run(self, stream: ExecStream) -> int:
         """Run until the command ends or is cancelled. Raises EngineFailure."""
@@ -138,10 +142,12 @@ class _Command:
     async def _write_input(self, stream: ExecStream) -> None:
         while True:
             sent = await self._inputs.get()
-            if isinstance(sent, ExecResize):
-                await stream.resize(sent.columns, sent.rows)
+            if sent is None:
+                size, self._new_size = self._new_size, None
+                if size is not None:
+                    await stream.resize(size.columns, size.rows)
             elif sent:
                 await stream.write(sent)
-                self._connection.send("exec-consumed", ExecConsumed(self._id, len(sent)))
+                self._receiver.consumed(len(sent))
             else:
                 await stream.close_stdin()

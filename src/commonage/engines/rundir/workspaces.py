@@ -11,15 +11,18 @@ One account owns all folders: they keep users apart by name, not by permission. 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import folder_name
 from commonage.domain.workloads import is_workload_id
 from commonage.files.safe_path import SafePath
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["FOLDER", "clear_job_folders", "folder_name", "link_volumes", "make_workspace", "note_job_end"]
 
@@ -49,17 +52,30 @@ def note_job_end(root: SafePath, user: str, workload_id: str) -> None:
 def clear_job_folders(root: SafePath, before: float, live: Collection[str]) -> int:
     """Remove the folders of jobs that were last used before a time, except those of `live` workloads.
 
-    Users may write to their home: no link in it is followed. Returns the number of removed folders.
+    Users may write to their home: no link in it is followed, and what cannot be read or removed is logged and stays.
+    Returns the number of removed folders. Raises OSError if `root` cannot be read.
     """
     removed = 0
     for user in root.list_names() if root.is_folder() else ():
         jobs = root / user / _JOBS
-        for name in jobs.list_names() if jobs.is_folder() else ():
-            folder = jobs / name
-            if name not in live and is_workload_id(name) and folder.is_folder() and folder.stat().st_mtime < before:
-                folder.remove()
-                removed += 1
+        with _logged(jobs):
+            for name in jobs.list_names() if jobs.is_folder() else ():
+                folder = jobs / name
+                if name in live or not is_workload_id(name):
+                    continue
+                with _logged(folder):
+                    if folder.is_folder() and folder.stat().st_mtime < before:
+                        folder.remove()
+                        removed += 1
     return removed
+
+
+@contextmanager
+def _logged(folder: SafePath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _log.warning("cannot clean up the job folder %s: %s", folder, error.strerror or error)
 
 
 def link_volumes(home: SafePath, places: Mapping[str, str], uid: int, gid: int) -> None:

@@ -46,7 +46,7 @@ from commonage.storage.materials.content import CHUNK, digest_of, id_of
 from commonage.storage.room import room_in
 
 OWN = ".commonage"
-_MAX_STATE_BYTES = 32 * 1024 * 1024
+_MAX_STATE_BYTES, _MAX_STATE_BYTES_OF_FILE = 1024 * 1024, 512  # a larger one, parsed, would stop all threads
 _MAX_STATE_FILES = 4 * MAX_FILES  # with those that versions before had
 _MAX_TRIES = 8
 _MAX_TIME = 1e11
@@ -117,7 +117,7 @@ class HomeCopy:
         if not self._own.is_folder():
             return None
         self._readable = _LOOK_BYTES + (0 if version is None else 2 * version.size_bytes)
-        return self._copy(self._load(), version)
+        return self._copy(self._load(version), version)
 
     def deliver(
         self, version: Version, read: Read, at: float, reset: Collection[str] = (), room_mib: int | None = None
@@ -126,7 +126,7 @@ class HomeCopy:
         self._readable = _ROUND_BYTES + 2 * version.size_bytes
         self.home.make_folder(parents=True)
         self._make_folders()
-        state = self._load()
+        state = self._load(version)
         is_blocked = any(one.blocked for one in state.files.values())
         if state.tree == version.tree and not reset and not is_blocked and not self._old.list_names():
             return self._copy(replace(state, commit=version.commit), version)
@@ -179,10 +179,13 @@ class HomeCopy:
     def at(self, path: str) -> SafePath:
         return SafePath(self.place.root, (*self.place.names, *path.split("/")))
 
-    def _load(self) -> _State:
-        """The state; an empty one if it is missing or unreadable."""
+    def _load(self, version: Version | None) -> _State:
+        """The state; an empty one if it is missing, unreadable, or larger than one of this version would be."""
+        limit = _MAX_STATE_BYTES + _MAX_STATE_BYTES_OF_FILE * (0 if version is None else len(version.files))
         try:
-            text = self._state.read(_MAX_STATE_BYTES)
+            text = self._state.read(limit + 1)
+            if len(text) > limit:
+                return _State()
             return _state_of(json.loads(text))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return _State()

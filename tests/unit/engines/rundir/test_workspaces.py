@@ -1,8 +1,10 @@
 """Folders of users."""
 
+import errno
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +79,37 @@ def test_the_age_of_a_job_folder_counts_from_its_last_end(tmp_path: Path) -> Non
     note_job_end(SafePath(tmp_path), "ada", make.workload_id())
     assert clear_job_folders(SafePath(tmp_path), 200.0, ()) == 0
     assert folder.exists()
+
+
+def test_a_user_who_closes_folders_does_not_stop_the_cleaning_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed, kept, gone, other = (make.workload_id() for _ in range(4))
+    _job(tmp_path, "ada", closed, 100.0)
+    _job(tmp_path, "bob", min(kept, gone), 100.0)
+    _job(tmp_path, "bob", max(kept, gone), 100.0)
+    _job(tmp_path, "eve", other, 100.0)
+    list_names, remove = SafePath.list_names, SafePath.remove  # root may read and remove all, so the refusal is acted
+
+    def listed(self: SafePath) -> list[str]:
+        if "ada" in self.names:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_names(self)
+
+    def removed(self: SafePath) -> None:
+        if self.name == min(kept, gone):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        remove(self)
+
+    monkeypatch.setattr(SafePath, "list_names", listed)
+    monkeypatch.setattr(SafePath, "remove", removed)
+    assert clear_job_folders(SafePath(tmp_path), 200.0, ()) == 2
+    assert not (tmp_path / "bob" / "jobs" / max(kept, gone)).exists()
+    assert not (tmp_path / "eve" / "jobs" / other).exists()
+    assert [line.message for line in caplog.records] == [
+        f"cannot clean up the job folder {tmp_path / path}: Permission denied"
+        for path in ("ada/jobs", f"bob/jobs/{min(kept, gone)}")
+    ]
 
 
 def test_without_homes_nothing_is_cleared(tmp_path: Path) -> None:

@@ -214,6 +214,29 @@ def test_forged_state_counts_as_missing(student: Student, state: bytes) -> None:
     assert student.files()["a"] == b"one" and student.files()["b"] == b"mine" and found.error is None
 
 
+def test_state_too_large_for_the_version_counts_as_missing(student: Student, monkeypatch: pytest.MonkeyPatch) -> None:
+    student.publish({"a": b"one"})
+    state = student.root / "home/.commonage/materials/course/state"
+    parsed: list[int] = []
+    loads = json.loads
+
+    def noted(text: bytes) -> object:
+        parsed.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(copies.json, "loads", noted)
+    forged = json.loads(state.read_bytes())
+    parsed.clear()
+    forged["files"]["b"] = ["", 0, [["", 0]] * 200_000, None, None, False]
+    state.write_text(json.dumps(forged))
+    found = student.publish({"a": b"one", "b": b"two"})
+    assert parsed == [], "a user's own file is not parsed at any size"
+    assert student.files() == {"a": b"one", "b": b"two"} and found.error is None
+    monkeypatch.setattr(copies, "_MAX_STATE_BYTES", 0)
+    student.publish({"a": b"three", "b": b"two"})
+    assert student.files() == {"a": b"three", "b": b"two"}, "the state of a version of many files is read"
+
+
 def test_only_what_the_version_has_is_read_from_a_home(student: Student, monkeypatch: pytest.MonkeyPatch) -> None:
     student.publish({"a": b"one", "b": b"two"})
     huge, state = 2**42, student.root / "home/.commonage/materials/course/state"

@@ -20,7 +20,6 @@ from commonage.link.exchange import (
     Exchange,
     MessageHandlers,
     RequestHandler,
-    decode_json,
     error_text,
 )
 from commonage.link.messages import REPORT_EVERY_S, SILENCE_S, RequestType
@@ -172,7 +171,7 @@ class SiteConnection(Exchange):
         kind, stream, payload = frame
         match kind:
             case FrameType.CONTROL:
-                await self._dispatch(decode_json(payload))
+                await self._dispatch(payload)
             case FrameType.HEARTBEAT:
                 self._offsets.append(self._now() - decode_time(payload))
             case _:
