@@ -71,6 +71,8 @@ def problem_in(response: httpx2.Response, code: str) -> dict[str, Any]:
         ({"command": ["x\x00y"]}, "invalid-command", "command.0", "not allowed"),
         ({"command": ["x" * 131_073]}, "invalid-command", "command.0", "131073 characters; at most 131072"),
         ({"command": ["x" * 70_000, "x" * 70_000]}, "too-large", "command", "128 KiB"),
+        ({"variables": {"A": "x" * 70_000}, "secrets": {"B": "x" * 70_000}}, "too-large", "variables", "128 KiB"),
+        ({"array": 10_000, "secrets": {"A": "x" * 7000}}, "too-large", "secrets", "64 MiB"),
         ({"array": 0}, "invalid-array", "array", "greater than or equal to 1"),
         ({"array": 10_001}, "invalid-array", "array", "10000"),
         ({"kind": "service", "array": 3}, "invalid-array", "array", "only jobs"),
