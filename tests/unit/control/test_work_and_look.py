@@ -102,6 +102,12 @@ async def test_defaults_and_names() -> None:
         assert (await submit(control, job("python", "x" * 200))).spec.name == "python " + "x" * 53
 
 
+async def test_repeated_dependency_is_kept_once(site: Site, control: Control) -> None:
+    first = await submit(control, job())
+    after = await submit(control, job("y", depends_on=(Dependency(first.id),) * 100))
+    assert after.spec.depends_on == (Dependency(first.id),)
+
+
 async def test_a_key_gives_the_same_workload_again(site: Site) -> None:
     site.default = Behaviour()
     site.engine.default = Behaviour()
