@@ -344,7 +344,12 @@ async def test_a_session_reports_its_activity_and_is_kept(api: Api, ann: httpx2.
     found = (await ann.get(path)).json()
     assert found["activity"] == "idle"
     assert time.time() - found["active_at"] >= 90
-    for wrong in ({**said, "idle_s": -1}, {**said, "attempt": 0}, {**said, "programs": ["x" * 65]}):
+    for wrong in (
+        {**said, "idle_s": -1},
+        {**said, "idle_s": 1e12},
+        {**said, "attempt": 0},
+        {**said, "programs": ["x" * 65]},
+    ):
         assert (await ann.post(f"{path}/activity", json=wrong)).status_code == 422
     assert (await ann.post(f"{path}/activity", json={**said, "attempt": 7})).json()["code"] == "not-running"
     async with api.client("bob") as bob:

@@ -108,7 +108,7 @@ def _field_error(found: Mapping[str, Any]) -> dict[str, Any]:
         kind_of_name = "parameter" if in_url else "field"
         return {"field": field, "code": "unknown-field", "detail": f"unknown {kind_of_name} {_short(head)!r}"}
     code = _CODE_OF_FIELD.get(head) or ("invalid-parameter" if in_url else "invalid-input")
-    if code in _QUANTITIES:
+    if code in _QUANTITIES and kind != "string_too_long":
         return {
             "field": field,
             "code": code,

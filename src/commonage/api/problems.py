@@ -174,7 +174,11 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "stale-version": ("Changed meanwhile", "Another request changed it meanwhile; read it again and repeat."),
     },
     413: {
-        "too-large": ("Too large", "The limit of a body is 1 MiB (of a bundle `max_bundle`), of a command 128 KiB."),
+        "too-large": (
+            "Too large",
+            "The limit of a body is 1 MiB (of a bundle `max_bundle`), of a command 128 KiB, of variables and secrets "
+            "together 128 KiB, of the secrets of an array 64 MiB for all its members.",
+        ),
     },
     416: {
         "range-invalid": ("Range invalid", "The header `Range` names bytes behind the end of the file."),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.utils import format_datetime
 from urllib.parse import quote
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.files import parse_range
+from commonage.domain.time_zones import utc
 from commonage.ports.files import OpenFile
 
 MEDIA_TYPE = "application/octet-stream"
@@ -57,7 +57,7 @@ async def download_of(file: OpenFile, name: str, byte_range: str | None, if_rang
         "Content-Length": str(end - first),
         "Accept-Ranges": "bytes",
         "ETag": etag,
-        "Last-Modified": format_datetime(datetime.fromtimestamp(int(file.modified_at), UTC), usegmt=True),
+        "Last-Modified": format_datetime(utc(int(file.modified_at)), usegmt=True),
         "Cache-Control": "no-store, no-transform",
     }
     if wanted:

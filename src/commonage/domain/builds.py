@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from commonage.domain.codec import Unreadable, from_json, to_json
+from commonage.domain.codec import Unreadable, cleaned, from_json, to_json
 from commonage.domain.errors import InvalidInput, TooLarge
 from commonage.domain.images import Kernel
 from commonage.units import quoted
@@ -184,6 +184,6 @@ T = TypeVar("T", BuildOrder, BuildResult)
 
 def _read(kind: type[T], text: str) -> T:
     try:
-        return from_json(kind, json.loads(text))
-    except (ValueError, Unreadable) as error:
+        return from_json(kind, cleaned(json.loads(text)))
+    except (ValueError, RecursionError, Unreadable) as error:
         raise _wrong("result", f"the build's data cannot be read: {error}") from None

@@ -130,6 +130,10 @@ _NAME = re.compile(
     rf"(?P<scope>{_COMPONENT})/(?P<name>{_COMPONENT})(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]*))?", re.ASCII
 )
 _KERNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f]*")
+_MAX_KERNELS, _MAX_APPS, _MAX_TITLE, _MAX_PACKAGES, _MAX_PATH = 32, 32, 128, 2000, 4096
+_MAX_PACKAGE, _MAX_VERSION = 128, 64
+_MAX_BYTES = 2**50
 _FOLDER = re.compile(r"/[A-Za-z0-9._+/-]{0,254}", re.ASCII)
 _PINNED = re.compile(
     r"(?:(?P<repository>[a-z0-9][a-z0-9.-]{0,252}(?::\d{1,5})?(?:/[a-z0-9._-]{1,128}){1,8})@)?"
@@ -270,6 +274,7 @@ def check(image: Image, apps: Collection[str]) -> None:
 
     `apps` are the names of all apps that an environment may have.
     """
+    _check_size(image)
     names = [kernel.name for kernel in image.kernels]
     for field, folder in [
         ("server_prefix", image.server_prefix),
@@ -287,6 +292,30 @@ def check(image: Image, apps: Collection[str]) -> None:
         raise _wrong("apps", f"{other[:40]!r} is not the name of an app; apps: {', '.join(apps)}")
     if not image.kinds:
         raise _wrong("kinds", "it is for no kind of workload; name at least one of session, job, service")
+
+
+def _check_size(image: Image) -> None:
+    """The limits of a request to register an image, also for one that a build found."""
+    if len(image.kernels) > _MAX_KERNELS:
+        raise _wrong("kernels", f"it has {len(image.kernels)} kernels; at most {_MAX_KERNELS} are allowed")
+    if len(image.apps) > _MAX_APPS:
+        raise _wrong("apps", f"it has {len(image.apps)} apps; at most {_MAX_APPS} are allowed")
+    if not 0 <= (image.size_bytes or 0) <= _MAX_BYTES:
+        raise _wrong("size_bytes", "its size must be from 0 to 1 PiB")
+    texts = [("path", "the search path", image.path, _MAX_PATH)]
+    for kernel in image.kernels:
+        if len(kernel.packages) > _MAX_PACKAGES:
+            raise _wrong(
+                "kernels", f"a kernel has {len(kernel.packages)} packages; at most {_MAX_PACKAGES} are allowed"
+            )
+        texts.append(("kernels", "the title of a kernel", kernel.title, _MAX_TITLE))
+        texts += (("kernels", "the name of a package", one.name, _MAX_PACKAGE) for one in kernel.packages)
+        texts += (("kernels", "the version of a package", one.version, _MAX_VERSION) for one in kernel.packages)
+    for field, what, text, limit in texts:
+        if len(text) > limit:
+            raise _wrong(field, f"{what} has {len(text)} characters; at most {limit} are allowed")
+        if not _PLAIN.fullmatch(text):
+            raise _wrong(field, f"{what} has control characters: {quoted(text)}")
 
 
 def contents_of(image: Image) -> Contents:

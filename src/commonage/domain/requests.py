@@ -93,6 +93,8 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", re.ASCII)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _LABEL_VALUE = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 MAX_WHOLE_GPUS = 1024
+MAX_MODELS = 16
+_MAX_MODEL_TEXT = 240
 MAX_LABELS = 16
 
 
@@ -182,7 +184,12 @@ def parse_gpus(text: str | float | None) -> GpuRequest | None:
     model, colon, amount = (part.strip() for part in shown.rpartition(":"))
     if not colon and re.match("[A-Za-z]", amount) and amount != "none" and not isinstance(text, float):
         model, amount = amount, "1"
-    names = [name.strip() for name in model.split("|")]
+    # Each is compared with each device at every pass of the scheduler.
+    if len(model) > _MAX_MODEL_TEXT:
+        raise _invalid(text, f"names models in {len(model)} characters; at most {_MAX_MODEL_TEXT} are allowed")
+    names = list(dict.fromkeys(name.strip() for name in model.split("|")))
+    if len(names) > MAX_MODELS:
+        raise _invalid(text, f"names {len(names)} models; at most {MAX_MODELS} are allowed")
     if (colon or model) and not all(_MODEL.fullmatch(name) for name in names):
         raise _invalid(text, "names no model; write it like A100:2 or A100:6GiB")
     model = "|".join(names)

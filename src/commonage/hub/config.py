@@ -230,6 +230,8 @@ def _adapt_admin_role() -> None:
 def _configure_sessions(c: Config, settings: HubSettings, secrets: Path) -> None:
     c.JupyterHub.spawner_class = CommonageSpawner
     c.JupyterHub.allow_named_servers = True
+    # The hub keeps a row for each name, also of ended sessions, and users may add names with their own token.
+    c.JupyterHub.named_server_limit_per_user = settings.max_named_servers_per_user
     c.JupyterHub.concurrent_spawn_limit = 0  # no limit: the queue is the control plane's
     c.CommonageSpawner.api_url = f"{settings.control_url}{API_PATH}"
     c.CommonageSpawner.sessions_api_url = f"{settings.gateway_url or settings.control_url}{API_PATH}"

@@ -82,7 +82,9 @@ class ClassEntry(Form):
     )
     cpus: Milli = Field(1000, description="CPU cores of each seat.")
     memory: Mib = Field(1024, description="Memory of each seat.")
-    material: str = Field("", description="Volume that each session gets, with the material of the class.")
+    material: Annotated[str, Field(max_length=128)] = Field(
+        "", description="Volume that each session gets, with the material of the class."
+    )
     times: tuple[ClassTimeEntry, ...] = Field((), max_length=MAX_TIMES, description="Meetings.")
     time_zone: Text = Field("UTC", description="Time zone of `times`: Europe/Berlin, UTC or +01:00.")
     ahead: SecondsOrZero = Field(600, description="How long before a meeting its sessions start.")

@@ -149,13 +149,15 @@ def spec_to_json(spec: Spec) -> str:
     return _encoder.encode(to_json(spec.without_secrets()))
 
 
-def spec_from_json(body: str, secrets: str | None = None) -> Spec:
-    """The spec that `spec_to_json` and `secrets_to_json` wrote."""
-    spec = from_json(Spec, json.loads(body), ignore_unknown=True)
-    if not secrets:
-        return spec
+def spec_from_json(body: str) -> Spec:
+    """The spec that `spec_to_json` wrote, without the values of its secrets."""
+    return from_json(Spec, json.loads(body), ignore_unknown=True)
+
+
+def with_secrets(spec: Spec, body: str) -> Spec:
+    """The spec with the values that `secrets_to_json` wrote."""
     values: Any = Secrets
-    return replace(spec, secrets=from_json(values, json.loads(secrets)), dropped_secrets=())
+    return replace(spec, secrets=from_json(values, json.loads(body)), dropped_secrets=())
 
 
 def secrets_to_json(secrets: Secrets) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,29 +15,29 @@ from commonage.domain.workloads import Spec, State, Workload
 from commonage.ports.store import Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
 from commonage.store.database import Database
+from commonage.store.many import is_among, many_in_one
 from commonage.store.paging import conditions_of, newest_first
-from commonage.store.rows import ATTEMPT_COLUMNS, WORKLOAD, attempt_from_row, spec_from_json
+from commonage.store.rows import ATTEMPT_COLUMNS, WORKLOAD, attempt_from_row, spec_from_json, with_secrets
 from commonage.store.tables import attempts, secrets, specs, workloads
 
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
-_OWN_BEGIN: Final = 5
+_OWN_BEGIN: Final = 4
 _OWN_END: Final = _OWN_BEGIN + len(WORKLOAD.columns)
 
 _SpecKey = tuple[str, str, str]  # spec id, owner, tenant
 
+# Without the body of the spec, which is read once for all members of an array.
 _WHOLE = (
     select(
         workloads.c.spec_id,
-        specs.c.body.label("spec"),
         secrets.c.body.label("secrets"),
         workloads.c.owner,
         workloads.c.tenant,
         *(workloads.c[name] for name in WORKLOAD.columns),
         *(attempts.c[name].label(f"attempt_{name}") for name in ATTEMPT_COLUMNS),
     )
-    .join_from(workloads, specs, workloads.c.spec_id == specs.c.id)
-    .outerjoin(secrets, secrets.c.workload_id == workloads.c.id)
+    .outerjoin_from(workloads, secrets, secrets.c.workload_id == workloads.c.id)
     .outerjoin(attempts, attempts.c.id == workloads.c.attempt_id)
 )
 
@@ -84,30 +84,38 @@ class Workloads:
 
     async def _read(self, statement: Select[Any]) -> list[Workload]:
         rows = await self._database.read(statement)
-        with_secrets: dict[tuple[_SpecKey, str], Spec] = {}
-        return [self._decode(row, with_secrets) for row in rows]
+        found = await self._specs_of({(spec_id, owner, tenant) for spec_id, _, owner, tenant, *_ in rows})
+        shared: dict[tuple[_SpecKey, str], Spec] = {}  # members of an array share one, also after a restart
+        read: list[Workload] = []
+        for row in rows:
+            spec_id, secret, *charged = row[:_OWN_BEGIN]
+            key: _SpecKey = (spec_id, *charged)
+            spec = found.get(key)
+            if spec is None:
+                continue  # it was deleted after the first query
+            if secret is not None:
+                spec = shared.get((key, secret)) or with_secrets(spec, secret)
+                shared[key, secret] = spec
+            attempt = row[_OWN_END:]
+            newest = attempt_from_row(attempt) if attempt[0] is not None else None
+            read.append(WORKLOAD.value(row[_OWN_BEGIN:_OWN_END], spec=spec, attempt=newest))
+        return read
 
-    def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[_SpecKey, str], Spec]) -> Workload:
-        spec_id, body, secret, *charged = row[:_OWN_BEGIN]
-        key: _SpecKey = (spec_id, *charged)
-        if secret is None:
-            spec = self._spec(key, body)
-        else:  # members of an array share one, also after a restart
-            spec = with_secrets.get((key, secret)) or _charged(spec_from_json(body, secret), key)
-            with_secrets[key, secret] = spec
-        attempt = row[_OWN_END:]
-        newest = attempt_from_row(attempt) if attempt[0] is not None else None
-        return WORKLOAD.value(row[_OWN_BEGIN:_OWN_END], spec=spec, attempt=newest)
-
-    def _spec(self, key: _SpecKey, body: str) -> Spec:
-        spec = self._specs.get(key)
-        if spec is None:
-            spec = self._specs[key] = _charged(spec_from_json(body), key)
-            if len(self._specs) > _SPECS_KEPT:
-                self._specs.popitem(last=False)
-        else:
+    async def _specs_of(self, keys: Set[_SpecKey]) -> dict[_SpecKey, Spec]:
+        found = {key: self._specs[key] for key in keys if key in self._specs}
+        missing = keys - found.keys()
+        dialect = self._database.dialect
+        ids = many_in_one({spec_id for spec_id, *_ in missing}, dialect)
+        chosen = select(specs.c.id, specs.c.body).where(is_among(specs.c.id, "ids", dialect)).params(ids=ids)
+        rows = await self._database.read(chosen) if missing else []
+        bodies = {row[0]: row[1] for row in rows}
+        found |= {key: _charged(spec_from_json(bodies[key[0]]), key) for key in missing if key[0] in bodies}
+        for key, spec in found.items():
+            self._specs[key] = spec
             self._specs.move_to_end(key)
-        return spec
+        while len(self._specs) > _SPECS_KEPT:
+            self._specs.popitem(last=False)
+        return found
 
 
 def _charged(spec: Spec, key: _SpecKey) -> Spec:

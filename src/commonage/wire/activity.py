@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from commonage.wire.types import PlainText, Strict
 
+_TEN_YEARS_S = 3652 * 86_400
 OfferName = Literal["extend", "release-gpu"]
 
 
@@ -15,7 +16,7 @@ class ActivityIn(Strict):
     """A session's report of its activity. It gives durations instead of times, because clocks differ."""
 
     attempt: int = Field(ge=1, description="Number of the attempt that reports.")
-    idle_s: float = Field(ge=0, allow_inf_nan=False, description="Seconds since the last sign of use.")
+    idle_s: float = Field(ge=0, le=_TEN_YEARS_S, allow_inf_nan=False, description="Seconds since the last sign of use.")
     busy: bool = Field(description="A kernel computes, or a program runs in a terminal.")
     programs: list[Annotated[PlainText, Field(max_length=64)]] = Field(
         default_factory=list, max_length=8, description="Names of running programs."

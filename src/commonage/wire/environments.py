@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 from commonage.wire.reasons import ReasonOut
-from commonage.wire.types import Mib, Name, PlainText, Strict
+from commonage.wire.types import Cpus, Mib, Name, PlainText, Strict
 
 
 class EnvironmentOut(BaseModel):
@@ -81,7 +81,7 @@ class EnvironmentBuildIn(Strict):
     )
     title: Annotated[PlainText, Field(max_length=128)] = ""
     description: Annotated[PlainText, Field(max_length=500)] = ""
-    cpus: str | float | None = Field(None, description="Number of CPUs (cores) of the build.")
+    cpus: Cpus | None = Field(None, description="Number of CPUs (cores) of the build.")
     memory_mib: Mib | None = Field(None, description="Memory of the build in MiB.")
 
 

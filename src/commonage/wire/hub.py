@@ -64,6 +64,9 @@ class HubSettings(BaseModel):
     contact: str | None = Field(None, description="The helpers whom refusals of a sign-in name.")
     admin_users: list[str] = Field(default_factory=lambda: ["admin"])
     max_failed_sign_ins_per_minute: int = Field(10, description="Limit for one client address and one user name.")
+    max_named_servers_per_user: int = Field(
+        200, gt=0, description="Names of sessions that the hub keeps for one user, live and ended ones."
+    )
     token_lifetime_s: int = Field(30 * 24 * 3600, description="The longest lifetime of a user's token, in seconds.")
     serves_rules: bool = Field(False, description=f"Whether the proxy fetches the routes from {HUB_RULES_PATH}.")
     trusted_proxies: list[str] = Field(

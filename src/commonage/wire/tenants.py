@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from commonage.wire.reasons import ReasonOut
-from commonage.wire.types import Instant, LabelName, LabelValue, Mib, Name, PlainText, Strict
+from commonage.wire.types import Cpus, Gpus, Instant, LabelName, LabelValue, Mib, Name, PlainText, Strict
 from commonage.wire.workloads import RequestOut
 
 TimeOrText = Instant | Annotated[PlainText, Field(min_length=1, max_length=64)]
@@ -121,9 +121,9 @@ class ReservationIn(Strict):
         None, description="The last day on which a repetition may start.", examples=["2027-02-12"]
     )
     count: int = Field(1, ge=1, le=10_000, description="Number of concurrent workloads.")
-    cpus: str | float | None = Field(None, description="CPUs (cores) for each workload.")
+    cpus: Cpus | None = Field(None, description="CPUs (cores) for each workload.")
     memory_mib: Mib | None = Field(None, description="Memory for each workload, in MiB.")
-    gpus: str | float | None = Field(
+    gpus: Gpus | None = Field(
         None, description="GPU request for each workload: GPUs, a fraction of one, or VRAM.", examples=["4GiB"]
     )
     on: dict[LabelName, LabelValue] = Field(default_factory=dict, max_length=16)

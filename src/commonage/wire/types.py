@@ -26,6 +26,9 @@ Strength = Annotated[
 ]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=MAX_DURATION_S)]
 Mib = Annotated[int, Field(strict=True, ge=1, le=1024**3)]  # at most a pebibyte: more than any node has
+# As text with a unit or as a number; `domain.requests` parses it.
+Cpus = Annotated[str, Field(max_length=32)] | float
+Gpus = Annotated[str, Field(max_length=256)] | float
 # Unix seconds, up to the year 9999.
 Instant = Annotated[float, Field(ge=0, le=253_402_300_799)]
 

@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field, StringConstraints
 from commonage.wire.reasons import ReasonOut
 from commonage.wire.types import (
     Argument,
+    Cpus,
+    Gpus,
     LabelName,
     LabelValue,
     Mib,
@@ -53,9 +55,9 @@ class SubmitIn(Strict):
         description="The program and its arguments; optional for a session.",
         examples=[["python", "train.py"]],
     )
-    cpus: str | float | None = Field(None, description="Number of CPUs (cores).", examples=["2", 0.5, "1500m"])
+    cpus: Cpus | None = Field(None, description="Number of CPUs (cores).", examples=["2", 0.5, "1500m"])
     memory_mib: Mib | None = Field(None, description="Memory in MiB.", examples=[2048])
-    gpus: str | float | None = Field(
+    gpus: Gpus | None = Field(
         None,
         description="GPUs, a fraction of one, or VRAM; optionally of a model.",
         examples=["6GiB", 0.25, "1", "A100:2"],

@@ -7,12 +7,13 @@ import stat
 import subprocess
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Executable, text
 from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import Conflict, Unavailable
@@ -128,6 +129,23 @@ async def test_members_of_an_array_share_one_spec_in_memory(store: SqlStore) -> 
     await store.commit(Batch([*make.array(10, secrets=(("A", "b"),)), *make.array(10)]))
     assert len({id(each.spec) for each in await store.live()}) == 2
     assert len({id(each.spec) for each in (await store.workloads(Filter(), limit=20)).items}) == 2
+
+
+async def test_reads_the_spec_of_an_array_once(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "x" * 10_000
+    await store.commit(Batch(make.array(50, variables=(("A", long),))))
+    database = store._parts.database
+    read, characters = database.read, 0
+
+    async def counted(statement: Executable) -> Sequence[Sequence[Any]]:
+        nonlocal characters
+        rows = await read(statement)
+        characters += sum(len(str(value)) for row in rows for value in row)
+        return rows
+
+    monkeypatch.setattr(database, "read", counted)
+    assert len(await store.live()) == 50
+    assert len(long) < characters < 5 * len(long)
 
 
 async def test_database_that_was_not_made_is_refused(path: Path) -> None:

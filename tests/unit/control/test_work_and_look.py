@@ -49,6 +49,10 @@ pytestmark = pytest.mark.anyio
         (Submission(Kind.JOB), InvalidInput, "invalid-command", "a job needs a command to run"),
         (job(" "), InvalidInput, "invalid-command", "the command starts with an empty"),
         (job("x" * 200_000), InvalidInput, "too-large", "longer than 128 KiB"),
+        (job(variables=(("A", "x" * 70_000),), secrets=(("B", "ä" * 40_000),)), InvalidInput, "too-large",
+         "variables and secrets have 147 KiB together; at most 128 KiB are allowed"),
+        (job(secrets=(("A", "x" * 7000),), array_size=10_000), InvalidInput, "too-large",
+         "the secrets have 7 KiB for each of 10000 members; at most 64 MiB are allowed for all"),
         (job(priority=1), Forbidden, "not-admin", "only admins may raise a priority above 0"),
         (job(owner="bob"), Forbidden, "not-admin", "only admins may submit for another user"),
         (job(tenant="physics"), Forbidden, "not-a-member", "choose one of: commons"),
@@ -96,6 +100,12 @@ async def test_defaults_and_names() -> None:
         assert one.spec.name == "python -c 'print(1) print(2)'"
         assert (one.spec.environment, one.spec.tenant) == ("base", "commons")
         assert (await submit(control, job("python", "x" * 200))).spec.name == "python " + "x" * 53
+
+
+async def test_repeated_dependency_is_kept_once(site: Site, control: Control) -> None:
+    first = await submit(control, job())
+    after = await submit(control, job("y", depends_on=(Dependency(first.id),) * 100))
+    assert after.spec.depends_on == (Dependency(first.id),)
 
 
 async def test_a_key_gives_the_same_workload_again(site: Site) -> None:

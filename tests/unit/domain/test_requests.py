@@ -237,6 +237,22 @@ def test_refuses_text_that_is_no_gpu_request(text: str | float, why: str) -> Non
     assert (error.value.problem_code, error.value.field) == ("invalid-gpus", "gpus")
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("A" * 241 + ":1", "names models in 241 characters; at most 240 are allowed"),
+        ("|".join(f"A{one}" for one in range(17)), "names 17 models; at most 16 are allowed"),
+    ],
+)
+def test_bounds_the_models_of_a_gpu_request(text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        parse_gpus(text)
+
+
+def test_repeated_model_counts_once() -> None:
+    assert parse_gpus("|".join(["A100"] * 20) + ":2") == GpuRequest(whole=2, model="A100")
+
+
 MODELS = st.none() | st.sampled_from(["A100", "H100 80GB", "gfx90a/MI250", "A100|H100 80GB"])
 GPUS = st.one_of(
     st.builds(GpuRequest, whole=st.integers(1, MAX_WHOLE_GPUS), model=MODELS),

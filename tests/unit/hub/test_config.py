@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from jupyterhub import roles
+from pydantic import ValidationError
 from traitlets.config import Config
 
 from commonage.hub import scopes
@@ -41,6 +42,13 @@ def test_sessions_outlive_the_hub_and_hub_limits_no_starts(settings: HubSettings
     assert c.CommonageSpawner.start_timeout > 30 * 24 * 3600
     assert c.CommonageSpawner.api_url == "http://127.0.0.1:8082/services/commonage/api/v1"
     assert c.CommonageSpawner.sessions_api_url == c.CommonageSpawner.api_url
+
+
+def test_names_of_sessions_are_limited(settings: HubSettings) -> None:
+    c = configured(settings.model_copy(update={"max_named_servers_per_user": 300}))
+    assert c.JupyterHub.named_server_limit_per_user == 300
+    with pytest.raises(ValidationError):  # for JupyterHub, 0 is no limit
+        HubSettings.model_validate(settings.model_dump() | {"max_named_servers_per_user": 0})
 
 
 def test_sessions_elsewhere_reach_hub_and_control_plane_by_the_gateway_alone(settings: HubSettings) -> None:

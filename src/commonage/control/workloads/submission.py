@@ -31,6 +31,10 @@ Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
 DEFAULT_HEALTH_INTERVAL_S = 10
+MAX_ENVIRONMENT = 128 * 1024
+"""Bytes of all variables and secrets together, names and values: as much as Linux allows a single one to have."""
+MAX_ARRAY_SECRETS = 64 * 1024 * 1024
+"""Bytes of the secrets of an array together. Each member keeps its own copy, until it ends."""
 _HEALTH_PATH = re.compile(r"/[!-~]{0,255}", re.ASCII)
 
 
@@ -82,6 +86,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
     _check_gpu(submission, environment)
     priority, preemptible = _priority(submission, principal, settings)
     _check_service(submission)
+    _check_variables(submission)
     return Spec(
         kind=submission.kind,
         name=_name(submission, settings),
@@ -96,7 +101,7 @@ def spec_of(submission: Submission, principal: Principal, catalogue: Catalogue, 
         time_limit_s=_time_limit(submission, tenant, environment, settings),
         grace_s=submission.grace_s,
         retry=submission.retry,
-        depends_on=submission.depends_on,
+        depends_on=tuple(dict.fromkeys(submission.depends_on)),
         bundle=submission.bundle,
         array_size=_array_size(submission, settings),
         key=submission.key,
@@ -165,6 +170,29 @@ def _check_service(submission: Submission) -> None:
             f"the interval of health checks must be from 1 second to 1 hour, not {interval_s} s",
             field="health_interval_s",
         )
+
+
+def _check_variables(submission: Submission) -> None:
+    """Raise TooLarge for variables and secrets that fill memory and database, which keep them."""
+    variables, secrets = _bytes_of(submission.variables), _bytes_of(submission.secrets)
+    members = max(1, submission.array_size)
+    if variables + secrets > MAX_ENVIRONMENT:
+        raise TooLarge(
+            f"variables and secrets have {-(-(variables + secrets) // 1024)} KiB together; at most "
+            f"{MAX_ENVIRONMENT >> 10} KiB are allowed. Put large values into files, or into a volume.",
+            field="secrets" if secrets > variables else "variables",
+        )
+    if secrets * members > MAX_ARRAY_SECRETS:
+        raise TooLarge(
+            f"the secrets have {-(-secrets // 1024)} KiB for each of {members} members; at most "
+            f"{MAX_ARRAY_SECRETS >> 20} MiB are allowed for all members of an array together. Put large values into "
+            "files or into a volume, or submit a smaller array.",
+            field="secrets",
+        )
+
+
+def _bytes_of(variables: Variables) -> int:
+    return sum(len(text.encode(errors="replace")) for pair in variables for text in pair)
 
 
 def _tenant(

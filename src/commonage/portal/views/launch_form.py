@@ -46,6 +46,7 @@ _ALIASES = {
     "time_limit_s": "time",
     "health_interval_s": "health_interval",
     "depends_on": "keep",
+    "variables": "keep",
     "secrets": "keep",
 }
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")

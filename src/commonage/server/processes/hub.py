@@ -24,6 +24,8 @@ _LOOPBACKS = frozenset({LOOPBACK, "::1"})
 HEADER_BYTES = 64 * 1024
 # The health check answers earlier, when a SIGTERM would still fail.
 HUB_READY_LINE = "JupyterHub is now running"
+# The hub keeps the names of ended sessions, such as those of the classes of earlier terms.
+_NAMES_PER_SESSION, _MIN_NAMES = 10, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def hub_child(plan: HubPlan) -> Child:
         serves_rules=plan.is_remote,
         trusted_proxies=list(settings.trusted_proxies),
         extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
+        max_named_servers_per_user=max(_MIN_NAMES, _NAMES_PER_SESSION * settings.max_sessions_per_user),
         token_lifetime_s=settings.token_lifetime,
         tracing_endpoint=settings.tracing_endpoint,
         tracing_share=settings.tracing_share,

@@ -21,6 +21,7 @@ from commonage.domain.builds import (
     result_lines,
 )
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from commonage.domain.images import Kernel
 from commonage.domain.permissions import Role, RoleBinding, SubjectKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import EnvironmentBuilt, EnvironmentNotRegistered
@@ -126,6 +127,7 @@ async def test_a_second_build_replaces_the_first(site: Site, control: Control) -
         (),
         ("commonage-build-result 1/2 {",),
         ("commonage-build-result 1/1 {}}",),
+        ("commonage-build-result 1/1 " + "[" * 7000,),
         tuple(result_lines(BuildResult(("numpy @ https://evil.example/numpy.whl",)))),
         tuple(result_lines(BuildResult(("--index-url=elsewhere",)))),
     ],
@@ -239,6 +241,18 @@ async def test_an_image_that_was_built_is_in_the_repository_of_its_name_at_this_
     else:
         assert image is not None
         assert image.reference == f"registry.test:5000/lab/nlp@{digest}"
+
+
+async def test_text_of_a_built_image_that_no_database_holds_is_replaced(site: Site) -> None:
+    site.registry = ARegistry()
+    found = BuiltImage("sha256:" + "a" * 64, 5, kernels=(Kernel("python3", "\ud800\x00"),))
+    prints(site, *result_lines(BuildResult(image=found)))
+    async with site.open() as control:
+        await control.builds.submit(ADA, wanted(kind=SourceKind.IMAGE, text="", url="quay.io/x/y:1"))
+        await site.clock.advance(5)
+        image = control.catalogue.image("lab/nlp")
+    assert image is not None
+    assert image.kernels[0].title == "\ufffd\ufffd"
 
 
 async def test_only_its_owner_enters_a_build(site: Site, control: Control) -> None:
