@@ -24,6 +24,7 @@ from commonage.domain.reasons.notes import NewerReason
 from commonage.domain.statuses import Capabilities, LastUse, Measurement, Phase, StartRequest, Status
 from commonage.domain.tenants import Tenant
 from commonage.domain.workloads import State
+from commonage.engines.remote.claims import MAX_DEVICES
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.statuses import MAX_UNKNOWN
 from commonage.engines.settings import RemoteSettings
@@ -281,6 +282,24 @@ async def test_report_has_own_nodes_only(attacked: Attack) -> None:
     assert list(await attacked.engine.nodes()) == [node]
     assert attacked.engine.capabilities().bounded_on == ("node-1",)
     assert attacked.engine.capabilities().unbounded_on == ()
+
+
+async def test_node_with_more_devices_than_a_machine_has_is_not_kept(attacked: Attack) -> None:
+    """The scheduler's arrays are as wide as the node with the most devices."""
+    huge = NodeReport("huge", 1000, 1000, tuple(make.device(number) for number in range(257)))
+    node = NodeReport("node-1", 1000, 1000, (make.device(),))
+    attacked.site.send(REPORT, SiteReport(Capabilities("process"), (huge, node)))
+    await attacked.report()
+    assert list(await attacked.engine.nodes()) == [node]
+
+
+async def test_number_of_devices_of_a_site_is_limited(attacked: Attack) -> None:
+    full = [
+        NodeReport(f"n-{node}", 1000, 1000, tuple(make.device(number) for number in range(250))) for node in range(50)
+    ]
+    attacked.site.send(REPORT, SiteReport(Capabilities("process"), tuple(full)))
+    await attacked.report()
+    assert sum(len(one.devices) for one in await attacked.engine.nodes()) == MAX_DEVICES
 
 
 async def test_texts_of_a_report_can_be_stored(attacked: Attack) -> None:

@@ -25,7 +25,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _MAX_STATUS_BYTES = 64 * 1024
 _MAX_STATUS_NUMBER, _MAX_REPORT_NUMBER = 2**31 - 1, 2**53
-MAX_NODES = 10_000
+MAX_NODES = MAX_DEVICES = 10_000
 
 
 def checked_status(status: Status) -> Status:
@@ -49,12 +49,17 @@ def _is_address(url: str) -> bool:
 
 
 def checked_report(report: SiteReport) -> SiteReport:
-    """Without nodes that cannot exist, or are listed twice. Raises Unreadable."""
+    """Without nodes that cannot exist, are listed twice, or are beyond the limits of a site. Raises Unreadable."""
     _storable(report, _MAX_REPORT_NUMBER)
     nodes: dict[str, NodeReport] = {}
+    devices = 0
     for node in report.nodes[:MAX_NODES]:
-        if _NODE.fullmatch(node.name):
-            nodes.setdefault(node.name, node)
+        if not _NODE.fullmatch(node.name) or not node.is_possible or node.name in nodes:
+            continue
+        devices += len(node.devices)
+        if devices > MAX_DEVICES:
+            break
+        nodes[node.name] = node
     return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
 
 

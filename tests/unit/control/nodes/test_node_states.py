@@ -118,7 +118,15 @@ def test_a_device_is_meant_by_index_label_or_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"cpus_milli": -1}, {"memory_mib": 2**40}, {"devices": (make.device(memory_mib=-1),)}]
+    "sizes",
+    [
+        {"cpus_milli": -1},
+        {"memory_mib": 2**40},
+        {"devices": (make.device(memory_mib=-1),)},
+        {"devices": tuple(make.device(number) for number in range(257))},
+        {"devices": (replace(make.device(), peers=tuple((f"GPU-{number}", 1) for number in range(1000))),)},
+        {"labels": tuple((f"label-{number}", "x") for number in range(1000))},
+    ],
 )
 async def test_node_of_impossible_size_is_not_believed(site: Site, sizes: dict[str, Any]) -> None:
     async with site.open() as control:
