@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.fakes.metrics import KeptMetrics
@@ -26,10 +28,13 @@ from commonage.domain.tenants import Tenant
 from commonage.domain.workloads import State
 from commonage.engines.remote.claims import MAX_DEVICES
 from commonage.engines.remote.engine import FromSites, RemoteEngine
+from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import MAX_UNKNOWN
+from commonage.engines.remote.tunnels import Tunnels
 from commonage.engines.settings import RemoteSettings
 from commonage.link.exchange import RequestHandler
 from commonage.link.messages import Nothing, RequestType
+from commonage.link.sites.messages.cron import REPORT_RUNS, SiteRuns
 from commonage.link.sites.messages.engine import (
     ATTACH,
     MEASURE,
@@ -52,6 +57,7 @@ from commonage.link.sites.messages.tenants import KEEP_TENANTS, SiteTenants, Ten
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.messages import text
 from commonage.ports.agents import OnProgress
+from commonage.ports.cron_sites import SiteRun
 from commonage.ports.devices import DeviceSample
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken
@@ -65,6 +71,8 @@ from commonage.testing.fakes.store import MemoryStore
 from commonage.testing.site_links import connected_pair
 
 pytestmark = [pytest.mark.anyio, pytest.mark.allow_hosts(["127.0.0.1", "127.64.0.0/10"])]
+RESERVED = 8000
+"""A port of the installation."""
 PORT_URL = "http://127.0.0.1:28123/"
 
 
@@ -111,7 +119,7 @@ async def attack(
         return PullToken("hub:5000", f"{site} pulls {name}", 60)
 
     from_sites = FromSites(store, pull_token=pull_token)
-    engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, from_sites)
+    engine = RemoteEngine("lab", RemoteSettings(folder / "sites", reserved=frozenset({RESERVED})), clock, from_sites)
     await engine.open()
     served = Handlers(requests={ATTACH: hold, START: accept, **more})
     async with connected_pair(engine.handlers(), served) as (control, site):
@@ -192,6 +200,75 @@ async def test_address_that_is_no_port_is_not_used(attacked: Attack, url: str) -
     await attacked.engine.start(request)
     await attacked.report(Status(request.attempt_id, Phase.RUNNING, attacked.clock.now(), url=url))
     assert (await attacked.statuses())[request.attempt_id].url is None
+
+
+@pytest.mark.parametrize("port", [443, RESERVED])
+async def test_port_that_the_installation_needs_is_not_listened_on(attacked: Attack, port: int) -> None:
+    """Who listens on 127.64.1.2:443 keeps everybody from listening on 0.0.0.0:443."""
+    request = attacked.request()
+    await attacked.report()
+    await attacked.engine.start(request)
+    url = f"http://127.0.0.1:{port}/"
+    await attacked.report(Status(request.attempt_id, Phase.RUNNING, attacked.clock.now(), url=url))
+    found = (await attacked.statuses())[request.attempt_id].url
+    assert found is not None
+    assert urlsplit(found).port == port + 20_000
+
+
+async def test_reserved_port_of_an_earlier_version_is_not_listened_on_again(tmp_path: Path) -> None:
+    records = SiteRecords(tmp_path / "site.db")
+    await records.open()
+    tunnels = Tunnels("lab", records, _never, {28_000})
+    tunnels.restore({"a-1": ("127.64.1.2", 443), "a-2": ("127.64.1.2", 28_000), "a-3": ("127.64.1.2", 28_001)})
+    assert tunnels._addresses == {"a-3": ("127.64.1.2", 28_001)}
+    tunnels.close()
+    await records.close()
+
+
+async def test_number_of_addresses_of_a_site_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("commonage.engines.remote.tunnels.MAX_TUNNELS", 3)
+    records = SiteRecords(tmp_path / "site.db")
+    await records.open()
+    tunnels = Tunnels("lab", records, _never)
+    urls = [tunnels.url(f"a-{number}", PORT_URL) for number in range(6)]
+    assert [url is not None for url in urls] == [True] * 3 + [False] * 3
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    tunnels.end("a-0")
+    assert tunnels.url("a-5", PORT_URL) is not None
+    tunnels.close()
+    await records.close()
+
+
+async def _never(_: str, __: socket.socket) -> None:
+    raise AssertionError("nobody connects")
+
+
+# --- runs of cron jobs ------------------------------------------------------------------------------------------------
+
+
+async def test_runs_that_the_control_plane_ignores_are_not_known(attacked: Attack) -> None:
+    """Else a site could invent attempts without limit, and each would get an address."""
+    names = ("own-1", "../../etc", *(f"foreign-{number}" for number in range(20)))
+    now = attacked.clock.now()
+    runs = tuple(SiteRun("c1", now, now, make.allocation(one, site="lab")) for one in names)
+    await attacked.report()
+
+    async def adopt_first() -> None:
+        async for report in attacked.engine.cron_site.reports():
+            report.done.set_result(frozenset({"own-1"}))
+
+    adopting = asyncio.create_task(adopt_first())
+    await attacked.site.request(REPORT_RUNS, SiteRuns(runs))
+    adopting.cancel()
+    assert set(await attacked.statuses()) == {"own-1"}
+
+
+async def test_number_of_runs_of_a_message_is_limited(attacked: Attack) -> None:
+    run = SiteRun("c1", 1.0, 1.0)
+    with pytest.raises(EngineFailure, match="1001 runs"):
+        await attacked.site.request(REPORT_RUNS, SiteRuns((run,) * 1001))
 
 
 IMPOSSIBLE = {

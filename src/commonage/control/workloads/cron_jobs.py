@@ -497,25 +497,28 @@ class CronJobs:
             await self.writer.write(cron_jobs=[after])
         self._put(after)
 
-    async def adopt(self, site: str, run: SiteRun) -> None:
+    async def adopt(self, site: str, run: SiteRun) -> str | None:
         """Take over what the site decided without a link. Durable when this returns; repeating it has no effect.
 
         A run that was started becomes a workload, whatever has happened to the cron job meanwhile. One that never
-        started is queued, as if it were due now. Raises Unavailable.
+        started is queued, as if it were due now. Returns the id of its attempt if that runs there. Raises Unavailable.
         """
         async with self._changing:
             found = self.live_state.cron_jobs.get(run.cron_job)
             if found is None or found.site != site or not self._is_due(found, run):
                 log.warning("site %s reports a run of %s that is not its own: ignored", site, run.cron_job[:60])
-                return
+                return None
             is_new = run.due_at > found.decided_until and not found.suspended and not found.removed
             if run.allocation is not None:
                 if await self.workloads.known(run_id(found.id, run.due_at)) is None:
                     await self._adopt_started(found, run, run.allocation)
+                attempt = run.allocation.attempt_id
+                return attempt if self.live_state.of_attempt(attempt, site) is not None else None
             elif is_new and run.refused is not None:
                 await self._refuse(found, self._decision_of(found, run), run.refused)
             elif is_new:
                 await self._queue(found, self._decision_of(found, run))
+            return None
 
     def _is_due(self, found: CronJob, run: SiteRun) -> bool:
         """Whether this due time is plausible, and the run's allocation is possible on its node."""

@@ -108,7 +108,7 @@ class RemoteEngine(Engine):
         self._site, self._clock, self._from_sites = site, clock, from_sites
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports, settings.registry)
         self._records = SiteRecords(settings.folder / f"{site}.db")
-        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt)
+        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt, settings.reserved)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
