@@ -20,24 +20,25 @@ from commonage.domain.codec import MAX_CAUSES, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import NodeLost, NotDelivered
+from commonage.domain.reasons.attempts import NodeLost, NotDelivered, StartFailed
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.reasons.notes import NewerReason
 from commonage.domain.statuses import Capabilities, LastUse, Measurement, Phase, StartRequest, Status
 from commonage.domain.tenants import Tenant
 from commonage.domain.workloads import State
-from commonage.engines.remote.claims import MAX_DEVICES
+from commonage.engines.remote.claims import MAX_DEVICES, checked_folders, checked_homes
 from commonage.engines.remote.engine import FromSites, RemoteEngine
 from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import MAX_UNKNOWN
 from commonage.engines.remote.tunnels import Tunnels
 from commonage.engines.settings import RemoteSettings
-from commonage.link.exchange import RequestHandler
+from commonage.link.exchange import MAX_TEXT, RequestHandler
 from commonage.link.messages import Nothing, RequestType
 from commonage.link.sites.messages.cron import REPORT_RUNS, SiteRuns
 from commonage.link.sites.messages.engine import (
     ATTACH,
     MEASURE,
+    PREPARE,
     PULL_TOKEN,
     REPORT,
     START,
@@ -53,12 +54,14 @@ from commonage.link.sites.messages.engine import (
     SiteStatuses,
     WantedImage,
 )
+from commonage.link.sites.messages.storage import HomeSize
 from commonage.link.sites.messages.tenants import KEEP_TENANTS, SiteTenants, TenantsWaiting
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.messages import text
 from commonage.ports.agents import OnProgress
 from commonage.ports.cron_sites import SiteRun
 from commonage.ports.devices import DeviceSample
+from commonage.ports.homes import FolderSize
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken
 from commonage.ports.store import Batch
@@ -285,11 +288,54 @@ async def test_impossible_measurement_is_bounded(tmp_path: Path, measured: SiteM
         return measured
 
     async with attack(tmp_path, {MEASURE: measure}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), (NodeReport("n", 1000, 1000),)))
         await attacked.report()
         for one in await attacked.engine.measure():
             assert max(one.cpu_s, one.memory_mib) <= 2**53
+        assert len(attacked.engine.devices._measured) == len(measured.devices)
         for devices in attacked.engine.devices._measured:
             assert all(max(one.memory_used_mib or 0, one.power_w or 0) <= 2**53 for one in devices.samples)
+
+
+async def test_each_reported_node_is_measured_once(tmp_path: Path) -> None:
+    async def measure(_: Nothing, __: OnProgress) -> SiteMeasured:
+        first = NodeDevices("n", (DeviceSample("GPU-1", 1, 0.5),))
+        return SiteMeasured((), (first, *(NodeDevices("n", ()),) * 1000, *(NodeDevices("foreign", ()),) * 1000))
+
+    async with attack(tmp_path, {MEASURE: measure}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), (NodeReport("n", 1000, 1000),)))
+        await attacked.report()
+        await attacked.engine.measure()
+        (one,) = attacked.engine.devices._measured
+        assert len(one.samples) == 1
+
+
+async def test_texts_that_are_shown_are_short(tmp_path: Path) -> None:
+    endless = "x" * 1_000_000
+
+    async def fail(_: Any, __: OnProgress) -> SiteMeasured:
+        raise EngineFailure(StartFailed(error=endless), native=endless)
+
+    async with attack(tmp_path, {PREPARE: fail}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), failure=endless))
+        await attacked.report()
+        with pytest.raises(EngineFailure) as failed:
+            await attacked.engine.prepare(make.environment())
+        assert max(len(failed.value.message), len(failed.value.native)) <= MAX_TEXT
+        with pytest.raises(EngineFailure) as failed:
+            await attacked.engine.nodes()
+        assert len(failed.value.message) < 2 * MAX_TEXT
+        await attacked.site.request(STORE_WARNINGS, DeviceWarnings((DeviceWarning(1, "n", "a-1", endless),)))
+        ((_, _, words),) = attacked.engine.devices.take_warnings()
+        assert len(words) == MAX_TEXT
+
+
+def test_folder_of_negative_size_is_not_counted() -> None:
+    good = FolderSize("data", "lab", None, 1, size_mib=5)
+    folders = [good, replace(good, size_mib=-(10**12)), replace(good, used_mib=-1), replace(good, size_mib=None)]
+    assert checked_folders(folders, {"data"}) == (good, replace(good, size_mib=None))
+    assert len(checked_folders([good] * 20_000, {"data"})) == 10_000
+    assert len(checked_homes([HomeSize("ann", 1)] * 20_000)) == 10_000
 
 
 async def test_chain_of_causes_is_shortened(tmp_path: Path) -> None:
