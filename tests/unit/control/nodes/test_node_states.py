@@ -117,6 +117,16 @@ def test_a_device_is_meant_by_index_label_or_uuid() -> None:
     assert (whole.label, part.label) == ("1", "0:3")
 
 
+async def test_site_that_renames_its_nodes_fills_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonage.control.nodes.nodes.MAX_NODES", 3)
+    async with site.open() as control:
+        for number in range(10):
+            site.engine.add_node(replace(site.nodes[0], name=f"renamed-{number}", devices=()))
+        await site.clock.advance(10)
+        assert len(control.live_state.nodes) == 3
+        assert control.live_state.nodes[make.node_key("gpu-1")].state is NodeState.READY
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
