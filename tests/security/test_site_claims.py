@@ -207,7 +207,7 @@ async def test_address_that_is_no_port_is_not_used(attacked: Attack, url: str) -
 
 @pytest.mark.parametrize("port", [443, RESERVED])
 async def test_port_that_the_installation_needs_is_not_listened_on(attacked: Attack, port: int) -> None:
-    """Who listens on 127.64.1.2:443 keeps everybody from listening on 0.0.0.0:443."""
+    """Nothing can listen on 0.0.0.0:443 while 127.64.1.2:443 is taken."""
     request = attacked.request()
     await attacked.report()
     await attacked.engine.start(request)
