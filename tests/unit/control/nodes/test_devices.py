@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ROOT, Site, job, submit
 
-from commonage.control.nodes.devices import AllDevices
+from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.usage.attribution import attribute
 from commonage.domain.errors import Unavailable
 from commonage.domain.nodes import LOCAL_SITE, Allocation, DeviceKey, NodeReport
@@ -18,7 +18,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
-from commonage.domain.workloads import EventKind
+from commonage.domain.workloads import EventKind, State
 from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
@@ -153,6 +153,25 @@ async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node
     round_ = devices.add_elsewhere(attribute(LOCAL_SITE, [], [], 0.0), 0.0)
     assert round_.samples.keys() == {DeviceKey(LOCAL_SITE, "GPU-attacker")}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
+
+
+async def test_no_other_node_warns_the_owner_of_a_workload_that_waits() -> None:
+    workload = factories.workload_id()
+    attempt = factories.attempt(workload, state=State.LOST)
+    waiting = factories.workload(State.QUEUED, id=workload, attempt=attempt)
+    here: Any = SimpleNamespace(note_allocations=lambda _: None, take_warnings=lambda: ())
+    site, far = far_site()
+    written: list[Any] = []
+
+    async def write(**rows: Any) -> None:
+        written.append(rows)
+
+    live_state: Any = SimpleNamespace(get=lambda _: waiting)
+    writer: Any = SimpleNamespace(write=write)
+    warnings = DeviceWarnings(AllDevices(here, {LOCAL_SITE: far}), live_state, writer, site.clock)
+    far.warnings = [("attacker", attempt.id, "made up")]
+    await warnings.collect()
+    assert written == []
 
 
 async def test_only_the_node_of_an_attempt_warns_its_owner() -> None:
