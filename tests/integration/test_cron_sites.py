@@ -245,6 +245,8 @@ async def test_a_site_speaks_about_its_own_cron_jobs_only(appliance: Appliance) 
     now, first = appliance.rig.clock.now(), run_id(cron_job.id, FIRST)
     good = SiteRun(cron_job.id, FIRST, now, make.allocation(f"{first}-1", site=SITE, node="node-1"))
     assert good.allocation is not None
+    early = FIRST - 10 * MINUTE
+    of_early = replace(good.allocation, attempt_id=f"{run_id(cron_job.id, early)}-1")
     for site, bad in (
         ("other", good),
         (SITE, replace(good, cron_job="c-unknown")),
@@ -254,12 +256,43 @@ async def test_a_site_speaks_about_its_own_cron_jobs_only(appliance: Appliance) 
         (SITE, replace(good, allocation=replace(good.allocation, node="foreign"))),
         (SITE, replace(good, allocation=replace(good.allocation, cpus_milli=10**9))),
         (SITE, replace(good, allocation=replace(good.allocation, shares=(make.share(),)))),
+        (SITE, replace(good, allocation=replace(good.allocation, cpus_milli=500))),
+        (SITE, replace(good, allocation=replace(good.allocation, at=NOW - 1e8))),
+        (SITE, replace(good, at=NOW - 1e8)),
+        (SITE, replace(good, due_at=early, allocation=of_early)),
     ):
-        await cron_jobs.adopt(site, bad)
+        assert await cron_jobs.adopt(site, bad) is None
     assert appliance.runs() == []
     for _ in range(2):
-        await cron_jobs.adopt(SITE, good)
+        assert await cron_jobs.adopt(SITE, good) == f"{first}-1"
     assert [one.id for one in appliance.runs()] == [first]
+
+
+async def test_a_site_gives_a_run_no_gpu_that_it_does_not_request(appliance: Appliance) -> None:
+    assert appliance.control is not None
+    cron_job = await given_to(appliance, wanted())
+    device, live_state = make.device(), appliance.control.live_state
+    (node,) = [one for one in live_state.nodes.values() if one.key == (SITE, "node-1")]
+    live_state.put_nodes([replace(node, report=replace(node.report, devices=(device,)))])
+    name = f"{run_id(cron_job.id, FIRST)}-1"
+    given = make.allocation(name, site=SITE, node="node-1", shares=(make.share(device),))
+    await appliance.control.cron_jobs.adopt(SITE, SiteRun(cron_job.id, FIRST, appliance.rig.clock.now(), given))
+    assert appliance.runs() == []
+
+
+async def test_number_of_live_runs_that_a_site_starts_is_limited(
+    appliance: Appliance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commonage.control.workloads.cron_jobs.MAX_LIVE_RUNS", 2)
+    assert appliance.control is not None
+    cron_job = await given_to(appliance, wanted())
+    now = appliance.rig.clock.now()
+    for number in range(4):
+        due_at = FIRST + number * MINUTE
+        name = f"{run_id(cron_job.id, due_at)}-1"
+        run = SiteRun(cron_job.id, due_at, now, make.allocation(name, site=SITE, node="node-1"))
+        await appliance.control.cron_jobs.adopt(SITE, run)
+    assert len(appliance.runs()) == 2
 
 
 # --- a real agent, real processes and a line that breaks --------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.fakes.metrics import KeptMetrics
@@ -18,20 +20,25 @@ from commonage.domain.codec import MAX_CAUSES, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import NodeLost, NotDelivered
+from commonage.domain.reasons.attempts import NodeLost, NotDelivered, StartFailed
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.domain.reasons.notes import NewerReason
 from commonage.domain.statuses import Capabilities, LastUse, Measurement, Phase, StartRequest, Status
 from commonage.domain.tenants import Tenant
 from commonage.domain.workloads import State
+from commonage.engines.remote.claims import MAX_DEVICES, checked_folders, checked_homes
 from commonage.engines.remote.engine import FromSites, RemoteEngine
+from commonage.engines.remote.records import SiteRecords
 from commonage.engines.remote.statuses import MAX_UNKNOWN
+from commonage.engines.remote.tunnels import Tunnels
 from commonage.engines.settings import RemoteSettings
-from commonage.link.exchange import RequestHandler
+from commonage.link.exchange import MAX_TEXT, RequestHandler
 from commonage.link.messages import Nothing, RequestType
+from commonage.link.sites.messages.cron import REPORT_RUNS, SiteRuns
 from commonage.link.sites.messages.engine import (
     ATTACH,
     MEASURE,
+    PREPARE,
     PULL_TOKEN,
     REPORT,
     START,
@@ -47,11 +54,14 @@ from commonage.link.sites.messages.engine import (
     SiteStatuses,
     WantedImage,
 )
+from commonage.link.sites.messages.storage import HomeSize
 from commonage.link.sites.messages.tenants import KEEP_TENANTS, SiteTenants, TenantsWaiting
 from commonage.link.sites.transport.connection import Handlers, SiteConnection
 from commonage.messages import text
 from commonage.ports.agents import OnProgress
+from commonage.ports.cron_sites import SiteRun
 from commonage.ports.devices import DeviceSample
+from commonage.ports.homes import FolderSize
 from commonage.ports.metrics import Sample
 from commonage.ports.registry import PullToken
 from commonage.ports.store import Batch
@@ -64,6 +74,8 @@ from commonage.testing.fakes.store import MemoryStore
 from commonage.testing.site_links import connected_pair
 
 pytestmark = [pytest.mark.anyio, pytest.mark.allow_hosts(["127.0.0.1", "127.64.0.0/10"])]
+RESERVED = 8000
+"""A port of the installation."""
 PORT_URL = "http://127.0.0.1:28123/"
 
 
@@ -110,7 +122,7 @@ async def attack(
         return PullToken("hub:5000", f"{site} pulls {name}", 60)
 
     from_sites = FromSites(store, pull_token=pull_token)
-    engine = RemoteEngine("lab", RemoteSettings(folder / "sites"), clock, from_sites)
+    engine = RemoteEngine("lab", RemoteSettings(folder / "sites", reserved=frozenset({RESERVED})), clock, from_sites)
     await engine.open()
     served = Handlers(requests={ATTACH: hold, START: accept, **more})
     async with connected_pair(engine.handlers(), served) as (control, site):
@@ -193,6 +205,75 @@ async def test_address_that_is_no_port_is_not_used(attacked: Attack, url: str) -
     assert (await attacked.statuses())[request.attempt_id].url is None
 
 
+@pytest.mark.parametrize("port", [443, RESERVED])
+async def test_port_that_the_installation_needs_is_not_listened_on(attacked: Attack, port: int) -> None:
+    """Nothing can listen on 0.0.0.0:443 while 127.64.1.2:443 is taken."""
+    request = attacked.request()
+    await attacked.report()
+    await attacked.engine.start(request)
+    url = f"http://127.0.0.1:{port}/"
+    await attacked.report(Status(request.attempt_id, Phase.RUNNING, attacked.clock.now(), url=url))
+    found = (await attacked.statuses())[request.attempt_id].url
+    assert found is not None
+    assert urlsplit(found).port == port + 20_000
+
+
+async def test_reserved_port_of_an_earlier_version_is_not_listened_on_again(tmp_path: Path) -> None:
+    records = SiteRecords(tmp_path / "site.db")
+    await records.open()
+    tunnels = Tunnels("lab", records, _never, {28_000})
+    tunnels.restore({"a-1": ("127.64.1.2", 443), "a-2": ("127.64.1.2", 28_000), "a-3": ("127.64.1.2", 28_001)})
+    assert tunnels._addresses == {"a-3": ("127.64.1.2", 28_001)}
+    tunnels.close()
+    await records.close()
+
+
+async def test_number_of_addresses_of_a_site_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("commonage.engines.remote.tunnels.MAX_TUNNELS", 3)
+    records = SiteRecords(tmp_path / "site.db")
+    await records.open()
+    tunnels = Tunnels("lab", records, _never)
+    urls = [tunnels.url(f"a-{number}", PORT_URL) for number in range(6)]
+    assert [url is not None for url in urls] == [True] * 3 + [False] * 3
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    tunnels.end("a-0")
+    assert tunnels.url("a-5", PORT_URL) is not None
+    tunnels.close()
+    await records.close()
+
+
+async def _never(_: str, __: socket.socket) -> None:
+    raise AssertionError("nobody connects")
+
+
+# --- runs of cron jobs ------------------------------------------------------------------------------------------------
+
+
+async def test_runs_that_the_control_plane_ignores_are_not_known(attacked: Attack) -> None:
+    """Else a site could invent attempts without limit, and each would get an address."""
+    names = ("own-1", "../../etc", *(f"foreign-{number}" for number in range(20)))
+    now = attacked.clock.now()
+    runs = tuple(SiteRun("c1", now, now, make.allocation(one, site="lab")) for one in names)
+    await attacked.report()
+
+    async def adopt_first() -> None:
+        async for report in attacked.engine.cron_site.reports():
+            report.done.set_result(frozenset({"own-1"}))
+
+    adopting = asyncio.create_task(adopt_first())
+    await attacked.site.request(REPORT_RUNS, SiteRuns(runs))
+    adopting.cancel()
+    assert set(await attacked.statuses()) == {"own-1"}
+
+
+async def test_number_of_runs_of_a_message_is_limited(attacked: Attack) -> None:
+    run = SiteRun("c1", 1.0, 1.0)
+    with pytest.raises(EngineFailure, match="1001 runs"):
+        await attacked.site.request(REPORT_RUNS, SiteRuns((run,) * 1001))
+
+
 IMPOSSIBLE = {
     "CPU time": SiteMeasured((Measurement("a-1", 1e306, 1),)),
     "memory": SiteMeasured((Measurement("a-1", 1.0, 10**400),)),
@@ -207,11 +288,54 @@ async def test_impossible_measurement_is_bounded(tmp_path: Path, measured: SiteM
         return measured
 
     async with attack(tmp_path, {MEASURE: measure}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), (NodeReport("n", 1000, 1000),)))
         await attacked.report()
         for one in await attacked.engine.measure():
             assert max(one.cpu_s, one.memory_mib) <= 2**53
+        assert len(attacked.engine.devices._measured) == len(measured.devices)
         for devices in attacked.engine.devices._measured:
             assert all(max(one.memory_used_mib or 0, one.power_w or 0) <= 2**53 for one in devices.samples)
+
+
+async def test_each_reported_node_is_measured_once(tmp_path: Path) -> None:
+    async def measure(_: Nothing, __: OnProgress) -> SiteMeasured:
+        first = NodeDevices("n", (DeviceSample("GPU-1", 1, 0.5),))
+        return SiteMeasured((), (first, *(NodeDevices("n", ()),) * 1000, *(NodeDevices("foreign", ()),) * 1000))
+
+    async with attack(tmp_path, {MEASURE: measure}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), (NodeReport("n", 1000, 1000),)))
+        await attacked.report()
+        await attacked.engine.measure()
+        (one,) = attacked.engine.devices._measured
+        assert len(one.samples) == 1
+
+
+async def test_texts_that_are_shown_are_short(tmp_path: Path) -> None:
+    endless = "x" * 1_000_000
+
+    async def fail(_: Any, __: OnProgress) -> SiteMeasured:
+        raise EngineFailure(StartFailed(error=endless), native=endless)
+
+    async with attack(tmp_path, {PREPARE: fail}) as attacked:
+        attacked.site.send(REPORT, SiteReport(Capabilities("process"), failure=endless))
+        await attacked.report()
+        with pytest.raises(EngineFailure) as failed:
+            await attacked.engine.prepare(make.environment())
+        assert max(len(failed.value.message), len(failed.value.native)) <= MAX_TEXT
+        with pytest.raises(EngineFailure) as failed:
+            await attacked.engine.nodes()
+        assert len(failed.value.message) < 2 * MAX_TEXT
+        await attacked.site.request(STORE_WARNINGS, DeviceWarnings((DeviceWarning(1, "n", "a-1", endless),)))
+        ((_, _, words),) = attacked.engine.devices.take_warnings()
+        assert len(words) == MAX_TEXT
+
+
+def test_folder_of_negative_size_is_not_counted() -> None:
+    good = FolderSize("data", "lab", None, 1, size_mib=5)
+    folders = [good, replace(good, size_mib=-(10**12)), replace(good, used_mib=-1), replace(good, size_mib=None)]
+    assert checked_folders(folders, {"data"}) == (good, replace(good, size_mib=None))
+    assert len(checked_folders([good] * 20_000, {"data"})) == 10_000
+    assert len(checked_homes([HomeSize("ann", 1)] * 20_000)) == 10_000
 
 
 async def test_chain_of_causes_is_shortened(tmp_path: Path) -> None:
@@ -281,6 +405,24 @@ async def test_report_has_own_nodes_only(attacked: Attack) -> None:
     assert list(await attacked.engine.nodes()) == [node]
     assert attacked.engine.capabilities().bounded_on == ("node-1",)
     assert attacked.engine.capabilities().unbounded_on == ()
+
+
+async def test_node_with_more_devices_than_a_machine_has_is_not_kept(attacked: Attack) -> None:
+    """The scheduler's arrays are as wide as the node with the most devices."""
+    huge = NodeReport("huge", 1000, 1000, tuple(make.device(number) for number in range(257)))
+    node = NodeReport("node-1", 1000, 1000, (make.device(),))
+    attacked.site.send(REPORT, SiteReport(Capabilities("process"), (huge, node)))
+    await attacked.report()
+    assert list(await attacked.engine.nodes()) == [node]
+
+
+async def test_number_of_devices_of_a_site_is_limited(attacked: Attack) -> None:
+    full = [
+        NodeReport(f"n-{node}", 1000, 1000, tuple(make.device(number) for number in range(250))) for node in range(50)
+    ]
+    attacked.site.send(REPORT, SiteReport(Capabilities("process"), tuple(full)))
+    await attacked.report()
+    assert sum(len(one.devices) for one in await attacked.engine.nodes()) == MAX_DEVICES
 
 
 async def test_texts_of_a_report_can_be_stored(attacked: Attack) -> None:

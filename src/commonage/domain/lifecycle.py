@@ -242,7 +242,8 @@ def _progressed(workload: Workload, attempt: Attempt, status: Status) -> Step:
 def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
     if attempt.state is not State.STARTING:
         return _warned(workload, status)
-    running = replace(attempt, state=State.RUNNING, started_at=status.started_at or status.at, url=status.url)
+    started_at = max(status.started_at or status.at, attempt.allocation.at)
+    running = replace(attempt, state=State.RUNNING, started_at=started_at, url=status.url)
     if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
@@ -269,7 +270,9 @@ def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> 
 
 def _ended_now(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
     code = status.exit_code
-    attempt = replace(attempt, ended_at=max(status.at, attempt.started_at or 0.0), exit_code=code, url=None)
+    # An engine, or a site, may report any time: one before the allocation would take usage off its tenant.
+    ended_at = max(status.at, attempt.started_at or attempt.allocation.at)
+    attempt = replace(attempt, ended_at=ended_at, exit_code=code, url=None)
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:

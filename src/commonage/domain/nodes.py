@@ -13,6 +13,11 @@ from commonage.domain.reasons import Reason
 
 INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
 _MAX_SIZE = 2**31 - 1
+MAX_DEVICES_OF_NODE = 256
+"""The scheduler's arrays are as wide as the node with the most devices. Eight GPUs in MIG instances have 56."""
+_MAX_LABELS = 512
+_MAX_NOTED = 256
+"""Of the peers of a device, and of the faults or notices of a device or node."""
 
 LOCAL_SITE = "local"
 """The site of the control plane's own engine."""
@@ -208,11 +213,14 @@ class NodeReport:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a node can have these sizes. An agent, or a site, may report any number."""
-        sizes = [self.cpus_milli, self.memory_mib]
+        """Whether a node can have these sizes, and so many parts. An agent, or a site, may report any number."""
+        if len(self.devices) > MAX_DEVICES_OF_NODE or len(self.labels) > _MAX_LABELS:
+            return False
+        sizes, lists = [self.cpus_milli, self.memory_mib], [len(self.faults)]
         for device in self.devices:
             sizes += [device.memory_mib, device.parent_memory_mib, device.slots, device.context_mib]
-        return all(0 <= size <= _MAX_SIZE for size in sizes)
+            lists += [len(device.faults), len(device.notices), len(device.peers), len(device.unavailable)]
+        return all(0 <= size <= _MAX_SIZE for size in sizes) and max(lists) <= _MAX_NOTED
 
 
 @dataclass(frozen=True, slots=True)

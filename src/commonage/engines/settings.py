@@ -126,13 +126,15 @@ class RemoteSettings:
 
     `folder`: keeps the last known state of each, and the commands that wait for its link. `gateway_port`: loopback port
     of the workload gateway (0: workloads there reach neither hub nor control plane). `ports`: loopback ports by which
-    workloads address these. `registry`: the image registry of the control plane; empty without one.
+    workloads address these. `registry`: the image registry of the control plane; empty without one. `reserved`: the
+    installation's own ports.
     """
 
     folder: Path
     gateway_port: int = 0
     ports: tuple[int, ...] = ()
     registry: str = ""
+    reserved: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link import messages, saved_reports
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import Connection
-from commonage.link.exchange import ConnectionLost, RequestHandler
+from commonage.link.exchange import MAX_TEXT, ConnectionLost, RequestHandler
 from commonage.link.execs import LinkExecs
 from commonage.link.listener import AgentPeer, Listener, Tunnels
 from commonage.link.messages import Report, RequestType
@@ -186,7 +186,7 @@ class AgentConnections:
             **{name: getattr(report, name) for name in _REPORTED_FIELDS},
         )
         link.report_number = report.number
-        new = [(link.node, attempt_id, warning) for attempt_id, warning in report.warnings]
+        new = [(link.node, attempt_id, warning[:MAX_TEXT]) for attempt_id, warning in report.warnings]
         self._warnings = [*self._warnings, *new][-_MAX_WARNINGS:]
         link.connection.send("report-received", messages.ReportReceived(report.number))
         self._report_received.set()

@@ -28,6 +28,9 @@ from commonage.ports.execs import NotRunning
 
 _log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 8 * 1024 * 1024
+MAX_TEXT = 4096
+"""Characters of a text of the other side that is shown or stored: of an error or a warning."""
+_MAX_REASON_BYTES = 64 * 1024
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 _MAX_CONCURRENT_REQUESTS, _MAX_HANDLED_BYTES = 1000, 4 * MAX_FRAME_BYTES
 _MAX_DIGITS = 20
@@ -306,7 +309,7 @@ def _progress_of(progress: Json, *, ignore_unknown: bool) -> tuple[Reason, float
     match progress:
         case [reason, (int() | float() | None) as fraction]:
             done = None if fraction is None else max(0.0, min(float(fraction), 1.0))
-            return from_json(Reason, reason, ignore_unknown=ignore_unknown), done
+            return _read_reason(reason, ignore_unknown=ignore_unknown), done
         case _:
             raise Unreadable("the progress of a request cannot be read")
 
@@ -321,16 +324,27 @@ def decode_failure(failure: Json) -> CommonageError:
     """The error that the other side raised: NotRunning, or an EngineFailure. Raises Unreadable."""
     match failure:
         case [NotRunning.code, str(message), bool(), str(), _]:
-            return NotRunning(message)
+            return NotRunning(message[:MAX_TEXT])
         case [str(code), str(message), bool(retryable), str(native), reason]:
             kind = ShareNotEnforced if code == ShareNotEnforced.code else EngineFailure
-            return kind(_cause(message, reason), retryable=retryable, native=native)  # other codes are its own
+            return kind(
+                _cause(message[:MAX_TEXT], reason), retryable=retryable, native=native[:MAX_TEXT]
+            )  # other codes are its own
         case _:
             raise Unreadable("the error of a request cannot be read")
 
 
 def _cause(message: str, reason: Json) -> str | Reason:
     try:
-        return message if reason is None else from_json(Reason, reason, ignore_unknown=True)
-    except Unreadable:  # a reason of a newer version; the message says the same
+        return message if reason is None else _read_reason(reason, ignore_unknown=True)
+    except Unreadable:  # too long, or a reason of a newer version; the message says the same
         return message
+
+
+def _read_reason(data: Json, *, ignore_unknown: bool) -> Reason:
+    """Raises Unreadable."""
+    reason: Reason = from_json(Reason, data, ignore_unknown=ignore_unknown)
+    size = len(encode_json(to_json(reason)))
+    if size > _MAX_REASON_BYTES:
+        raise Unreadable(f"a reason has {size} bytes; the limit is {_MAX_REASON_BYTES}")
+    return reason

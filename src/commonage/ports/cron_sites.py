@@ -51,10 +51,12 @@ class SiteRun:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Runs that a site reports, oldest first. `done` gets a result once they are durable here, or an error."""
+    """Runs that a site reports, oldest first. Once they are durable here, `done` gets the ids of the attempts among
+    them that are taken over, or an error.
+    """
 
     runs: tuple[SiteRun, ...]
-    done: asyncio.Future[None] = field(compare=False)
+    done: asyncio.Future[frozenset[str]] = field(compare=False)
 
 
 class CronSite(Protocol):

@@ -100,7 +100,7 @@ class Snapshot:
         """Charge a past allocation to its account, as far as its usage has not decayed."""
         share = self.capacity().share(past.amounts)
         self.usage.begin(past.attempt_id, past.tenant, past.owner, share, past.began_at)
-        self.usage.end(past.attempt_id, past.ended_at)
+        self.usage.end(past.attempt_id, max(past.began_at, past.ended_at))
 
     def restricted(self, queued: QueuedRequest) -> QueuedRequest:
         """The request with its present candidate sites."""
@@ -137,6 +137,7 @@ class Snapshot:
         allocated = self.allocated.pop(workload_id, None)
         if allocated is not None:
             self._remove(allocated)
+            at = max(at, allocated.allocation.at)  # usage is never negative
             self.usage.end(allocated.allocation.attempt_id, at)
             self.gpu_times.end(allocated.allocation.attempt_id, at)
             if not allocated.evicted_for:  # the duration of an evicted workload is not typical

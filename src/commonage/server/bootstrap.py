@@ -235,7 +235,13 @@ async def assemble(
         if registry is not None:
             from_sites = replace(from_sites, pull_token=registry.pull_token)
         at = account.address if account else ""
-        remote_settings = RemoteSettings(data.path.absolute() / SITES_FOLDER, access.gateway_port, access.ports, at)
+        remote_settings = RemoteSettings(
+            data.path.absolute() / SITES_FOLDER,
+            access.gateway_port,
+            access.ports,
+            at,
+            hub.own_ports | {access.gateway_port},
+        )
         remote = await asyncio.to_thread(
             remote_sites, authority, data.path, clock, from_sites, remote_settings, engines
         )

@@ -34,9 +34,8 @@ class KeptSamples:
         self, measured: SiteMeasured, allocated: Iterable[Allocation], nodes: Collection[NodeReport], now: float
     ) -> Samples:
         """The samples of attempts, devices and nodes, as the control plane makes them."""
-        round_ = MeasurementRound(now)
-        for one in measured.devices:
-            round_ = merge_rounds(round_, attribute(_THIS_SITE, one.samples, one.owners, math.inf))
+        of_nodes = (attribute(_THIS_SITE, one.samples, one.owners, math.inf) for one in measured.devices)
+        round_ = merge_rounds(MeasurementRound(now), of_nodes)
         here = [replace(one, site=_THIS_SITE) for one in allocated]
         found = self._of_attempts.of(measured.measurements, now)
         found += of_devices(round_, now) + of_attempts_on_devices(round_, here, now)

@@ -593,6 +593,21 @@ def test_document_names_every_state() -> None:
     assert [state for state in State if f"`{state}`" not in text] == []
 
 
+def test_times_before_the_allocation_become_that_of_the_allocation() -> None:
+    """Else a site could take usage off a tenant."""
+    workload = factories.workload()
+    workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+    assert workload.attempt is not None
+    name = workload.attempt.id
+    running = step(workload, StatusReported(Status(name, Phase.RUNNING, NOW - 1e6, started_at=NOW - 1e7)), NOW)
+    assert running.workload.attempt is not None
+    assert running.workload.attempt.started_at == NOW
+    for before in (workload, running.workload):
+        ended = step(before, StatusReported(Status(name, Phase.ENDED, NOW - 1e6, exit_code=0)), NOW).workload
+        assert ended.attempt is not None
+        assert ended.attempt.ended_at == NOW
+
+
 @pytest.mark.parametrize("kind", [Kind.SESSION, Kind.JOB])
 def test_a_workload_that_a_cluster_did_not_place_queues_again_after_a_pause(kind: Kind) -> None:
     cause = attempts.PodUnschedulable(node="n1", error="Insufficient cpu")

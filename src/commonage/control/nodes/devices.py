@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
@@ -30,6 +31,14 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 15.0
 """An agent's report that is older than this no longer counts as a measurement."""
+
+
+class DeviceWarning(NamedTuple):
+    """`node` is the one that says so; None for this process, which may speak about all attempts."""
+
+    node: NodeKey | None
+    attempt_id: str
+    text: str
 
 
 class AllDevices:
@@ -58,12 +67,14 @@ class AllDevices:
 
     def add_elsewhere(self, round_: MeasurementRound, now: float) -> MeasurementRound:
         """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
-        for site, devices in list(self._elsewhere.items()):
-            for agent_report in devices.agent_reports():
-                if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
-                    # Agents leave out processes that began too late to be the measured ones, by their own clocks.
-                    round_ = merge_rounds(round_, attribute(site, *self._own(site, agent_report), math.inf))
-        return round_
+        reports = [
+            (site, one)
+            for site, devices in list(self._elsewhere.items())
+            for one in devices.agent_reports()
+            if one.connected and abs(now - one.at) <= FRESH_S
+        ]
+        # Agents leave out processes that began too late to be the measured ones, by their own clocks.
+        return merge_rounds(round_, (attribute(site, *self._own(site, one), math.inf) for site, one in reports))
 
     def _own(self, site: str, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
         """Keep the samples of an agent's own node, without those of attempts on other nodes."""
@@ -79,15 +90,12 @@ class AllDevices:
         return samples, [one for one in agent_report.owners if self._may_say(node, one.attempt_id)]
 
     def _may_say(self, node: NodeKey, attempt_id: str | None) -> bool:
-        return attempt_id is None or self._node_of.get(attempt_id, node) == node
+        return attempt_id is None or self._node_of.get(attempt_id) == node
 
-    async def take_warnings(self) -> Sequence[tuple[str, str]]:
-        found = list(await asyncio.to_thread(self._here.take_warnings))
+    async def take_warnings(self) -> Sequence[DeviceWarning]:
+        found = [DeviceWarning(None, *one) for one in await asyncio.to_thread(self._here.take_warnings)]
         for site, devices in list(self._elsewhere.items()):
-            warnings = devices.take_warnings()
-            found += [
-                (attempt, text) for node, attempt, text in warnings if self._may_say(NodeKey(site, node), attempt)
-            ]
+            found += [DeviceWarning(NodeKey(site, node), *said) for node, *said in devices.take_warnings()]
         return found
 
     async def resume(self, key: DeviceKey) -> None:
@@ -102,22 +110,24 @@ class DeviceWarnings:
 
     def __init__(self, devices: AllDevices, live_state: LiveState, writer: Writer, clock: Clock) -> None:
         self._devices, self._live_state, self._writer, self._clock = devices, live_state, writer, clock
-        self._left: list[tuple[str, str]] = []
+        self._left: list[DeviceWarning] = []
 
     async def collect(self) -> None:
         """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
         self._left += await self._devices.take_warnings()
-        events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
+        events = [event for one in self._left if (event := self._event(one))]
         if events:
             await self._writer.write(events=events)
         self._left = []
 
-    def _event(self, attempt_id: str, words: str) -> Event | None:
+    def _event(self, said: DeviceWarning) -> Event | None:
         try:
-            workload = self._live_state.get(workload_of(attempt_id))
+            workload = self._live_state.get(workload_of(said.attempt_id))
         except InvalidInput:  # an agent may say anything
             return None
-        if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
+        if workload is None or workload.attempt is None or workload.attempt.id != said.attempt_id:
             return None
-        log.warning("attempt %s: %s", attempt_id, words)
-        return event_of(workload, EventKind.WARNING, self._clock.now(), GpuWarning(detail=words))
+        if said.node not in (None, workload.attempt.allocation.node_key):
+            return None
+        log.warning("attempt %s: %s", said.attempt_id, said.text)
+        return event_of(workload, EventKind.WARNING, self._clock.now(), GpuWarning(detail=said.text))

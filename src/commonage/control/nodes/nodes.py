@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 GONE_FOR_S = 15.0
 """Time for a removed node to leave its site. If it reports later, it has joined again."""
 REPORT_TIMEOUT_S = 20.0
+MAX_NODES = 10_000
+"""Of a site, with those that it does not report any more."""
 _SOON_S, _SOON_FOR_S = 1.0, 20.0
 """While a node leaves or joins, nodes are checked more often, so that its state is known soon."""
 
@@ -72,6 +74,7 @@ class Nodes:
         self._gone: dict[NodeKey, float] = {}  # by removed node, the time of its removal
         self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
         self._impossible: dict[str, list[str]] = {}  # by site, the nodes that report impossible sizes
+        self._full: set[str] = set()  # sites that report more nodes than they may have
         self._soon_until = 0.0
         self.iterations = Iterations("nodes", clock.now)
 
@@ -145,7 +148,31 @@ class Nodes:
             log.warning("site %s: nodes with impossible sizes: %s", engine.site, ", ".join(impossible[:20]) or "none")
         self._impossible[engine.site] = impossible
         # A node that is reported as gone is ignored if it is unknown or was removed.
-        return {key: report for key, report in reports.items() if not report.gone or key in self._live_state.nodes}
+        known = self._live_state.nodes
+        return self._within_limit(
+            engine.site, {key: report for key, report in reports.items() if not report.gone or key in known}
+        )
+
+    def _within_limit(self, site: str, reports: dict[NodeKey, NodeReport]) -> dict[NodeKey, NodeReport]:
+        """Without new nodes beyond the limit: one that renames its nodes would add as many with each report."""
+        known = self._live_state.nodes
+        new = [key for key in reports if key not in known]
+        if not new:
+            return reports
+        room = max(0, MAX_NODES - sum(1 for key in known if key.site == site))
+        if len(new) <= room:
+            self._full.discard(site)
+            return reports
+        if site not in self._full:
+            log.warning(
+                "site %s: it has %s nodes, the limit: %s new ones are ignored. Remove those that are lost for good.",
+                site,
+                MAX_NODES,
+                len(new) - room,
+            )
+            self._full.add(site)
+        refused = set(new[room:])
+        return {key: report for key, report in reports.items() if key not in refused}
 
     def _reported(self, engine: Engine, report: NodeReport, now: float) -> Node:
         reported = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)

@@ -97,14 +97,15 @@ def attribute(
     return MeasurementRound(at, by_device, uses, unattributed_processes, measurements)
 
 
-def merge_rounds(round_: MeasurementRound, other: MeasurementRound) -> MeasurementRound:
-    """Merge the rounds of two nodes: they have no device in common. Time and measurements are those of the first."""
-    return replace(
-        round_,
-        samples={**round_.samples, **other.samples},
-        uses={**round_.uses, **other.uses},
-        unattributed_processes={**round_.unattributed_processes, **other.unattributed_processes},
-    )
+def merge_rounds(round_: MeasurementRound, others: Iterable[MeasurementRound]) -> MeasurementRound:
+    """Merge the rounds of nodes that have no device in common. Time and measurements are those of the first."""
+    samples, uses = dict(round_.samples), dict(round_.uses)
+    unattributed_processes = dict(round_.unattributed_processes)
+    for other in others:
+        samples.update(other.samples)
+        uses.update(other.uses)
+        unattributed_processes.update(other.unattributed_processes)
+    return replace(round_, samples=samples, uses=uses, unattributed_processes=unattributed_processes)
 
 
 def _each_once(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -57,7 +59,7 @@ class HomeView:
         return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib, is_enforced=self.enforced, site=self.site)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Stored:
     """A site's homes by folder name, and folders of volumes (None before a measurement), in MiB. `at`: of the homes."""
 
@@ -65,6 +67,28 @@ class _Stored:
     folders: Sequence[FolderSize] | None = None
     enforcement: Enforcement | None = None
     at: float = 0.0
+
+    @cached_property
+    def _counted(self) -> Counter[str | None]:
+        """MiB of folders, by tenant."""
+        found = Counter[str | None]()
+        for one in self.folders or ():
+            found[one.tenant] += one.counted_mib
+        return found
+
+    @cached_property
+    def _used(self) -> Counter[tuple[str | None, str | None]]:
+        """MiB in folders, by tenant and user."""
+        found = Counter[tuple[str | None, str | None]]()
+        for one in self.folders or ():
+            found[one.tenant, one.user] += one.used_mib
+        return found
+
+    def by(self, tenant: str | None, user: str | None) -> int:
+        if user is None:
+            return 0 if tenant is None else self._counted[tenant]
+        of_tenant = 0 if tenant is None else self._used[tenant, user]
+        return of_tenant + self._used[None, user] + self.homes.get(user, 0)
 
 
 class HomeWatch:
@@ -187,7 +211,7 @@ class HomeWatch:
 
     def _stored(self, tenant: str | None, user: str | None) -> int:
         """As `stored_mib`, by the names of folders."""
-        return sum(_stored_by(one, tenant, user) for one in self._sites_of(tenant))
+        return sum(one.by(tenant, user) for one in self._sites_of(tenant))
 
     def _tenants_at(self, site: str) -> Sequence[Tenant]:
         every, rules = tenants(self._settings), self._settings.rules
@@ -305,13 +329,6 @@ _NOTHING = _Stored()
 
 def _home_claims(stored: _Stored) -> Sequence[FolderSize]:
     return [one for one in stored.folders or () if not one.volume and one.size_mib is not None]
-
-
-def _stored_by(stored: _Stored, tenant: str | None, user: str | None) -> int:
-    theirs = [one for one in stored.folders or () if one.tenant in (None, tenant)]
-    if user is None:
-        return sum(one.counted_mib for one in theirs if one.tenant is not None)
-    return sum(one.used_mib for one in theirs if one.user == user) + stored.homes.get(user, 0)
 
 
 def _least(first: int | None, second: int | None) -> int | None:

@@ -56,6 +56,7 @@ from commonage.domain.reasons.cron_jobs import (
     SiteFiresCronJob,
     StartedBySite,
 )
+from commonage.domain.requests import Request, part_of
 from commonage.domain.workloads import (
     TERMINAL,
     Event,
@@ -80,6 +81,8 @@ LONGEST_REST_S = 5.0
 RETRY_S = 5.0
 MAX_AHEAD_S = 3600.0
 """A site may decide a time this long before it is due here: its clock is not exact."""
+MAX_LIVE_RUNS = 2000
+"""Beyond these, runs of a cron job that its site has started are ignored. A site agent decides 1,000 without a link."""
 _HISTORY = 500
 
 
@@ -497,38 +500,46 @@ class CronJobs:
             await self.writer.write(cron_jobs=[after])
         self._put(after)
 
-    async def adopt(self, site: str, run: SiteRun) -> None:
+    async def adopt(self, site: str, run: SiteRun) -> str | None:
         """Take over what the site decided without a link. Durable when this returns; repeating it has no effect.
 
         A run that was started becomes a workload, whatever has happened to the cron job meanwhile. One that never
-        started is queued, as if it were due now. Raises Unavailable.
+        started is queued, as if it were due now. Returns the id of its attempt if that runs there. Raises Unavailable.
         """
         async with self._changing:
             found = self.live_state.cron_jobs.get(run.cron_job)
             if found is None or found.site != site or not self._is_due(found, run):
                 log.warning("site %s reports a run of %s that is not its own: ignored", site, run.cron_job[:60])
-                return
+                return None
             is_new = run.due_at > found.decided_until and not found.suspended and not found.removed
             if run.allocation is not None:
                 if await self.workloads.known(run_id(found.id, run.due_at)) is None:
+                    if len(self.live_state.runs_of(found.id)) >= MAX_LIVE_RUNS:
+                        log.warning("site %s: %s has %s live runs: another is ignored", site, found.id, MAX_LIVE_RUNS)
+                        return None
                     await self._adopt_started(found, run, run.allocation)
+                attempt = run.allocation.attempt_id
+                return attempt if self.live_state.of_attempt(attempt, site) is not None else None
             elif is_new and run.refused is not None:
                 await self._refuse(found, self._decision_of(found, run), run.refused)
             elif is_new:
                 await self._queue(found, self._decision_of(found, run))
+            return None
 
     def _is_due(self, found: CronJob, run: SiteRun) -> bool:
-        """Whether this due time is plausible, and the run's allocation is possible on its node."""
-        if not 0 < run.due_at < self.clock.now() + MAX_AHEAD_S:
+        """Whether this due time is plausible, and the allocation is what the cron job requests of that node."""
+        if not found.created_at < run.due_at < self.clock.now() + MAX_AHEAD_S:
             return False
         if found.rule.newest(run.due_at - 1, run.due_at) != run.due_at:
             return False
         allocation = run.allocation
         if allocation is None:
             return True
+        if min(run.at, allocation.at) < run.due_at - MAX_AHEAD_S:
+            return False
         node = self.live_state.nodes.get(allocation.node_key)
         own = allocation.attempt_id == attempt_id(run_id(found.id, run.due_at), 1)
-        return own and node is not None and _is_part_of(allocation, node)
+        return own and node is not None and _is_given_to(found.spec.request, allocation, node)
 
     def _decision_of(self, found: CronJob, run: SiteRun) -> Decision:
         return Decision(run.due_at, found.rule.count(found.decided_until, run.due_at), run.refused)
@@ -634,17 +645,20 @@ def _revised(by: str, before: CronJob, after: CronJob | None) -> Reason:
     return CronJobHandedOver(by=by, id=after.id, name=after.name, owner=after.owner, tenant=after.tenant)
 
 
-def _is_part_of(allocation: Allocation, node: Node) -> bool:
-    """Whether the node could have given it, by its last report."""
-    devices = {device.uuid: device.memory_mib for device in node.report.devices}
-    return (
-        0 <= allocation.cpus_milli <= node.report.cpus_milli
-        and 0 <= allocation.memory_mib <= node.report.memory_mib
-        and len({share.device_uuid for share in allocation.shares}) == len(allocation.shares)
-        and all(
-            0 <= share.memory_mib <= devices.get(share.device_uuid, -1) and 0 <= share.compute_milli <= 1000
-            for share in allocation.shares
-        )
+def _is_given_to(request: Request, allocation: Allocation, node: Node) -> bool:
+    """Whether the node could have given this to the request, by its last report."""
+    if (allocation.cpus_milli, allocation.memory_mib) != (request.cpus_milli, request.memory_mib):
+        return False
+    if allocation.cpus_milli > node.report.cpus_milli or allocation.memory_mib > node.report.memory_mib:
+        return False
+    gpu, shares = request.gpu, {share.device_uuid: share for share in allocation.shares}
+    if gpu is None:
+        return not shares
+    devices = [device for device in node.report.devices if device.uuid in shares]
+    parts = [(part_of(device, gpu), shares[device.uuid]) for device in devices]
+    return len(parts) == len(allocation.shares) == (gpu.whole or 1) and all(
+        part is not None and 0 < share.memory_mib <= part.memory_mib and 0 < share.compute_milli <= part.compute_milli
+        for part, share in parts
     )
 
 

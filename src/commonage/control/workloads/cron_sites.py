@@ -65,15 +65,14 @@ class CronSites:
             if report.done.done():  # its link is lost, and the site reports them again
                 continue
             try:
-                for run in report.runs:
-                    await self.cron_jobs.adopt(site, run)
+                adopted = [await self.cron_jobs.adopt(site, run) for run in report.runs]
             except CommonageError as error:
                 log.warning("site %s: runs of cron jobs are not stored yet: %s", site, error)
                 if not report.done.done():
                     report.done.set_exception(error)
             else:
                 if not report.done.done():
-                    report.done.set_result(None)
+                    report.done.set_result(frozenset(one for one in adopted if one is not None))
             self.iterations.end()
 
     async def _keep_synced(self, site: str, at: CronSite) -> None:

@@ -16,6 +16,7 @@ from commonage.domain.codec import Unreadable, to_json
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Capabilities, Status
+from commonage.link.exchange import MAX_TEXT
 from commonage.link.sites.messages.engine import SiteReport
 from commonage.link.sites.messages.storage import HomeSize
 from commonage.ports.cron_sites import SiteRun
@@ -25,7 +26,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _MAX_STATUS_BYTES = 64 * 1024
 _MAX_STATUS_NUMBER, _MAX_REPORT_NUMBER = 2**31 - 1, 2**53
-MAX_NODES = 10_000
+MAX_NODES = MAX_DEVICES = MAX_FOLDERS = 10_000
 
 
 def checked_status(status: Status) -> Status:
@@ -49,13 +50,23 @@ def _is_address(url: str) -> bool:
 
 
 def checked_report(report: SiteReport) -> SiteReport:
-    """Without nodes that cannot exist, or are listed twice. Raises Unreadable."""
+    """Without nodes that cannot exist, are listed twice, or are beyond the limits of a site. Raises Unreadable."""
     _storable(report, _MAX_REPORT_NUMBER)
     nodes: dict[str, NodeReport] = {}
+    devices = 0
     for node in report.nodes[:MAX_NODES]:
-        if _NODE.fullmatch(node.name):
-            nodes.setdefault(node.name, node)
-    return replace(report, nodes=tuple(nodes.values()), capabilities=_own(report.capabilities, nodes.keys()))
+        if not _NODE.fullmatch(node.name) or not node.is_possible or node.name in nodes:
+            continue
+        devices += len(node.devices)
+        if devices > MAX_DEVICES:
+            break
+        nodes[node.name] = node
+    return replace(
+        report,
+        nodes=tuple(nodes.values()),
+        capabilities=_own(report.capabilities, nodes.keys()),
+        failure=report.failure[:MAX_TEXT],
+    )
 
 
 def checked_run(run: SiteRun) -> SiteRun:
@@ -79,13 +90,15 @@ def checked_homes(homes: Sequence[HomeSize]) -> tuple[HomeSize, ...]:
     Raises Unreadable.
     """
     _storable(tuple(homes), _MAX_REPORT_NUMBER)
-    return tuple(one for one in homes if one.used_mib >= 0)
+    return tuple(one for one in homes[:MAX_FOLDERS] if one.used_mib >= 0)
 
 
 def checked_folders(folders: Sequence[FolderSize], volumes: Collection[str]) -> tuple[FolderSize, ...]:
     """Likewise, of these volumes alone. Raises Unreadable."""
     _storable(tuple(folders), _MAX_REPORT_NUMBER)
-    return tuple(one for one in folders if one.used_mib >= 0 and one.volume in volumes)
+    return tuple(
+        one for one in folders[:MAX_FOLDERS] if one.used_mib >= 0 and (one.size_mib or 0) >= 0 and one.volume in volumes
+    )
 
 
 def _own(capabilities: Capabilities, nodes: object) -> Capabilities:

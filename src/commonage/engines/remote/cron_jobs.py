@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable
+from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.nodes import SiteUnreachable
 from commonage.engines.remote.claims import checked_run
 from commonage.engines.remote.clock import SiteClock
@@ -30,6 +31,8 @@ from commonage.ports.agents import OnProgress
 from commonage.ports.cron_sites import CronSite, RunReport, SiteCronJob, SiteRun
 
 _log = logging.getLogger(__name__)
+MAX_RUNS = 1000
+"""Of one message. Site agents report 50 at once."""
 
 
 class RemoteCronSite(CronSite):
@@ -80,12 +83,17 @@ class RemoteCronSite(CronSite):
 
     async def on_runs(self, reported: SiteRuns, _: OnProgress) -> Nothing:
         """Answered once the runs are durable here, and their attempts are known."""
+        if len(reported.runs) > MAX_RUNS:
+            raise EngineFailure(
+                f"{len(reported.runs)} runs of cron jobs are reported at once, and {MAX_RUNS} are allowed. Update the "
+                "site agent, or report fewer at once."
+            )
         runs = [run for one in reported.runs if (run := self._checked(one)) is not None]
         report = RunReport(tuple(runs), asyncio.get_running_loop().create_future())
         self._reports.put_nowait(report)
-        await report.done
-        started = [one.allocation for one in runs if one.allocation is not None]
-        await self._attempts.adopt(started)
+        adopted = await report.done
+        allocations = [one.allocation for one in runs if one.allocation is not None]
+        await self._attempts.adopt([one for one in allocations if one.attempt_id in adopted])
         return Nothing()
 
     def _checked(self, run: SiteRun) -> SiteRun | None:

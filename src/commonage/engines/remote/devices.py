@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.engines.remote.records import SiteRecords, Warned
-from commonage.link.exchange import ConnectionLost
+from commonage.link.exchange import MAX_TEXT, ConnectionLost
 from commonage.link.messages import RESUME, Device, Nothing
 from commonage.link.sites.messages.engine import DeviceWarnings, NodeDevices
 from commonage.link.sites.transport.connection import SiteConnection
@@ -37,14 +37,16 @@ class SiteDevices(RemoteDevices):
         self._warned = warned
 
     def note_measured(self, devices: Sequence[NodeDevices]) -> None:
-        self._measured = devices
+        """The first entry of each reported node counts."""
+        nodes = {one.name for one in self._nodes()}
+        self._measured = tuple({one.node: one for one in reversed(devices) if one.node in nodes}.values())
         self._at, self._monotonic_at = self._clock.now(), time.monotonic()
 
     async def on_warnings(self, sent: DeviceWarnings, _: OnProgress) -> Nothing:
         new = [one for one in sent.warnings if one.number > self._warned.number]
         if new:
             self._warned = Warned(max(one.number for one in new))
-            found = [(one.node, one.attempt_id, one.text) for one in new]
+            found = [(one.node, one.attempt_id, one.text[:MAX_TEXT]) for one in new]
             self._warnings = [*self._warnings, *found][-_MAX_WARNINGS:]
             await self._records.keep_warned(self._warned)
         return Nothing()

@@ -108,7 +108,7 @@ class RemoteEngine(Engine):
         self._site, self._clock, self._from_sites = site, clock, from_sites
         self._gateway_port, self._network = settings.gateway_port, SiteNetwork(settings.ports, settings.registry)
         self._records = SiteRecords(settings.folder / f"{site}.db")
-        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt)
+        self._tunnels = Tunnels(site, self._records, self._carry_to_attempt, settings.reserved)
         self._site_clock = SiteClock(site, self._records, clock.now)
         self._attempts = SiteAttempts(self._records, self._tunnels, self._site_clock)
         self._commands = Commands(self._records, self._attempts, lambda: self._connection, clock)
@@ -118,6 +118,7 @@ class RemoteEngine(Engine):
             self._records, lambda: self._connection, self._measures_storage, self._why_unreachable
         )
         self._report: SiteReport | None = None
+        self._refused_nodes = 0  # of the last report
         self._link: SiteConnection | None = None  # the newest
         self._connection: SiteConnection | None = None  # it, once the site has reported its state on it
         self._links = 0
@@ -194,11 +195,20 @@ class RemoteEngine(Engine):
         self._connected.clear()
 
     def _on_report(self, report: SiteReport) -> None:
+        listed = len(report.nodes)
         try:
             report = checked_report(report)
         except Unreadable as error:
             _log.warning("site %s: a report is dropped: %s", self._site, error)
             return
+        if listed - len(report.nodes) != self._refused_nodes:
+            self._refused_nodes = listed - len(report.nodes)
+            _log.warning(
+                "site %s: %s of %s reported nodes are ignored: they cannot exist, or are more than a site may have",
+                self._site,
+                self._refused_nodes,
+                listed,
+            )
         if report.samples_dropped and (self._report is None or self._report.samples_dropped < report.samples_dropped):
             _log.warning("site %s: %s samples of an outage did not fit on its disk", self._site, report.samples_dropped)
         self._report = report

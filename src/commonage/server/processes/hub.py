@@ -77,6 +77,13 @@ class HubPlan:
         return (self.hub_port, self.control_port)
 
     @property
+    def own_ports(self) -> frozenset[int]:
+        """All ports of the installation on this machine: 0 among them is a port that is not known yet."""
+        one = self.settings
+        set_ = (one.https_port, one.http_port, one.joining_port, one.agents_port, one.sites_port, one.registry_port)
+        return frozenset((self.port, self.proxy_api_port, *self.inner_ports, *set_))
+
+    @property
     def proxy_url(self) -> str:
         """The proxy's address on the proxy's machine; no trailing slash."""
         return f"http://{local_host(self.settings.bind)}:{self.port}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ROOT, Site, job, submit
 
-from commonage.control.nodes.devices import AllDevices
+from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.usage.attribution import attribute
 from commonage.domain.errors import Unavailable
 from commonage.domain.nodes import LOCAL_SITE, Allocation, DeviceKey, NodeReport
@@ -18,7 +18,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
-from commonage.domain.workloads import EventKind
+from commonage.domain.workloads import EventKind, State
 from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
@@ -119,9 +119,13 @@ class Neighbor:
     """The agent of the node `attacker`, which speaks of a GPU and of an attempt of the node `victim`."""
 
     def __init__(self) -> None:
-        mine, theirs = ProcessMemory(1, 100), ProcessMemory(2, 90_000, "theirs-1")
+        mine, theirs, made_up = (
+            ProcessMemory(1, 100),
+            ProcessMemory(2, 90_000, "theirs-1"),
+            ProcessMemory(4, 1, "made-up"),
+        )
         samples = (
-            DeviceSample("GPU-attacker", 1, 0.5, processes=(mine, theirs, ProcessMemory(3, 80_000))),
+            DeviceSample("GPU-attacker", 1, 0.5, processes=(mine, theirs, made_up, ProcessMemory(3, 80_000))),
             DeviceSample("GPU-victim", 99_999, 1.0),
         )
         owners = (ProcessOwner(1, "mine-1", "python3", 0.0), ProcessOwner(3, "theirs-1", "python3", 0.0))
@@ -135,7 +139,7 @@ class Neighbor:
         pass
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
-        return [("attacker", "theirs-1", "made up"), ("attacker", "mine-1", "true"), ("attacker", "ended-1", "late")]
+        return []
 
 
 async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node() -> None:
@@ -149,7 +153,39 @@ async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node
     round_ = devices.add_elsewhere(attribute(LOCAL_SITE, [], [], 0.0), 0.0)
     assert round_.samples.keys() == {DeviceKey(LOCAL_SITE, "GPU-attacker")}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
-    assert await devices.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]
+
+
+async def test_no_other_node_warns_the_owner_of_a_workload_that_waits() -> None:
+    workload = factories.workload_id()
+    attempt = factories.attempt(workload, state=State.LOST)
+    waiting = factories.workload(State.QUEUED, id=workload, attempt=attempt)
+    here: Any = SimpleNamespace(note_allocations=lambda _: None, take_warnings=lambda: ())
+    site, far = far_site()
+    written: list[Any] = []
+
+    async def write(**rows: Any) -> None:
+        written.append(rows)
+
+    live_state: Any = SimpleNamespace(get=lambda _: waiting)
+    writer: Any = SimpleNamespace(write=write)
+    warnings = DeviceWarnings(AllDevices(here, {LOCAL_SITE: far}), live_state, writer, site.clock)
+    far.warnings = [("attacker", attempt.id, "made up")]
+    await warnings.collect()
+    assert written == []
+
+
+async def test_only_the_node_of_an_attempt_warns_its_owner() -> None:
+    site, far = far_site()
+    site.engine.add_node(factories.node("other").report)
+    async with site.open() as control:
+        mine = await submit(control, job(gpu=parse_gpus("4GiB")))
+        await site.sampled(control, 5)
+        far.warnings = [
+            ("other", f"{mine.id}-1", "made up"),
+            ("far", f"{mine.id}-1", "true"),
+        ]
+        await site.sampled(control, 5)
+        assert [reason for _, reason in told(site) if isinstance(reason, GpuWarning)] == [GpuWarning(detail="true")]
 
 
 def told(site: Site) -> list[tuple[str | None, Reason]]:

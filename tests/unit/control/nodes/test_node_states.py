@@ -117,8 +117,26 @@ def test_a_device_is_meant_by_index_label_or_uuid() -> None:
     assert (whole.label, part.label) == ("1", "0:3")
 
 
+async def test_site_that_renames_its_nodes_fills_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonage.control.nodes.nodes.MAX_NODES", 3)
+    async with site.open() as control:
+        for number in range(10):
+            site.engine.add_node(replace(site.nodes[0], name=f"renamed-{number}", devices=()))
+        await site.clock.advance(10)
+        assert len(control.live_state.nodes) == 3
+        assert control.live_state.nodes[make.node_key("gpu-1")].state is NodeState.READY
+
+
 @pytest.mark.parametrize(
-    "sizes", [{"cpus_milli": -1}, {"memory_mib": 2**40}, {"devices": (make.device(memory_mib=-1),)}]
+    "sizes",
+    [
+        {"cpus_milli": -1},
+        {"memory_mib": 2**40},
+        {"devices": (make.device(memory_mib=-1),)},
+        {"devices": tuple(make.device(number) for number in range(257))},
+        {"devices": (replace(make.device(), peers=tuple((f"GPU-{number}", 1) for number in range(1000))),)},
+        {"labels": tuple((f"label-{number}", "x") for number in range(1000))},
+    ],
 )
 async def test_node_of_impossible_size_is_not_believed(site: Site, sizes: dict[str, Any]) -> None:
     async with site.open() as control:

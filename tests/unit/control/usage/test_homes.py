@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -91,6 +91,26 @@ async def test_a_folder_is_limited_to_what_the_tightest_quota_leaves() -> None:
         ("labs", "gone", "ann"): None,
         ("scratch", None, "bob"): 13,
     }
+
+
+class Counted(tuple[FolderSize, ...]):
+    """Counts how often all folders are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[FolderSize]:
+        Counted.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("number", [10, 200])
+async def test_folders_are_read_as_often_for_many_homes_as_for_few(number: int) -> None:
+    homes = Measured({f"user-{one}": 30 for one in range(number)})
+    homes.volumes = Counted(FolderSize("labs", "lab", f"user-{one}", 20) for one in range(number))
+    Counted.reads = 0
+    await HomeWatch(homes, FakeClock(), tenants(Tenant("lab", quota=storage(10**6, per_user=60)))).refresh()
+    assert set(homes.home_limits.values()) == {40}
+    assert Counted.reads < 10
 
 
 async def test_spent_storage_keeps_folders_as_they_are() -> None:

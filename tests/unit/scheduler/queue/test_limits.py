@@ -79,6 +79,16 @@ def test_running_limit_lets_the_next_start_when_one_ends() -> None:
     assert run(made, NOW + 1) == ["w2"]
 
 
+def test_end_before_the_begin_takes_no_usage_off() -> None:
+    made = snapshot(Quota(), queued("w0", "1"))
+    run(made)
+    made.release("w0", NOW - 1e5)
+    assert made.gpu_times.used_s("lab", QuotaScope.TENANT, "lab", NOW) == 0.0
+    made.gpu_times.load([GpuTime("lab", "ann", "torch", "A100", 1000.0)], NOW)
+    assert made.gpu_times.used_s("lab", QuotaScope.TENANT, "lab", NOW) == pytest.approx(1.0)
+    assert made.usage.debt("lab", "ann", NOW) >= 0.0
+
+
 def test_user_limit_holds_only_that_user() -> None:
     made = snapshot(Quota(per_user=Bounds(running=1)), queued("w0"), queued("w1"), queued("w2", owner="bob"))
     assert run(made) == ["w0", "w2"]

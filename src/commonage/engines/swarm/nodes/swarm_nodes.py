@@ -170,7 +170,7 @@ def report_of(
             memory_mib=node_report.memory_mib or swarm_node.memory_mib,
             devices=tuple(_reservable(node_report.devices, swarm_node.vram_mib or 0)),
         )
-        labels = {**labels, **dict(node_report.labels)}
+        labels = {**dict(node_report.labels), **labels}  # those of the Swarm's admins win
         faults += node_report.faults
         if agent_report.engine_fault is not None:
             faults.append(agent_report.engine_fault)

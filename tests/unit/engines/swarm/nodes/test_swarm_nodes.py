@@ -134,6 +134,17 @@ def test_down_node_is_given_up_and_unknown_node_is_not() -> None:
     assert said["c"] == (SwarmNodeNotActive(availability="drain"),)
 
 
+def test_agent_cannot_change_what_the_swarm_says_of_its_node() -> None:
+    swarm_node = swarm_nodes_of([node("a")])["a"]
+    claimed = agent_report("a")
+    claimed = replace(
+        claimed, report=replace(claimed.report, labels=(("arch", "evil"), ("zone", "evil"), ("own", "1")))
+    )
+    found = dict(report_of(swarm_node, claimed).labels)
+    assert found == {**dict(report_of(swarm_node, None).labels), "own": "1"}
+    assert found["zone"] == "cellar"
+
+
 def test_agent_report_adds_details() -> None:
     swarm_node = swarm_nodes_of([node("a")])["a"]
     alone = report_of(swarm_node, None)
