@@ -150,7 +150,7 @@ REQUESTS = st.builds(
     st.integers(1, 8).map(lambda n: n * 500),
     st.integers(1, 16).map(lambda n: n * GIB),
     GPUS,
-    st.sampled_from([(), (), (), (("disk", "nvme"),), (("disk", "hdd|nvme"), ("node", "node-0|node-2"))]),
+    st.sampled_from([(), (), (), (("disk", "nvme"),)]),
     st.sampled_from([False, False, True]),
 )
 

@@ -20,11 +20,12 @@ from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
+OF_SOME_NODES = REQUESTS.map(lambda request: replace(request, labels=(("disk", "hdd|nvme"), ("node", "node-0|node-2"))))
 SLOWLY = settings(max_examples=50, deadline=None)
 
 
 @SLOWLY
-@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
+@given(clusters(), st.lists(REQUESTS | OF_SOME_NODES, min_size=1, max_size=6), st.data())
 def test_fit_table_agrees_with_the_grid_after_changes(
     nodes: list[Node], requests: list[Request], data: st.DataObject
 ) -> None:
