@@ -123,6 +123,7 @@ def left_out(requirements: Sequence[str]) -> str:
 PUBLIC = "public"
 LATEST = "latest"
 LONGEST_NAME = 96  # with a kernel's name appended it still fits an environment's name: 128 characters
+MAX_PACKAGES = 5000  # of all kernels of an image: the catalogue is kept in memory
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # As registries require: lower case, with single dots, one or two underscores, or hyphens between.
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -287,6 +288,11 @@ def check(image: Image, apps: Collection[str]) -> None:
             raise _wrong("kernels", f"{name[:40]!r} is not the name of a kernel: letters, digits, . _ -, at most 31")
     if len(set(names)) < len(names):
         raise _wrong("kernels", f"two kernels have the same name: {', '.join(sorted(names))}")
+    packages = sum(len(kernel.packages) for kernel in image.kernels)
+    if packages > MAX_PACKAGES:
+        raise _wrong(
+            "kernels", f"its kernels have {packages} packages together, of at most {MAX_PACKAGES}; name fewer of them"
+        )
     other = next((app for app in image.apps if app not in apps), None)
     if other is not None:
         raise _wrong("apps", f"{other[:40]!r} is not the name of an app; apps: {', '.join(apps)}")
@@ -316,6 +322,11 @@ def _check_size(image: Image) -> None:
             raise _wrong(field, f"{what} has {len(text)} characters; at most {limit} are allowed")
         if not _PLAIN.fullmatch(text):
             raise _wrong(field, f"{what} has control characters: {quoted(text)}")
+
+
+def remains_of(image: Image) -> Image:
+    """The part of a removed image that is kept: what became of its environments, and the layers that work may need."""
+    return Image(image.name, image.tenant, image.reference, image.by, image.at, removed=image.removed)
 
 
 def contents_of(image: Image) -> Contents:

@@ -12,13 +12,15 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import Unavailable
 from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import StopRequested, Trigger
 from commonage.domain.node_usage import NodeUsage
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.reasons.waiting import Other
 from commonage.domain.requests import parse_gpus
-from commonage.domain.workloads import Condition, Dependency, State
+from commonage.domain.workloads import Condition, Dependency, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
+from commonage.ports.store import Batch
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.factories import node_key
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
     store, live_state, clock = MemoryStore(), LiveState(), FakeClock()
     await store.open()
-    timers = Timers(store, live_state, Writer(store, live_state, Feed(), clock), clock, 60, lambda _environment: None)
+    timers = timers_of(store, live_state, clock)
     allocated = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
     live_state.load([allocated], [])
     timers.changed(allocated)
@@ -41,6 +43,65 @@ async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() 
     store.trouble = None
     await timers.tick()
     assert timers._writer.waiting == 1
+
+
+class CountingStore(MemoryStore):
+    """Counts how often a workload is read; each time takes `takes_s` of the clock."""
+
+    def __init__(self, clock: FakeClock, takes_s: float = 0.0) -> None:
+        super().__init__()
+        self.read = 0
+        self._clock, self._takes_s = clock, takes_s
+
+    async def workload(self, workload_id: str) -> Workload:
+        self.read += 1
+        await self._clock.advance(self._takes_s)
+        return await super().workload(workload_id)
+
+
+def timers_of(store: MemoryStore, live_state: LiveState, clock: FakeClock) -> Timers:
+    return Timers(store, live_state, Writer(store, live_state, Feed(), clock), clock, 60, lambda _environment: None)
+
+
+async def test_an_ended_dependency_is_read_once_however_many_workloads_name_it() -> None:
+    clock, live_state = FakeClock(), LiveState()
+    store = CountingStore(clock)
+    await store.open()
+    ended = factories.workload(State.SUCCEEDED)
+    await store.commit(Batch(inserts=[ended]))
+    conditions = [Condition.AFTER_OK, Condition.AFTER_ANY] * 50
+    spec = factories.spec(depends_on=tuple(Dependency(ended.id, condition) for condition in conditions))
+    live_state.load([factories.workload(State.HELD, spec_=spec) for _ in range(200)], [])
+    timers = timers_of(store, live_state, clock)
+    for _ in range(2):  # the second time as after a change of the catalogue
+        timers.conditions_changed()
+        await timers.tick()
+    assert timers._writer.waiting == 400
+    assert store.read == 2
+
+
+async def test_time_limits_do_not_wait_until_all_dependencies_are_checked() -> None:
+    clock, live_state = FakeClock(factories.NOW), LiveState()
+    store = CountingStore(clock, takes_s=1.0)
+    await store.open()
+    held = [factories.workload(State.HELD, depends_on=(Dependency(f"gone-{each}"),)) for each in range(5)]
+    running = factories.workload(State.RUNNING, time_limit_s=1.5, attempt=factories.attempt(started_at=factories.NOW))
+    live_state.load([*held, running], [])
+    timers = timers_of(store, live_state, clock)
+    timers.conditions_changed()
+    stopped = list[str]()
+    note = timers._writer.note
+
+    def noted(workload_id: str, trigger: Trigger) -> asyncio.Future[Workload | None]:
+        if isinstance(trigger, StopRequested):
+            stopped.append(workload_id)
+        return note(workload_id, trigger)
+
+    timers._writer.note = noted  # type: ignore[method-assign]  # records the stops and their order
+    for _ in held:
+        await timers.tick()
+    first, second, *others = (one.id for one in held)
+    assert list(dict.fromkeys(stopped)) == [first, second, running.id, *others]
 
 
 class Ends:

@@ -129,7 +129,10 @@ class EnvironmentBuilds:
         tenant = self.check_name(principal, order.name)
         check_source(order.source)
         kind = order.source.kind
-        self._check_free(order.name, is_image=kind in (SourceKind.CONTAINERFILE, SourceKind.IMAGE, SourceKind.GIT))
+        is_image = kind in (SourceKind.CONTAINERFILE, SourceKind.IMAGE, SourceKind.GIT)
+        self._check_free(order.name, is_image=is_image)
+        if is_image:
+            self.images.check_room(order.name, tenant)
         if kind is not SourceKind.CONTAINERFILE and wanted.bundle is not None:
             raise InvalidInput("only a Containerfile is built with files", field="bundle", code="invalid-build")
         builder = self.catalogue.get(BUILDER)

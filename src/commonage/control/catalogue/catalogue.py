@@ -22,6 +22,7 @@ from commonage.domain.images import (
     Image,
     contents_of,
     environments_of,
+    remains_of,
 )
 from commonage.domain.permissions import Permission
 from commonage.domain.principals import Principal
@@ -32,6 +33,10 @@ from commonage.units import quoted
 
 _ORDER = (EnvironmentState.READY, EnvironmentState.BUILDING, EnvironmentState.FAILED, EnvironmentState.ABSENT)
 """Of the statuses at several sites, the first in this order is shown."""
+
+
+MAX_REMOVED = 500
+"""Removed images of a tenant that are remembered: the newest. Of older ones it is said that they never existed."""
 
 
 class Catalogue(Mapping[str, Environment]):
@@ -59,12 +64,22 @@ class Catalogue(Mapping[str, Environment]):
         self.put(())
 
     def put(self, images: Iterable[Image]) -> None:
-        self._images.update((one.name, one) for one in images)
+        self._images.update((one.name, one if one.removed is None else remains_of(one)) for one in images)
+        self._forget_removed()
         brought = {one.name: (one, image) for image in self.images() for one in environments_of(image)}
         brought = {name: each for name, each in brought.items() if name not in self._fixed}
         self._all = self._fixed | {name: environment for name, (environment, _) in brought.items()}
         self._from = {name: image for name, (_, image) in brought.items()}
         self.changes.send()
+
+    def _forget_removed(self) -> None:
+        removed = defaultdict[str | None, list[tuple[float, str]]](list)  # by tenant: none pushes out those of others
+        for image in self._images.values():
+            if image.removed is not None:
+                removed[image.tenant].append((image.removed.at, image.name))
+        for of_tenant in removed.values():
+            for _, name in sorted(of_tenant)[:-MAX_REMOVED]:
+                del self._images[name]
 
     def images(self) -> Sequence[Image]:
         """The images that are not removed, by name."""

@@ -25,6 +25,7 @@ from commonage.domain.images import (
     check,
     environments_of,
     parse_image_name,
+    remains_of,
     repository_of,
     scope_of,
 )
@@ -39,6 +40,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
 MAX = 2000
+MAX_OF_TENANT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,24 @@ class Images:
         before = self.catalogue.image(str(parsed))
         if before is not None:
             _need_owner(self._access(principal), before, "push another in its place; choose another name or tag")
-        if before is None and len(self.catalogue.images()) >= MAX:
-            raise Conflict(f"the catalogue has {MAX} images, which is the maximum; remove some")
+        self.check_room(str(parsed), tenant)
         return str(parsed), tenant, before
+
+    def check_room(self, name: str, tenant: str | None) -> None:
+        """Raise Conflict if the catalogue has no room for an image of this tenant; one that replaces another fits."""
+        if self.catalogue.image(name) is not None:
+            return
+        there = self.catalogue.images()
+        if tenant is not None and sum(one.tenant == tenant for one in there) >= MAX_OF_TENANT:
+            raise Conflict(
+                f"{tenant} has {MAX_OF_TENANT} images, which is the maximum of a tenant; remove unused ones "
+                "(`commonage image rm NAME`), or replace one",
+            )
+        if len(there) >= MAX:
+            raise Conflict(
+                f"the catalogue has {MAX} images, which is the maximum of all tenants together; ask an admin to remove "
+                "unused ones",
+            )
 
     async def add(self, principal: Principal, wanted: Image, registry: str | None) -> ImageView:
         """Register a pushed image; an image of the same name is replaced.
@@ -144,8 +161,12 @@ class Images:
         return self.one(principal, image.name)
 
     async def register(self, image: Image) -> None:
-        """Register an image that a build of its tenant pushed; an image of the same name is replaced."""
+        """Register an image that a build of its tenant pushed; an image of the same name is replaced.
+
+        Raises Conflict.
+        """
         async with self._changing:
+            self.check_room(image.name, image.tenant)
             await self._write(image)
 
     async def _write(self, image: Image) -> None:
@@ -172,7 +193,7 @@ class Images:
             now = self.clock.now()
             removed = ImageUnregistered(by=principal.name, image=image.name)
             event = Event(EventKind.AUDIT, now, removed, owner=image.by, tenant=image.tenant)
-            gone = replace(image, removed=Removal(principal.name, now))
+            gone = remains_of(replace(image, removed=Removal(principal.name, now)))
             await self.writer.write(events=[event], images=[gone])
             self.catalogue.put([gone])
         waiting = [
@@ -185,6 +206,7 @@ class Images:
         reason: Reason
         if image.removed is not None:
             reason = ImageUnregistered(by=by, image=image.name)
+            image = remains_of(image)
         else:
             reason = ImageReassigned(by=by, image=image.name, owner=image.by, tenant=image.tenant or "")
         async with self._changing:

@@ -1,12 +1,14 @@
 """Changes to workloads by time and other workloads: begin times, time limits, dependencies, added or removed images.
 
-One loop, which only sends happenings to the writer. Limits are enforced to within half a second.
+One loop, which only sends happenings to the writer. Limits are enforced to within a second, however many dependencies
+there are to check.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 
 from commonage.control.signals import wait_at_most
@@ -24,6 +26,8 @@ from commonage.ports.store import Store
 
 log = logging.getLogger(__name__)
 TICK_S = 0.5
+CHECKING_S = 0.1  # of each tick, for dependencies: time limits and other loops must not wait for a large array
+MAX_ENDED = 20_000  # remembered dependencies on workloads that have ended
 
 
 class Timers:
@@ -44,19 +48,20 @@ class Timers:
     ) -> None:
         self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._warn_before_s = warn_before_s
-        self._to_check: dict[str, None] = {}
+        self._to_check: OrderedDict[str, None] = OrderedDict()  # the longest waiting first
+        self._ended: dict[Dependency, Verdict] = {}  # final: workloads that have ended do not change
         self._woken = asyncio.Event()
         self._shortfall = shortfall
         self.iterations = Iterations("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
-        for dependent in self._live_state.dependents_of(workload.id):
-            self._to_check[dependent] = None
+        to_check = self._live_state.dependents_of(workload.id)
         if workload.state is State.HELD:
-            self._to_check[workload.id] = None
+            to_check.append(workload.id)
         elif workload.state is State.QUEUED:
             self._check_queued(workload)
-        if self._to_check:
+        if to_check:
+            self._to_check.update(dict.fromkeys(to_check))
             self._woken.set()
 
     async def run(self) -> None:
@@ -80,8 +85,9 @@ class Timers:
         # The limit counts from when it runs: preparing an environment on first use does not count.
         for workload in self._live_state.in_state(State.RUNNING):
             self._limit(workload, now)
-        while self._to_check:
-            workload_id, _ = self._to_check.popitem()
+        until = self._clock.now() + CHECKING_S
+        while self._to_check and self._clock.now() < until:
+            workload_id, _ = self._to_check.popitem(last=False)
             held = self._live_state.get(workload_id)
             if held is not None and held.state is State.HELD and held.not_before is None:
                 try:
@@ -101,13 +107,36 @@ class Timers:
             self._writer.note(workload.id, TimeLimitNear(deadline - now))
 
     async def _depend(self, held: Workload, now: float) -> None:
-        verdicts = [await verdict(dependency, self._live_state, self._store) for dependency in held.spec.depends_on]
-        broken = next((one for one in verdicts if isinstance(one, Reason)), None)
-        if broken is not None:
-            stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, broken)
-            self._writer.note(held.id, StopRequested(stop))
-        elif all(one is None for one in verdicts):
+        is_met = True
+        for dependency in held.spec.depends_on:
+            found = await self._verdict(dependency)
+            if isinstance(found, Reason):
+                stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, found)
+                self._writer.note(held.id, StopRequested(stop))
+                return
+            is_met = is_met and found is None
+        if is_met:
             self._release(held)
+
+    async def _verdict(self, dependency: Dependency) -> Verdict:
+        other = self._live_state.get(dependency.workload_id)
+        if other is not None:
+            return judge(dependency.condition, other)
+        if dependency in self._ended:
+            return self._ended[dependency]
+        found: Verdict
+        try:
+            other = await self._store.workload(dependency.workload_id)
+        except NotFound:
+            found = DependencyNotFound(workload_id=dependency.workload_id)
+        else:
+            found = judge(dependency.condition, other)
+            if not other.state.is_terminal:
+                return found
+        if len(self._ended) >= MAX_ENDED:
+            self._ended.clear()
+        self._ended[dependency] = found
+        return found
 
     def _release(self, held: Workload) -> None:
         """All its conditions are met. If something else prevents its start by now, it is held for that instead."""
@@ -129,14 +158,6 @@ class Timers:
 
 Verdict = Reason | Other | None
 """None: the dependency is met; another workload: it is not met yet; a reason: it can never be met."""
-
-
-async def verdict(dependency: Dependency, live_state: LiveState, store: Store) -> Verdict:
-    try:
-        other = live_state.get(dependency.workload_id) or await store.workload(dependency.workload_id)
-    except NotFound:
-        return DependencyNotFound(workload_id=dependency.workload_id)
-    return judge(dependency.condition, other)
 
 
 def judge(condition: Condition, other: Workload) -> Verdict:

@@ -42,6 +42,8 @@ class FitTable:
         self._on_full_disk: Bools = np.zeros(request_classes, np.bool_)
         self._at_sites: Bools = np.ones((request_classes, len(grid.site_names)), np.bool_)
         self._is_restricted = False  # some class does not run at all sites
+        self._labelled: set[int] = set()  # request classes that want labels: `_carried` [S, N] says where they are
+        self._carried: Bools = np.ones((request_classes, len(grid.nodes)), np.bool_)
         self._alone: set[int] = set()  # request classes with conditions beyond the tables
         self._fresh = {request_class for request_class, request in enumerate(self._requests) if request is not None}
 
@@ -75,7 +77,10 @@ class FitTable:
             self._epoch, self._at, self._puts = grid.epoch, grid.changes, grid.puts
         everybody = np.flatnonzero(self._cpus < NEVER)
         if self._puts != grid.puts:
-            self._compute(self.empty, everybody, np.arange(len(grid.nodes)), empty=True)
+            relabelled = grid.relabelled_since(self._puts)
+            for request_class in self._labelled if len(relabelled) else ():
+                self._carried[request_class, relabelled] = grid.has_labels(self.shape(request_class), relabelled)
+            self._compute(self.empty, everybody, grid.put_since(self._puts), empty=True)
             self._puts = grid.puts
         if self._at != grid.changes:
             stale = grid.changed_since(self._at)
@@ -87,7 +92,7 @@ class FitTable:
             self._take_in(sorted(self._fresh))
 
     def _take_in(self, fresh: list[int]) -> None:
-        self._fresh = set()
+        self._fresh, nodes = set(), np.arange(len(self._grid.nodes))
         for request_class in fresh:
             request = self._requests[request_class]
             if request is None:
@@ -104,10 +109,15 @@ class FitTable:
                 self._at_sites[request_class], self._is_restricted = self._grid.among(request.sites), True
             else:
                 self._at_sites[request_class] = True
-            labels = any(name != "site" or request.sites is None for name, _ in request.labels)
-            special = labels or (request.one_numa and shape.devices > 1)
+            if any(name != "site" or request.sites is None for name, _ in request.labels):
+                self._labelled.add(request_class)
+                self._carried[request_class] = self._grid.has_labels(shape, nodes)
+            else:
+                self._labelled.discard(request_class)
+                self._carried[request_class] = True
+            special = request.one_numa and shape.devices > 1
             (self._alone.add if special else self._alone.discard)(request_class)
-        request_classes, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
+        request_classes = np.array(fresh, np.int64)
         self._compute(self.now, request_classes, nodes, empty=False)
         self._compute(self.empty, request_classes, nodes, empty=True)
         self.count[request_classes] = np.count_nonzero(self.now[request_classes], axis=1)
@@ -129,6 +139,8 @@ class FitTable:
         fit: Bools = grid.ready[nodes] | (self._on_full_disk[request_classes][:, None] & grid.disk_pressure[nodes])
         if self._is_restricted:
             fit &= self._at_sites[request_classes][:, grid.site[nodes]]
+        if self._labelled:
+            fit &= self._carried[np.ix_(request_classes, nodes)]
         fit &= self._cpus[request_classes][:, None] <= cpus[nodes]
         fit &= self._memory[request_classes][:, None] <= memory[nodes]
         with_devices = np.flatnonzero(self._devices[request_classes])

@@ -7,6 +7,7 @@ Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from commonage.domain.sites import SiteSet
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
+_COUNTERS = ("_changed_at", "_put_at", "_relabelled_at")
 MAX_ROWS = 4096  # cached rows of one `Rows`; requests vary over months
 
 
@@ -31,7 +33,7 @@ class Grid:
     `disk_pressure` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
     `free_milli`, `total_mib`, `numa` [N, C]; `site` [N] is the number of the site in `site_names`; `kind` [N, C] is the
     number of the device's kind, -1 for no device or an unschedulable one. `changes` counts the changes of single nodes,
-    for row caches; `epoch` counts events that invalidate all caches, `puts` counts node reports.
+    for row caches; `epoch` counts events that invalidate all caches, `puts` counts reports of single nodes.
     """
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
@@ -46,6 +48,8 @@ class Grid:
         self._site_number: dict[str, int] = {}
         self._device: list[dict[str, int]] = []
         self._allocated: list[dict[str, Allocation]] = []
+        self._labels: list[set[tuple[str, str]]] = []
+        self._carriers: defaultdict[tuple[str, str], set[int]] = defaultdict(set)  # by label: the nodes that carry it
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
         self._shape_arrays(0, 0)
@@ -63,6 +67,7 @@ class Grid:
             self.nodes.append(node)
             self._allocated.append({})
             self._device.append({})
+            self._labels.append(set())
         known = len(self.kinds)
         for node in nodes:
             self._write(self.number[node.key], node)
@@ -77,7 +82,8 @@ class Grid:
         nodes = [node for node in self.nodes if node.key != key]
         del self._allocated[gone]
         allocations = [allocation for allocated in self._allocated for allocation in allocated.values()]
-        self.nodes, self.number, self._allocated, self._device = [], {}, [], []
+        self.nodes, self.number, self._allocated, self._device, self._labels = [], {}, [], [], []
+        self._carriers.clear()
         self._shape_arrays(0, 0)
         self.put(nodes)
         for allocation in allocations:
@@ -104,7 +110,9 @@ class Grid:
         self.ready: Bools
         self.disk_pressure: Bools
         self._changed_at: Ints  # [N]: `changes` after the last change of each node
-        for name in ("cpus", "memory", "cpus_total", "memory_total", "site", "_changed_at"):
+        self._put_at: Ints  # [N]: `puts` after the last report of each node
+        self._relabelled_at: Ints  # [N]: `puts` after the last change of its labels
+        for name in ("cpus", "memory", "cpus_total", "memory_total", "site", *_COUNTERS):
             resize(name, 0, (n,))
         for name in ("ready", "disk_pressure"):
             resize(name, 0, (n,), np.bool_)
@@ -137,6 +145,21 @@ class Grid:
             self._apply(allocation, 1)
         self.touch(number)
         self.puts += 1
+        self._put_at[number] = self.puts
+        self._relabel(number, labels_of(node))
+
+    def _relabel(self, number: int, labels: set[tuple[str, str]]) -> None:
+        before = self._labels[number]
+        if labels == before:
+            return
+        for label in before - labels:
+            self._carriers[label].discard(number)
+            if not self._carriers[label]:
+                del self._carriers[label]
+        for label in labels - before:
+            self._carriers[label].add(number)
+        self._labels[number] = labels
+        self._relabelled_at[number] = self.puts
 
     def _number_of_site(self, site: str) -> int:
         number = self._site_number.setdefault(site, len(self.site_names))
@@ -162,6 +185,14 @@ class Grid:
     def changed_since(self, changes: int) -> Ints:
         """The nodes that changed since the counter `changes` had this value, in ascending order."""
         return (self._changed_at > changes).nonzero()[0]  # faster than `flatnonzero`
+
+    def put_since(self, puts: int) -> Ints:
+        """The nodes that reported since the counter `puts` had this value, in ascending order."""
+        return (self._put_at > puts).nonzero()[0]
+
+    def relabelled_since(self, puts: int) -> Ints:
+        """Those of them whose labels changed."""
+        return (self._relabelled_at > puts).nonzero()[0]
 
     # --- allocations ----------------------------------------------------------------------------------------------
 
@@ -233,7 +264,14 @@ class Grid:
             wanted = tuple(label for label in wanted if label[0] != "site")
         if not wanted:
             return np.ones(len(nodes), np.bool_)
-        return np.array([not missing_labels(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
+        carriers = set.intersection(*(self._carriers_of(key, value) for key, value in wanted))
+        return np.array([number in carriers for number in nodes.tolist()], np.bool_)
+
+    def _carriers_of(self, key: str, value: str) -> set[int]:
+        """The nodes that carry the label; one of `site=north|south` is enough. The caller must not change the set."""
+        labels = ((key, alternative) for alternative in value.split("|"))
+        found = [self._carriers[label] for label in labels if label in self._carriers]
+        return found[0] if len(found) == 1 else set[int]().union(*found)
 
     def at_sites(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes are at a candidate site of the request."""

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job, submit
 
+from commonage.control.catalogue.catalogue import MAX_REMOVED, Catalogue
+from commonage.control.catalogue.images import MAX_OF_TENANT
 from commonage.control.control import Control
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
-from commonage.domain.images import EnvironmentState, Image, Kernel
+from commonage.domain.images import EnvironmentState, Image, Kernel, Package, Removal
 from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
@@ -130,6 +132,47 @@ async def test_a_name_belongs_to_who_took_it(control: Control) -> None:
     assert again.image.digest == f"sha256:{'c' * 64}"
     names = [one.environment.name for one in control.environments.views(ADA)]
     assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
+
+
+async def test_no_tenant_fills_the_catalogue_for_others(control: Control) -> None:
+    full = [replace(image(f"lab/a{number}"), tenant="lab") for number in range(MAX_OF_TENANT)]
+    control.catalogue.put(full)
+    for refused in (
+        control.images.add(ADA, image("lab/more"), REGISTRY),
+        control.images.register(replace(image("lab/more"), tenant="lab")),
+    ):
+        with pytest.raises(Conflict, match=r"lab has 100 images.*remove unused ones"):
+            await refused
+    await control.images.add(ROOT, image("lab/a0", digit="b"), REGISTRY)
+    await control.images.add(EVE, image("optics/more"), REGISTRY)
+    await control.images.remove(ROOT, "lab/a1")
+    await control.images.add(ADA, image("lab/more"), REGISTRY)
+
+
+async def test_only_what_is_needed_of_a_removed_image_is_kept(site: Site, control: Control) -> None:
+    kernels = (replace(TORCH, packages=tuple(Package(f"p{number}", "1") for number in range(100))), PY)
+    added = await control.images.add(ADA, image(kernels=kernels, description="long", variables=(("A", "b"),)), REGISTRY)
+    await control.images.remove(ADA, "lab/torch")
+    (stored,) = await site.store.images()
+    assert control.catalogue.removed("lab/torch/torch") == stored
+    assert (stored.kernels, stored.description, stored.variables) == ((), "", ())
+    assert (stored.tenant, stored.by, stored.reference) == ("lab", "ada", added.image.reference)
+
+
+def test_the_newest_removed_images_of_each_tenant_are_remembered() -> None:
+    catalogue = Catalogue()
+    others = make.image("optics/x", "optics", removed=Removal("eve", 1.0))
+    gone = [make.image(f"lab/a{number}", "lab", removed=Removal("ada", 2.0 + number)) for number in range(600)]
+    catalogue.put([others, *gone])
+    remembered = [one.name for one in [others, *gone] if catalogue.removed(one.name) is not None]
+    assert remembered == ["optics/x", *(one.name for one in gone[-MAX_REMOVED:])]
+
+
+async def test_the_packages_of_an_image_are_limited(control: Control) -> None:
+    packages = tuple(Package(f"p{number}", "1") for number in range(2000))
+    kernels = tuple(Kernel(f"k{number}", "", f"/opt/k{number}", packages) for number in range(3))
+    with pytest.raises(InvalidInput, match="6000 packages together, of at most 5000"):
+        await control.images.add(ADA, image(kernels=kernels), REGISTRY)
 
 
 async def test_a_name_is_refused_before_anything_is_pushed_under_it(control: Control) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import REQUESTS, clusters
@@ -11,19 +12,20 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
 from commonage.scheduler.fit.fit_table import FitTable, cheapest_node, choose_nodes
-from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.shapes import Bools, Floats, QueuedRequest
+from commonage.scheduler.model.grid import Grid, missing_labels
+from commonage.scheduler.model.shapes import Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.plan import plan
 from commonage.scheduler.queue.fair_share import Capacity
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
+OF_SOME_NODES = REQUESTS.map(lambda request: replace(request, labels=(("disk", "hdd|nvme"), ("node", "node-0|node-2"))))
 SLOWLY = settings(max_examples=50, deadline=None)
 
 
 @SLOWLY
-@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
+@given(clusters(), st.lists(REQUESTS | OF_SOME_NODES, min_size=1, max_size=6), st.data())
 def test_fit_table_agrees_with_the_grid_after_changes(
     nodes: list[Node], requests: list[Request], data: st.DataObject
 ) -> None:
@@ -38,7 +40,9 @@ def test_fit_table_agrees_with_the_grid_after_changes(
             grid.take(factories.allocation(f"a-{number}", node=node.name, cpus_milli=500))
         elif what == "put" and grid.nodes:
             node = data.draw(st.sampled_from(grid.nodes))
-            grid.put([replace(node, state=data.draw(st.sampled_from(NodeState)))])
+            labels = data.draw(st.sampled_from([(), (("disk", "nvme"),), (("zone", "a"),)]))
+            state = data.draw(st.sampled_from(NodeState))
+            grid.put([replace(node, state=state, report=replace(node.report, labels=labels))])
         else:
             grid.put(nodes[-1:])
         fits.refresh()
@@ -46,6 +50,8 @@ def test_fit_table_agrees_with_the_grid_after_changes(
         for request_class, shape in enumerate(fits.shapes):
             if shape is not None:
                 assert shape is grid.shape(shape.request)
+                carry = [not missing_labels(node, shape.request.labels) for node in grid.nodes]
+                assert grid.has_labels(shape, everywhere).tolist() == carry
                 assert (fits.now[request_class] == grid.fits(shape, everywhere)).all()
                 assert (fits.empty[request_class] == grid.fits_empty(shape, everywhere)).all()
                 assert fits.count[request_class] == grid.fits(shape, everywhere).sum()
@@ -62,6 +68,38 @@ def test_shares_equal_those_of_the_amounts(nodes: list[Node], requests: list[Req
     shares = fits.shares(cluster)
     for request_class, request in enumerate(requests):
         assert min(1.0, shares[request_class]) == cluster.share(amounts_of(grid.shape(request)))
+
+
+def test_only_a_changed_node_is_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [factories.node(f"n{number}", 1) for number in range(20)]
+    grid = Grid(nodes)
+    fits = FitTable(grid)
+    for request_class in range(50):
+        wanted = (("node", f"n{request_class % 20}|x{request_class}"), ("zone", "a|b"))
+        fits.put(request_class, replace(factories.request(), labels=wanted))
+    fits.refresh()
+    assert not fits.now.any()
+    matched, compared = list[list[int]](), list[list[int]]()
+    has_labels, compare = grid.has_labels, fits._compare
+
+    def counted_labels(shape: Shape, some: Ints) -> Bools:
+        matched.append(some.tolist())
+        return has_labels(shape, some)
+
+    def counted(request_classes: Ints, some: Ints, empty: bool) -> Bools:
+        compared.append(some.tolist())
+        return compare(request_classes, some, empty)
+
+    monkeypatch.setattr(grid, "has_labels", counted_labels)
+    monkeypatch.setattr(fits, "_compare", counted)
+    grid.put([replace(nodes[5], state=NodeState.DRAINING)])
+    fits.refresh()
+    assert (matched, compared) == ([], [[5], [5]])
+    compared.clear()
+    grid.put([replace(nodes[6], report=replace(nodes[6].report, labels=(("zone", "b"),)))])
+    fits.refresh()
+    assert (matched, compared) == ([[6]] * 50, [[6], [6]])
+    assert np.argwhere(fits.now).tolist() == [[6, 6], [26, 6], [46, 6]]
 
 
 def test_large_tables_are_compared_in_steps() -> None:
