@@ -31,7 +31,7 @@ DOCUMENTS: Sequence[dict[str, Any]] = (
 )
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process ends here."""
 
 

@@ -573,7 +573,7 @@ async def killed_at(world: World, wanted: Wanted, at: int) -> bool:
             with suppress(Killed, Unavailable):
                 await world.begin(control, wanted)
                 await world.until_done(control)
-    except (ExceptionGroup, AssertionError, Killed):
+    except (BaseExceptionGroup, AssertionError, Killed):
         pass
     reached, world.killer.at = world.killer.at is None, None
     return reached
