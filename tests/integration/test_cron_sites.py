@@ -257,8 +257,6 @@ async def test_a_site_speaks_about_its_own_cron_jobs_only(appliance: Appliance) 
         (SITE, replace(good, allocation=replace(good.allocation, cpus_milli=10**9))),
         (SITE, replace(good, allocation=replace(good.allocation, shares=(make.share(),)))),
         (SITE, replace(good, allocation=replace(good.allocation, cpus_milli=500))),
-        (SITE, replace(good, allocation=replace(good.allocation, at=NOW - 1e8))),
-        (SITE, replace(good, at=NOW - 1e8)),
         (SITE, replace(good, due_at=early, allocation=of_early)),
     ):
         assert await cron_jobs.adopt(site, bad) is None
@@ -266,6 +264,17 @@ async def test_a_site_speaks_about_its_own_cron_jobs_only(appliance: Appliance) 
     for _ in range(2):
         assert await cron_jobs.adopt(SITE, good) == f"{first}-1"
     assert [one.id for one in appliance.runs()] == [first]
+
+
+async def test_run_of_a_site_with_a_wrong_clock_counts_from_an_hour_before_it_was_due(appliance: Appliance) -> None:
+    assert appliance.control is not None
+    cron_job = await given_to(appliance, wanted())
+    name = f"{run_id(cron_job.id, FIRST)}-1"
+    given = replace(make.allocation(name, site=SITE, node="node-1"), at=NOW - 1e8)
+    assert await appliance.control.cron_jobs.adopt(SITE, SiteRun(cron_job.id, FIRST, NOW - 1e8, given)) == name
+    (adopted,) = appliance.runs()
+    assert adopted.attempt is not None
+    assert adopted.attempt.allocation.at == FIRST - 3600
 
 
 async def test_a_site_gives_a_run_no_gpu_that_it_does_not_request(appliance: Appliance) -> None:

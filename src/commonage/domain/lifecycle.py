@@ -241,6 +241,8 @@ def _progressed(workload: Workload, attempt: Attempt, status: Status) -> Step:
 
 def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
     if attempt.state is not State.STARTING:
+        if workload.stop is None and status.url is not None and status.url != attempt.url:  # it has another address now
+            workload = replace(workload, attempt=replace(attempt, url=status.url))
         return _warned(workload, status)
     started_at = max(status.started_at or status.at, attempt.allocation.at)
     running = replace(attempt, state=State.RUNNING, started_at=started_at, url=status.url)

@@ -51,7 +51,7 @@ class _GuardedEngine:
                 log.exception("site %s: unexpected error of the engine in %s()", self._engine.site, call)
             raise EngineFailure(
                 f"unexpected error of the engine in {call}(): {type(error).__name__}; its traceback is in the log",
-                retryable=True,
+                retryable=isinstance(error, OSError),  # a defect remains one
                 native=str(error)[:200],
             ) from error
 

@@ -131,6 +131,12 @@ class HubIdentity:
             raise NotFound(f"User not found in JupyterHub: {user}.", code="user-not-found")
         if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # the control plane's answer to the hub's spawner
             raise TooMany(message, code="too-many-workloads")
+        if "maximum of" in message:  # names that JupyterHub remembers, with those of ended sessions
+            raise TooMany(
+                f"JupyterHub remembers as many names of sessions of {user} as it may: {message} Delete old ones on "
+                "its page /hub/home, or use an earlier name.",
+                code="too-many-workloads",
+            )
         raise InvalidInput(message)
 
     async def is_open(self, user: str, name: str) -> bool:

@@ -458,6 +458,14 @@ def test_repeated_statuses_write_nothing() -> None:
                 assert again.workload is once, f"{words} twice when {name}"
 
 
+def test_running_attempt_follows_its_address() -> None:
+    """A Pod gets another one, and a site's attempt another port here once the installation uses that port."""
+    before = see(running(), Phase.RUNNING, url="http://10.0.0.1:8000")
+    after = see(before, Phase.RUNNING, url="http://10.0.0.2:8000")
+    assert after.attempt is not None and after.attempt.url == "http://10.0.0.2:8000"
+    assert see(after, Phase.RUNNING) == see(after, Phase.RUNNING, url="http://10.0.0.2:8000") == after
+
+
 def test_warns_of_the_time_limit_once() -> None:
     warned = step(running(), TimeLimitNear(60.0), NOW)
     assert warned.effects == (Record(EventKind.WARNING, attempts.TimeLimitNear(left_s=60.0)),)

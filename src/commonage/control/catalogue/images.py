@@ -40,7 +40,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
 MAX = 2000
-MAX_OF_TENANT = 100
+MAX_OF_TENANT = 200
 
 
 @dataclass(frozen=True, slots=True)

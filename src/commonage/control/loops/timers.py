@@ -26,6 +26,7 @@ from commonage.ports.store import Store
 
 log = logging.getLogger(__name__)
 TICK_S = 0.5
+SHORT_REST_S = 0.02  # while dependencies wait to be checked
 CHECKING_S = 0.1  # of each tick, for dependencies: time limits and other loops must not wait for a large array
 MAX_ENDED = 20_000  # remembered dependencies on workloads that have ended
 
@@ -72,7 +73,7 @@ class Timers:
             except CommonageError as error:
                 log.warning("timers wait for the store: %s", error)
             with self.iterations.rest():
-                await wait_at_most(TICK_S, self._woken, self._clock)
+                await wait_at_most(SHORT_REST_S if self._to_check else TICK_S, self._woken, self._clock)
             self._woken.clear()
 
     async def tick(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
@@ -154,12 +155,16 @@ class Nodes:
         )
 
     def _within_limit(self, site: str, reports: dict[NodeKey, NodeReport]) -> dict[NodeKey, NodeReport]:
-        """Without new nodes beyond the limit: one that renames its nodes would add as many with each report."""
+        """Without new nodes beyond the limit: one that renames its nodes would add as many with each report.
+
+        Those that are lost, such as all that an autoscaler has removed, have a limit of their own.
+        """
         known = self._live_state.nodes
         new = [key for key in reports if key not in known]
         if not new:
             return reports
-        room = max(0, MAX_NODES - sum(1 for key in known if key.site == site))
+        states = Counter(node.state is NodeState.LOST for key, node in known.items() if key.site == site)
+        room = max(0, min(MAX_NODES - states[False], 2 * MAX_NODES - states.total()))
         if len(new) <= room:
             self._full.discard(site)
             return reports

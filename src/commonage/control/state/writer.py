@@ -173,7 +173,8 @@ class Writer:
         # A client key that is taken is the usual cause, so the other changes can most likely be written together.
         keyed = [change for change in changes if any(one.spec.key is not None for one in change.inserts)]
         others = [change for change in changes if change not in keyed]
-        parts = [others, *([change] for change in keyed)] if keyed and others else [[change] for change in changes]
+        half = len(changes) // 2
+        parts = [others, *([change] for change in keyed)] if keyed and others else [changes[:half], changes[half:]]
         for part in parts:
             await self._write(part)
 

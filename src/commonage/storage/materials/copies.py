@@ -46,7 +46,8 @@ from commonage.storage.materials.content import CHUNK, digest_of, id_of
 from commonage.storage.room import room_in
 
 OWN = ".commonage"
-_MAX_STATE_BYTES, _MAX_STATE_BYTES_OF_FILE = 1024 * 1024, 512  # a larger one, parsed, would stop all threads
+_MAX_STATE_BYTES, _MAX_STATE_BYTES_OF_FILE = 8 * 1024 * 1024, 1024
+"""A larger state, parsed, would stop all threads. It also names files of earlier versions."""
 _MAX_STATE_FILES = 4 * MAX_FILES  # with those that versions before had
 _MAX_TRIES = 8
 _MAX_TIME = 1e11
@@ -191,7 +192,7 @@ class HomeCopy:
             return _State()
 
     def save(self, state: _State) -> None:
-        self._state.write(json.dumps(_json_of(state)).encode())
+        self._state.write(json.dumps(_json_of(state), ensure_ascii=False).encode("utf-8", "surrogatepass"))
         self.give(self._state)
 
     def _copy(self, state: _State, version: Version | None) -> MaterialCopy:

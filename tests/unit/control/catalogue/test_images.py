@@ -141,7 +141,7 @@ async def test_no_tenant_fills_the_catalogue_for_others(control: Control) -> Non
         control.images.add(ADA, image("lab/more"), REGISTRY),
         control.images.register(replace(image("lab/more"), tenant="lab")),
     ):
-        with pytest.raises(Conflict, match=r"lab has 100 images.*remove unused ones"):
+        with pytest.raises(Conflict, match=r"lab has 200 images.*remove unused ones"):
             await refused
     await control.images.add(ROOT, image("lab/a0", digit="b"), REGISTRY)
     await control.images.add(EVE, image("optics/more"), REGISTRY)

@@ -227,7 +227,7 @@ def test_state_too_large_for_the_version_counts_as_missing(student: Student, mon
     monkeypatch.setattr(copies.json, "loads", noted)
     forged = json.loads(state.read_bytes())
     parsed.clear()
-    forged["files"]["b"] = ["", 0, [["", 0]] * 200_000, None, None, False]
+    forged["files"]["b"] = ["", 0, [["", 0]] * 1_000_000, None, None, False]
     state.write_text(json.dumps(forged))
     found = student.publish({"a": b"one", "b": b"two"})
     assert parsed == [], "a user's own file is not parsed at any size"

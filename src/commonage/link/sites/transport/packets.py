@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
+from commonage.link.exchange import parse_json
 from commonage.link.sites.transport.streams import TURN_BYTES, Stream
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def encode(value: object) -> bytes:
 def decode(kind: type[T], payload: bytes) -> T:
     """Raises EngineFailure."""
     try:
-        return from_json(kind, json.loads(payload), ignore_unknown=True)
+        return from_json(kind, parse_json(payload), ignore_unknown=True)
     except (ValueError, RecursionError, Unreadable) as error:
         raise EngineFailure(f"the other side sent a packet that cannot be read: {error}") from error
 
