@@ -114,6 +114,9 @@ def person(
         sign_in(page, user, password)
         yield page, problems
     finally:
+        for each in context.pages:  # Chromium may never close a page that still loads JupyterLab
+            with contextlib.suppress(PlaywrightError):
+                each.goto("about:blank")
         context.close()
 
 
