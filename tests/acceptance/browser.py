@@ -81,7 +81,7 @@ def chromium(*arguments: str) -> Iterator[Browser]:
         try:
             yield browser
         finally:
-            # On a busy machine Chromium, or the driver that ends it, may wait for ever.
+            # On a busy machine Chromium, or the driver that ends it, may never end.
             for processes, after_s in ((driver.children(recursive=True), 30.0), ([driver], 45.0)):
                 timer = threading.Timer(after_s, _kill, [processes])
                 timer.daemon = True

@@ -409,7 +409,7 @@ async def _run(loop: Loop) -> None:
     task = asyncio.current_task()
     try:
         await loop.run()
-    except Exception as error:
+    except Exception as error:  # any exception: it is raised again, with the name of the loop
         error.add_note(f"It ended the loop {loop.iterations.name!r}.")
         raise
     except asyncio.CancelledError as error:

@@ -213,7 +213,7 @@ class NodeReport:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a node can have these sizes, and so many parts. An agent, or a site, may report any number."""
+        """Whether a node can have these sizes and numbers of parts. An agent or a site may report anything."""
         if len(self.devices) > MAX_DEVICES_OF_NODE or len(self.labels) > _MAX_LABELS:
             return False
         sizes, lists = [self.cpus_milli, self.memory_mib], [len(self.faults)]

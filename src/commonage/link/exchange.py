@@ -51,7 +51,7 @@ def encode_json(frame: Json) -> bytes:
 
 
 def parse_json(data: bytes) -> Json:
-    """JSON of another machine, so that one can compute with it and store it, whatever was sent.
+    """JSON from the other side, made safe to compute with and to store.
 
     Numbers beyond ±2**53 become that, and NUL and lone surrogates become U+FFFD. Raises ValueError, RecursionError.
     """

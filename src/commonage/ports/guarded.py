@@ -1,4 +1,4 @@
-"""An engine whose unexpected errors fail one call only. Control and the site agent call engines through it.
+"""Guards an engine: an unexpected error fails one call only. Control and the site agent call engines through it.
 
 Engines read what tenants and nodes write into their clusters. An object that an engine does not expect must not end the
 loops of all sites.

@@ -1,4 +1,4 @@
-"""JSON of other machines."""
+"""JSON from the other side of a link."""
 
 import json
 import math

@@ -191,7 +191,7 @@ class Grid:
         return (self._put_at > puts).nonzero()[0]
 
     def relabelled_since(self, puts: int) -> Ints:
-        """Those of them whose labels changed."""
+        """The nodes among them with changed labels."""
         return (self._relabelled_at > puts).nonzero()[0]
 
     # --- allocations ----------------------------------------------------------------------------------------------

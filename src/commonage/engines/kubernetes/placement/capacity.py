@@ -152,7 +152,7 @@ class Capacity:
         self._pods: dict[str, tuple[str, Amounts]] = {}  # by uid: its node and requests
         self._on_node: dict[str, dict[str, Amounts]] = {}
         self._reports: dict[str, NodeReport] = {}
-        self._changed: set[str] = set()  # nodes whose report must be made again
+        self._changed: set[str] = set()  # nodes that need a new report
         self._unread: set[tuple[str, type[Exception]]] = set()  # logged
 
     def put_node(self, node: Manifest) -> None:
