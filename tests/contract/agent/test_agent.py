@@ -139,9 +139,11 @@ def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:
         if path.name not in ("__main__.py", "sitecustomize.py")
     ]
     program = (
-        "import importlib, sys\n"
+        "import importlib, os, sys\n"
         f"for name in {names}: importlib.import_module(name)\n"
-        "print({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'})"
+        "python = os.path.dirname(os.__file__)\n"
+        "files = {name: getattr(module, '__file__', None) or python for name, module in sys.modules.items()}\n"
+        "print({name.partition('.')[0] for name, file in files.items() if not file.startswith(python)})"
     )
     message = subprocess.run(
         [*BARE_PYTHON, "-c", program], env={"PYTHONPATH": str(bundle)}, capture_output=True, text=True, check=False
