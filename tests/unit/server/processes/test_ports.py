@@ -63,10 +63,10 @@ def test_loopback_ports_stay_the_same(tmp_path: Path) -> None:
 def test_loopback_ports_differ_from_each_other_and_from_the_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(19_990, 19_994))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_990, 20_994))
     monkeypatch.setattr(ports_module, "is_free", lambda *_: True)
-    found = keep_ports(tmp_path, Ports(0, 0, 0), 19_991)
-    assert {found.control, found.hub, found.proxy_api} == {19_990, 19_992, 19_993}
+    found = keep_ports(tmp_path, Ports(0, 0, 0), 20_991)
+    assert {found.control, found.hub, found.proxy_api} == {20_990, 20_992, 20_993}
 
 
 @pytest.fixture(autouse=True)
