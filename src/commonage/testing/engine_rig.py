@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from secrets import randbelow
 from typing import ClassVar
@@ -24,7 +24,9 @@ RANK = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 
 _STEP_S = 0.05
 _NUMBERS = count(randbelow(1 << 18))
-"""Begins at random, because rigs find processes by the attempt's id: tests in another process must have other ids."""
+"""Begin at random, because rigs find processes by the attempt's id: tests in another process must make other ids. The
+bound is half of what `IdSequence.next` tells apart.
+"""
 FOREVER = Behaviour(lasts_s=None, prints=("here",))
 """Prints a line, and runs until it is ended."""
 
@@ -38,12 +40,11 @@ class StartRequestFactory:
     command: Callable[[Behaviour], tuple[str, ...]]
     now: Callable[[], float]
     site: str = LOCAL_SITE
-    _ids: IdSequence = field(default_factory=IdSequence)
-    """Its own: ids of a rig with fake time would push those of all others to a time that stands still."""
 
     def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:
         """A start request for a program of this behaviour; `changes` are its fields."""
-        workload = self._ids.next(self.now(), next(_NUMBERS))
+        # A new sequence each time: a shared one would follow a request whose fake time is ahead of the clock.
+        workload = IdSequence().next(self.now(), next(_NUMBERS))
         attempt = attempt_id(workload, 1)
         request = StartRequest(
             attempt_id=attempt,
