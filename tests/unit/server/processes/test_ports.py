@@ -1,4 +1,7 @@
-"""Ports that cannot be listened on, and loopback ports that stay the same."""
+"""Ports that cannot be listened on, and loopback ports that stay the same.
+
+Fixed ports are outside the ranges of the server and of the process engine, which other tests use meanwhile.
+"""
 
 import asyncio
 import json
@@ -63,10 +66,10 @@ def test_loopback_ports_stay_the_same(tmp_path: Path) -> None:
 def test_loopback_ports_differ_from_each_other_and_from_the_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_990, 20_994))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(14_990, 14_994))
     monkeypatch.setattr(ports_module, "is_free", lambda *_: True)
-    found = keep_ports(tmp_path, Ports(0, 0, 0), 20_991)
-    assert {found.control, found.hub, found.proxy_api} == {20_990, 20_992, 20_993}
+    found = keep_ports(tmp_path, Ports(0, 0, 0), 14_991)
+    assert {found.control, found.hub, found.proxy_api} == {14_990, 14_992, 14_993}
 
 
 @pytest.fixture(autouse=True)
@@ -81,21 +84,21 @@ def reserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderedDict[int, socke
 
 _CHOOSES = """
 from commonage.server.processes import ports
-ports._OUR_PORTS = range(20_980, 20_983)
+ports._OUR_PORTS = range(14_980, 14_983)
 print(ports.free_port(), flush=True)
 input()
 """
 
 
 def test_a_port_that_another_process_has_chosen_is_not_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_980, 20_983))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(14_980, 14_983))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", _CHOOSES], **pipes) as other:
         theirs = int(other.stdout.readline())
         assert is_free("127.0.0.1", theirs), "chosen, but nothing listens yet"
         ours = {free_port(), free_port()}
-        assert ours | {theirs} == {20_980, 20_981, 20_982}
-        with pytest.raises(PortError, match="No free port from 20980 to 20982"):
+        assert ours | {theirs} == {14_980, 14_981, 14_982}
+        with pytest.raises(PortError, match="No free port from 14980 to 14982"):
             free_port()
         other.communicate("end\n")
     assert free_port() == theirs
@@ -117,7 +120,7 @@ def test_without_abstract_sockets_nothing_is_reserved(
 
 
 def test_only_the_latest_choices_stay_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(20_970, 20_980))
+    monkeypatch.setattr(ports_module, "_OUR_PORTS", range(14_970, 14_980))
     monkeypatch.setattr(ports_module, "_MOST_RESERVED", 3)
     chosen = [free_port() for _ in range(30)]
     assert all(chosen[i] not in chosen[i + 1 : i + 4] for i in range(len(chosen)))
